@@ -1,0 +1,1 @@
+"""Efficient contrastive pretraining: any framework with any loss, on the same data, with the same evaluation."""

@@ -1,0 +1,189 @@
+"""The parameters of one experiment, checked as a whole before anything is read or written."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from ruamel.yaml import YAML
+
+from cl import backbones, optim
+from cl.detection.config import Config as Transfer
+from cl.losses import LossConfig
+from cl.machine import Precision
+from cl.methods import MethodConfig
+from cl.sources import Source
+from cl.strict import Strict
+from cl.views import View
+
+
+def kinds(package: str) -> list[str]:
+    """The modules of `cl.<package>`: each is a kind, and its file all it takes to add one."""
+    return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(f"cl.{package}").__path__))
+
+
+def module_of(package: str, kind: str):  # type: ignore[no-untyped-def]
+    """The module `cl.<package>.<kind>`."""
+    return importlib.import_module(f"cl.{package}.{kind}")
+
+
+def _config_of(package: str) -> BeforeValidator:
+    """Turns a mapping with the key `kind` into the `Config` of that module."""
+
+    def parse(value: Any) -> Any:
+        if isinstance(value, BaseModel):
+            return value
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if kind not in kinds(package):
+            raise ValueError(f"kind={kind} is unknown; choose one of {', '.join(kinds(package))}")
+        return module_of(package, kind).Config.model_validate(value)
+
+    return BeforeValidator(parse)
+
+
+class Patches(Strict):
+    """How views are cut before the encoder; `whole`: not at all."""
+
+    kind: Literal["whole"]
+
+
+class Monitor(Strict):
+    """kNN on a part of the data at the end of every epoch."""
+
+    k: int = Field(gt=0)
+    temperature: float = Field(gt=0)
+    bank: int = Field(gt=0, description="training images")
+    queries: int = Field(gt=0, description="validation images")
+
+
+class Pretraining(optim.Config):
+    """The optimizer of pretraining, and what is watched meanwhile."""
+
+    monitor: Monitor
+
+
+class SupervisedTraining(Strict):
+    """How a supervised baseline is trained."""
+
+    optim: optim.Config
+    views: dict[str, View] = Field(min_length=1, max_length=1)
+
+
+class Baseline(Strict):
+    """An encoder to compare with: trained with labels, or not at all (`training: null`)."""
+
+    training: SupervisedTraining | None
+    evaluations: Literal["all"] | list[str]
+    transfers: Literal["all"] | list[str]
+
+
+class Params(Strict):
+    """`params.yaml`."""
+
+    seed: int = Field(ge=0)
+    recipe: str | None
+    dataset: Annotated[SerializeAsAny[Source], _config_of("sources")]
+    views: dict[str, View] = Field(min_length=1)
+    patches: Patches
+    backbone: backbones.Config
+    method: Annotated[SerializeAsAny[MethodConfig], _config_of("methods")]
+    temperature: float | None = Field(gt=0)
+    loss: Annotated[SerializeAsAny[LossConfig], _config_of("losses")]
+    optim: Pretraining
+    precision: Precision
+    deterministic: bool
+    bn_group: Literal["global"] | int = Field(description="images that share batch statistics")
+    evaluations: dict[str, Annotated[SerializeAsAny[BaseModel], _config_of("evaluations")]]
+    transfers: dict[str, Transfer]
+    analyses: dict[str, Annotated[SerializeAsAny[BaseModel], _config_of("analyses")]]
+    baselines: dict[str, Baseline]
+
+    @property
+    def bn_groups(self) -> int:
+        """Groups of batch norm in a batch."""
+        return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group
+
+    def selected(self, baseline: Baseline) -> tuple[list[str], list[str]]:
+        """The names of the evaluations and transfers that a baseline goes through."""
+        evaluations = list(self.evaluations) if baseline.evaluations == "all" else baseline.evaluations
+        return evaluations, list(self.transfers) if baseline.transfers == "all" else baseline.transfers
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> "Params":
+        for check in (_loss_fits_method, _views_fit_method, _groups_fit_batch, _baselines_name_what_exists):
+            check(self)
+        return self
+
+
+def _loss_fits_method(params: Params) -> None:
+    method, loss = params.method, params.loss
+    fitting = [kind for kind in kinds("losses") if module_of("losses", kind).Config.needs_negatives == method.gives_negatives]
+    names = f"method={method.kind}", f"loss={loss.kind}", f"choose loss={' or '.join(fitting)}"
+    if loss.needs_negatives and not method.gives_negatives:
+        raise ValueError(f"{names[0]} gives no negatives, which {names[1]} needs; {names[2]}")
+    if method.gives_negatives and not loss.needs_negatives:
+        raise ValueError(f"{names[1]} does not look at the negatives that {names[0]} gives, and would collapse; {names[2]}")
+    if method.gives_negatives and params.temperature is None:
+        raise ValueError(f"temperature=null, but {names[0]} needs one; 0.1 is customary")
+
+
+def _views_fit_method(params: Params) -> None:
+    sizes = [view.size for view in params.views.values() for _ in range(view.count)]
+    if len(sizes) != 2 or sizes[0] != sizes[1]:
+        found = ", ".join(f"{size} px" for size in sizes)
+        raise ValueError(f"method={params.method.kind} takes two views of one size, found {len(sizes)}: {found}")
+
+
+def _groups_fit_batch(params: Params) -> None:
+    group, batch = params.bn_group, params.optim.batch_size
+    if group != "global" and (group < 2 or batch % group):
+        raise ValueError(
+            f"bn_group={group} does not divide optim.batch_size={batch} into groups of two or more; or choose global"
+        )
+
+
+def _baselines_name_what_exists(params: Params) -> None:
+    for name, baseline in params.baselines.items():
+        evaluations, transfers = params.selected(baseline)
+        for group, chosen, known in (
+            ("evaluations", evaluations, params.evaluations),
+            ("transfers", transfers, params.transfers),
+        ):
+            if unknown := [c for c in chosen if c not in known]:
+                choices = ", ".join(known) or "nothing"
+                raise ValueError(f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; or choose all")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A parameter file by the rules of YAML 1.2, as DVC reads it: `1e-3` is a number."""
+    return YAML(typ="safe", pure=True).load(path)
+
+
+def load(path: Path) -> Params:
+    """The checked parameters of a file.
+
+    Raises:
+        ValueError: the file is missing or something in it is wrong; each problem with the value found and the choices.
+    """
+    if not path.is_file():
+        raise ValueError(f"no {path}: run this from the top folder of the project")
+    return check(read(path), path.name)
+
+
+def check(values: dict[str, Any], name: str = "params.yaml") -> Params:
+    """The same of a mapping."""
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(f"{name}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+
+
+def _sentence(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{place} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{place}: {message}" if place else message
+    return f"{place}={error['input']!r}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,68 @@
+"""C4 detectors of torchvision's parts on a ResNet: res1-4 feed the proposals, res5 is the head of each region.
+
+As the papers' detectron2 models: every layer trained, batch norm trained, one extra norm after res5, and (Mask R-CNN)
+res5 shared by box and mask head.
+"""
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+from torchvision.models.detection import FasterRCNN, MaskRCNN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
+from torchvision.models.detection.rpn import AnchorGenerator
+from torchvision.models.resnet import ResNet
+from torchvision.ops import MultiScaleRoIAlign
+
+from cl.detection.config import Config
+
+
+class Res5(nn.Module):
+    """res5 of the backbone and the extra norm: (R, C, S, S) to (R, 2C, S / 2, S / 2)."""
+
+    def __init__(self, backbone: ResNet) -> None:
+        super().__init__()
+        self.res5, self.norm = backbone.layer4, nn.BatchNorm2d(backbone.fc_features)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        return self.norm(self.res5(regions))
+
+
+def build(config: Config, backbone: ResNet, classes: int, *, mean: tuple, std: tuple) -> FasterRCNN:
+    """The detector for `classes` object classes on a pretrained backbone, whose modules it takes over.
+
+    Args:
+        mean, std: of RGB in [0, 1]; the detector takes a list of (3, H, W) images in [0, 1].
+    """
+    b = backbone
+    body = nn.Sequential(
+        OrderedDict(conv1=b.conv1, bn1=b.bn1, relu=b.relu, maxpool=b.maxpool, res2=b.layer1, res3=b.layer2, res4=b.layer3)
+    )
+    body.out_channels = b.fc_features // 2  # type: ignore[assignment]
+    res5 = Res5(backbone)
+    settings = {
+        "num_classes": None,
+        "min_size": tuple(config.train_sides),
+        "max_size": config.max_side,
+        "image_mean": list(mean),
+        "image_std": list(std),
+        "rpn_anchor_generator": AnchorGenerator((tuple(config.anchors),), ((0.5, 1.0, 2.0),)),
+        "rpn_batch_size_per_image": config.rpn_rois,
+        "rpn_pre_nms_top_n_train": config.train_proposals[0],
+        "rpn_post_nms_top_n_train": config.train_proposals[1],
+        "rpn_pre_nms_top_n_test": config.test_proposals[0],
+        "rpn_post_nms_top_n_test": config.test_proposals[1],
+        "box_batch_size_per_image": config.rois,
+        "box_roi_pool": MultiScaleRoIAlign(["0"], config.pooled, 2),
+        "box_head": nn.Sequential(res5, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        "box_predictor": FastRCNNPredictor(b.fc_features, classes + 1),
+    }
+    if config.detector == "faster_rcnn_c4":
+        return FasterRCNN(body, **settings)
+    return MaskRCNN(
+        body,
+        mask_roi_pool=MultiScaleRoIAlign(["0"], config.pooled, 2),
+        mask_head=res5,
+        mask_predictor=MaskRCNNPredictor(b.fc_features, 256, classes + 1),
+        **settings,
+    )

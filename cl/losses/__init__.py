@@ -1,0 +1,12 @@
+"""Losses, one file each: a pydantic `Config` and `loss(contrast, config, progress)`."""
+
+from typing import ClassVar
+
+from cl.strict import Strict
+
+
+class LossConfig(Strict):
+    """What every loss says of itself."""
+
+    needs_negatives: ClassVar[bool]
+    kind: str

@@ -1,0 +1,30 @@
+"""Decoupled contrastive loss."""
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.losses import LossConfig
+
+
+class Config(LossConfig):
+    """No parameter of its own."""
+
+    needs_negatives: ClassVar[bool] = True
+    kind: Literal["dcl"]
+
+
+def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
+    """The positive leaves the denominator (DCL, eq. 5).
+
+    L_i = Z_i - s_i, with s_i the positive logit and Z_i the log-partition over the negatives of query i. May be
+    negative: unlike InfoNCE it has no lower bound at 0.
+
+    Returns:
+        Mean over queries and positives, in nats; scalar.
+
+    Raises:
+        ValueError: the framework gives no negatives.
+    """
+    return (contrast.negative_log_partition()[:, None] - contrast.positive_logits()).mean()

@@ -1,0 +1,43 @@
+"""Decoupled contrastive loss with weighted positives."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.losses import LossConfig
+
+
+class Config(LossConfig):
+    """`sigma` sharpens the weights (0.5 in the paper; large: DCL). `detach_weight`: no gradient through the weights."""
+
+    needs_negatives: ClassVar[bool] = True
+    kind: Literal["dclw"]
+    sigma: float = Field(gt=0)
+    detach_weight: bool
+
+
+def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
+    """Pairs that agree less weigh more (DCL, eq. 6).
+
+    L_i = Z_i - w_i s_i with w_i = 2 - exp(c_i / sigma) / mean_j exp(c_j / sigma), c the cosine of a positive pair; the
+    mean is over the queries of all ranks, so that the mean weight is 1.
+
+    Returns:
+        Mean over queries and positives, in nats; scalar.
+
+    Raises:
+        ValueError: the framework gives no negatives.
+    """
+    logits = contrast.positive_logits()  # (N, P)
+    weight = _weights(logits * contrast.temperature, config.sigma, contrast)
+    if config.detach_weight:
+        weight = weight.detach()
+    return (contrast.negative_log_partition()[:, None] - weight * logits).mean()
+
+
+def _weights(cosines: Tensor, sigma: float, contrast: Contrast) -> Tensor:
+    """(N, P); exponents are at most 0, so that a small sigma does not overflow."""
+    exponentials = ((cosines - 1) / sigma).exp()
+    return 2 - exponentials / contrast.batch_mean(exponentials)

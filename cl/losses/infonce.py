@@ -1,0 +1,37 @@
+"""InfoNCE with the margin of EqCo."""
+
+import math
+from typing import ClassVar, Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.losses import LossConfig
+
+
+class Config(LossConfig):
+    """`alpha` is the number of negatives that the loss behaves as if it had (EqCo, eq. 5); null: as many as there are."""
+
+    needs_negatives: ClassVar[bool] = True
+    kind: Literal["infonce"]
+    alpha: float | None = Field(gt=0)
+
+
+def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
+    """Cross-entropy of the positive against the negatives (EqCo, eq. 1 with margin temperature * log(alpha / n)).
+
+    L_i = log(exp s_i + (alpha / n) sum_k exp(q_i . k / temperature)) - s_i = softplus(Z_i + log(alpha / n) - s_i), with
+    s_i the positive logit, Z_i the log-partition over the n negatives of query i. Not below 0.
+
+    Returns:
+        Mean over queries and positives, in nats; scalar.
+
+    Raises:
+        ValueError: the framework gives no negatives.
+    """
+    negative = contrast.negative_log_partition()  # (N,)
+    if config.alpha is not None:
+        negative = negative + math.log(config.alpha) - contrast.negative_counts().log()
+    return F.softplus(negative[:, None] - contrast.positive_logits()).mean()

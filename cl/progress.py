@@ -1,0 +1,104 @@
+"""Live progress: a bar with time left, images a second and the share of time spent waiting for data.
+
+On a terminal the bar is redrawn; in a log file there is one plain line an epoch.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+T = TypeVar("T")
+
+
+class Progress:
+    """Where progress is shown, under a title."""
+
+    def __init__(self, title: str, console: Console | None = None) -> None:
+        self.title, self.console = title, console or Console(stderr=True)
+
+    @contextmanager
+    def task(self, steps: int, start: int, steps_per_epoch: int) -> Iterator["Meter"]:
+        """Show the progress of a run of `steps` that begins at step `start`."""
+        if start:
+            self.say(f"continuing after step {start} of {steps}")
+        if not self.console.is_terminal:
+            yield Meter(self, None, steps, start, steps_per_epoch)
+            return
+        columns = (
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Bar(*columns, console=self.console) as bar:
+            yield Meter(self, bar, steps, start, steps_per_epoch)
+
+    @contextmanager
+    def count(self, total: int, unit: str) -> Iterator[Any]:
+        """Show the progress of `total` units of work; yields a function that takes how many were done."""
+        if not self.console.is_terminal:
+            self.say(f"{total} {unit}")
+            yield lambda done: None
+            return
+        with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self.console) as bar:
+            task = bar.add_task(f"{self.title} ({unit})", total=total)
+            yield lambda done: bar.advance(task, done)
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.console.print(f"{self.title}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+class Meter:
+    """Counts steps, images and waiting time since the last epoch."""
+
+    def __init__(self, progress: Progress, bar: Bar | None, steps: int, start: int, steps_per_epoch: int) -> None:
+        self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
+        self.done = start
+        self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
+        self._began = time.monotonic()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.since, self.images, self.waited = time.monotonic(), 0, 0.0
+
+    def waiting(self, batches: Iterable[T]) -> Iterator[T]:
+        """The batches, with the time spent waiting for them on record."""
+        iterator = iter(batches)
+        while True:
+            before = time.monotonic()
+            batch = next(iterator, None)
+            self.waited += time.monotonic() - before
+            if batch is None:
+                return
+            yield batch
+
+    def step(self, images: int, loss: float) -> None:
+        """A step of so many images is done."""
+        self.images += images
+        self.done += 1
+        if self.bar and self.task is not None:
+            note = f"loss {loss:.3f}  {self.rates()['images_per_second']:.0f} images/s  waiting {self.rates()['waiting_percent']:.0f} %"
+            self.bar.update(self.task, completed=self.done, note=note)
+
+    def rates(self) -> dict[str, float]:
+        """Images a second and the percentage of time spent waiting for data, since the last epoch."""
+        seconds = max(time.monotonic() - self.since, 1e-9)
+        return {"images_per_second": self.images / seconds, "waiting_percent": 100 * self.waited / seconds}
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """An epoch is done: a plain line where there is no bar."""
+        if not self.bar:
+            left = (time.monotonic() - self._began) / max(self.done, 1) * (self.steps - self.done)
+            extra = "".join(f", {name} {value:.1f}" for name, value in row.items() if name.startswith("knn"))
+            self.progress.say(
+                f"epoch {row['epoch']}, step {row['step']} of {self.steps}, loss {row['loss']:.4f}{extra}, "
+                f"{row['images_per_second']:.0f} images/s, waiting {row['waiting_percent']:.0f} %, {left:.0f} s left"
+            )
+        self._reset()

@@ -1,0 +1,111 @@
+"""Random views of an image: what the data workers do (crop and resize), and what they draw for the device.
+
+Every random number of a view comes from (seed, epoch, sample, view) alone, so a view does not depend on the number of
+workers or processes, nor on where a run was resumed.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+from PIL import Image as Picture
+from pydantic import Field, model_validator
+from torchvision.transforms.functional import InterpolationMode, center_crop, resize
+
+from cl.strict import Strict
+
+RESAMPLING = {"bilinear": Picture.Resampling.BILINEAR, "bicubic": Picture.Resampling.BICUBIC}
+DRAWS = 13  # numbers a view that `cl.augment` needs, see `draw_colour`
+ATTEMPTS = 10  # of torchvision's RandomResizedCrop
+
+
+class Jitter(Strict):
+    """Colour jitter with torchvision's meaning, applied with probability `p`, its four parts in random order."""
+
+    p: float = Field(ge=0, le=1)
+    brightness: float = Field(ge=0, le=1)
+    contrast: float = Field(ge=0, le=1)
+    saturation: float = Field(ge=0, le=1)
+    hue: float = Field(ge=0, le=0.5)
+
+
+class Blur(Strict):
+    """Gaussian blur with probability `p`; sigma in pixels is drawn uniformly, the kernel has `kernel` taps (odd)."""
+
+    p: float = Field(ge=0, le=1)
+    sigma: tuple[float, float]
+    kernel: int = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _odd(self) -> "Blur":
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel={self.kernel} has no middle; choose an odd number of taps")
+        return self
+
+
+class View(Strict):
+    """One kind of view, `count` of which are made of an image: crop, flip, jitter, grayscale, blur, solarise, in this order."""
+
+    count: int = Field(gt=0)
+    size: int = Field(gt=0, description="side of the crop, pixels")
+    area: tuple[float, float] = Field(description="fraction of the image that a crop covers")
+    interpolation: Literal["bilinear", "bicubic"]
+    flip: float = Field(ge=0, le=1, description="probability")
+    jitter: Jitter
+    grayscale: float = Field(ge=0, le=1, description="probability")
+    blur: Blur
+    solarize: float = Field(ge=0, le=1, description="probability; threshold 0.5")
+
+
+def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Generator:
+    """A stream of its own for each (seed, epoch, sample, view): Philox, seed in the key, the rest in the counter."""
+    return np.random.Generator(np.random.Philox(key=seed, counter=[0, epoch, sample, view]))
+
+
+def crop(picture: Picture.Image, view: View, rng: np.random.Generator) -> np.ndarray:
+    """A random resized crop, (size, size, 3) uint8, with torchvision's distribution and arithmetic on pictures."""
+    box = _box(*picture.size, view.area, rng)
+    return np.asarray(picture.crop(box).resize((view.size, view.size), RESAMPLING[view.interpolation]))
+
+
+def _box(width: int, height: int, area: tuple[float, float], rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """left, top, right, bottom of a crop of random area and aspect ratio 3/4 to 4/3; the centre if ten draws do not fit."""
+    for scale, ratio, x, y in rng.random((ATTEMPTS, 4)):
+        covered = width * height * (area[0] + (area[1] - area[0]) * scale)
+        aspect = math.exp(math.log(3 / 4) + math.log(16 / 9) * ratio)
+        w, h = round(math.sqrt(covered * aspect)), round(math.sqrt(covered / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
+            return left, top, left + w, top + h
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def draw_colour(view: View, rng: np.random.Generator) -> np.ndarray:
+    """(DRAWS,) float32: flip, jitter, the jitter's order (4) and factors (4), grayscale, sigma of the blur, solarise.
+
+    Flags are 0 or 1; sigma 0 means no blur. The same amount of randomness is used whatever comes out.
+    """
+    flip, jitter, gray, blur, sigma, solarize, *factors = rng.random(10)
+    j = view.jitter
+    spread = np.array([j.brightness, j.contrast, j.saturation, j.hue])
+    values = (2 * np.array(factors) - 1) * spread + (1, 1, 1, 0)
+    sigma = view.blur.sigma[0] + (view.blur.sigma[1] - view.blur.sigma[0]) * sigma
+    return np.array(
+        [
+            flip < view.flip,
+            jitter < j.p,
+            *rng.permutation(4),
+            *values,
+            gray < view.grayscale,
+            sigma if blur < view.blur.p else 0,
+            solarize < view.solarize,
+        ],
+        dtype=np.float32,
+    )
+
+
+def centre(picture: Picture.Image, short_side: int, side: int) -> np.ndarray:
+    """The evaluation's view, (side, side, 3) uint8: short side to `short_side`, then the centre."""
+    return np.asarray(center_crop(resize(picture, short_side, InterpolationMode.BILINEAR), side))

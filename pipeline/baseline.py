@@ -1,0 +1,75 @@
+"""baseline: an encoder trained with labels, or not at all, through the same evaluations and transfers."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline import command
+
+if TYPE_CHECKING:
+    from torchvision.models.resnet import ResNet
+
+    from cl.config import Baseline, Params
+
+
+@click.command()
+@click.argument("name")
+@command.entry_point
+def main(name: str) -> None:
+    """Train and evaluate the baseline NAME of params.yaml."""
+    params = command.params()
+    config = command.choose(name, params.baselines, "baselines")
+    import copy
+
+    from cl.features import Pixels
+    from pipeline.evaluate import evaluate
+    from pipeline.transfer import transfer
+
+    with command.results("baseline", name) as results:
+        backbone = train(config, name, params)
+        representations = {} if config.training else {"pixels": Pixels()}
+        evaluations, transfers = params.selected(config)
+        for run, chosen, known in ((evaluate, evaluations, params.evaluations), (transfer, transfers, params.transfers)):
+            for entry in chosen:
+                out = results.folder / entry
+                out.mkdir()
+                extra = (representations,) if run is evaluate else ()
+                metrics = run(known[entry], entry, copy.deepcopy(backbone), *extra, params, out)  # type: ignore[operator]
+                results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
+
+
+def train(config: "Baseline", name: str, params: "Params") -> "ResNet":
+    """The baseline's encoder, initialised from the seed, in eval mode."""
+    import torch
+
+    from cl import backbones, machine, optim
+    from cl.checkpoint import Checkpoints
+    from cl.progress import Progress
+    from cl.reader import Plan, TrainSet
+    from cl.shards import Reader
+    from cl.tasks import Classification, classifier
+    from cl.train import train as run
+
+    torch.manual_seed(params.seed)
+    backbone = backbones.build(params.backbone).eval()
+    if config.training is None:
+        return backbone
+    here = machine.find(params.precision, deterministic=params.deterministic)
+    reader = Reader(command.SHARDS, "train")
+    task = Classification(backbone, classifier(backbone.fc_features, len(reader.manifest.classes)), here)
+    here.place(task)
+    settings = config.training.optim
+    run(
+        task,
+        TrainSet(reader, list(config.training.views.values()), Plan(len(reader), settings.batch_size, params.seed)),
+        settings,
+        optim.build(settings, [(task, 1.0)]),
+        source=params.dataset,
+        progress=Progress(name),
+        checkpoints=Checkpoints(command.scratch("baseline", name)),
+    )
+    return backbone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What the entry points share: parameters, the machine, results with their provenance, and errors as sentences."""
+
+import errno
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+SHARDS, SCENES, RESULTS = Path("data/shards"), Path("data/scenes"), Path("results")
+BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
+VERSIONS = ("torch", "torchvision", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
+
+
+def entry_point(function: Callable[..., None]) -> Callable[..., None]:
+    """Users' mistakes and full disks end in one sentence and exit code 1, signals in theirs; bugs keep their traceback."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except (ValueError, FloatingPointError) as error:
+            raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+                raise
+            where = f" ({error.filename})" if error.filename else ""
+            raise click.ClickException(
+                f"{error.strerror}{where}: nothing half-written is left; free space or choose another folder"
+            ) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(130)
+        except Exception as error:
+            if not hasattr(error, "exit_code"):
+                raise
+            click.echo(str(error), err=True)
+            sys.exit(error.exit_code)
+
+    return wrapped
+
+
+def params() -> "Params":
+    """The checked parameters of the workspace."""
+    from cl.config import load
+
+    return load(Path("params.yaml"))
+
+
+def choose(name: str, known: dict[str, Any], group: str) -> Any:
+    """The entry of `params.yaml` that a stage was called for."""
+    if name not in known:
+        raise ValueError(f"{group} has no {name!r} in params.yaml; choose one of {', '.join(known) or 'nothing: it is empty'}")
+    return known[name]
+
+
+def raw() -> Path:
+    """Where the raw data sets lie."""
+    return Path(os.environ.get("CL_RAW", "data/raw"))
+
+
+def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
+    """The dependencies and parameters that `dvc.yaml` declares for a stage, with the values of `params.yaml` filled in."""
+    from cl.config import read
+
+    values, stages = read(Path("params.yaml")), read(Path("dvc.yaml"))["stages"]
+    declaration = stages[stage].get("do", stages[stage])
+    extra = {"key": name, "item": values[stages[stage]["foreach"][2:-1]][name]} if name else {}
+
+    def fill(text: str) -> str:
+        return re.sub(r"\$\{([\w.]+)\}", lambda match: str(_at(values | extra, match[1])), text)
+
+    names = [fill(parameter) for parameter in declaration["params"]]
+    return [Path(fill(path)) for path in declaration["deps"]], {parameter: _at(values, parameter) for parameter in names}
+
+
+def _at(values: dict[str, Any], path: str) -> Any:
+    return functools.reduce(lambda value, key: value[key], path.split("."), values)
+
+
+def identity(stage: str, name: str | None = None) -> str:
+    """A hash of all that a stage's result depends on: declared parameters, code, and data through its manifest."""
+    files, values = declared(stage, name)
+    sha = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
+    for path in files:
+        contents = [path / "manifest.json"] if path == SHARDS else sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        for file in contents:
+            sha.update(f"\0{file}\0".encode() + file.read_bytes())
+    return sha.hexdigest()[:16]
+
+
+def scratch(stage: str, name: str | None = None) -> Path:
+    """Where a stage keeps its checkpoints: another experiment, other data or other code has another folder."""
+    root = os.environ.get("CL_SCRATCH")
+    if ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
+        click.echo(
+            f"{stage}: this copy of the project is deleted at the end; set CL_SCRATCH to an absolute folder to make it resumable"
+        )
+    return Path(root or "scratch") / identity(stage, name)
+
+
+@dataclass
+class Results:
+    """What a stage hands over: numbers by name, and files in `folder`."""
+
+    folder: Path
+    metrics: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def results(stage: str, name: str | None = None, *, folder: bool = True) -> Iterator[Results]:
+    """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all."""
+    target = RESULTS / stage / name if name else RESULTS / stage
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    began = time.monotonic()
+    try:
+        handed = Results(partial / "files")
+        handed.folder.mkdir()
+        yield handed
+        rounded = {key: round(float(value), 4) for key, value in handed.metrics.items()}
+        _write_json(partial / "metrics.json", rounded)
+        _write_json(partial / "provenance.json", {**provenance(stage, name, time.monotonic() - began), **handed.notes})
+        os.replace(partial / "metrics.json", f"{target}.json")
+        os.replace(partial / "provenance.json", f"{target}.provenance.json")
+        if folder:
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(handed.folder, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def provenance(stage: str, name: str | None, seconds: float) -> dict[str, Any]:
+    """Where a result comes from: parameters, data, code, versions, hardware, time."""
+    _, values = declared(stage, name)
+    manifest = SHARDS / "manifest.json"
+    return {
+        "stage": stage + (f"@{name}" if name else ""),
+        "parameters": values,
+        "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
+        "data_manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.exists() else None,
+        "commit": _git("rev-parse", "HEAD") or None,
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": {"python": platform.python_version(), **{v: importlib.metadata.version(v) for v in VERSIONS}},
+        "hardware": _hardware(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _git(*arguments: str) -> str:
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _hardware() -> dict[str, Any]:
+    import torch
+
+    cpu = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.processor()
+    )
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return {"cpu": cpu, "threads": torch.get_num_threads(), "gpus": gpus, "system": platform.platform()}
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []

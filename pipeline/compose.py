@@ -1,0 +1,24 @@
+"""Compose pipeline/conf into params.yaml as DVC does; `dvc repro` reads params.yaml and never composes itself."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("overrides", nargs=-1)
+def main(overrides: tuple[str, ...]) -> None:
+    """Write params.yaml from pipeline/conf with Hydra OVERRIDES such as loss=dclw."""
+    compose(Path("params.yaml"), list(overrides))
+
+
+def compose(target: Path, overrides: list[str]) -> None:
+    """The same file that `dvc exp run -S ...` would run with."""
+    from dvc.utils.hydra import compose_and_dump
+
+    conf = Path(__file__).parent / "conf"
+    compose_and_dump(target, str(conf), None, "config", str(target.parent), overrides)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""prepare: raw images to WebDataset shards, and the embedded detection scenes."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from pipeline import command
+
+
+@click.command()
+@command.entry_point
+def main() -> None:
+    """Write data/shards and data/scenes from the data set that params.yaml names.
+
+    Raw data is looked for below CL_RAW (default data/raw).
+    """
+    dataset = command.params().dataset
+    from cl import shards
+    from cl.config import module_of
+    from cl.detection import scenes
+    from cl.progress import Progress
+
+    progress = Progress("prepare")
+    with (
+        command.results("prepare", folder=False) as results,
+        _published(command.SHARDS) as folder,
+        _published(command.SCENES) as drawn,
+    ):
+        splits = module_of("sources", dataset.kind).splits(dataset, command.raw())
+        with progress.count(len(splits.train) + len(splits.val), "images") as report:
+            manifest = shards.write(splits, dataset.kind, folder, dataset.shard_images, report)
+        scenes.write(dataset.scenes, drawn)
+        for name, split in manifest.splits.items():
+            results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
+            for key, reason in split.skipped.items():
+                progress.say(f"left out {name}/{key}: {reason}")
+        results.metrics["classes"] = len(manifest.classes)
+
+
+@contextmanager
+def _published(path: Path) -> Iterator[Path]:
+    """A folder that appears under its name when all went well, and not at all otherwise."""
+    partial = path.with_name(path.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

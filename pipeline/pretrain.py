@@ -1,0 +1,112 @@
+"""pretrain: a framework and a loss on unlabelled views, to models/backbone.safetensors."""
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline import command
+
+if TYPE_CHECKING:
+    from cl.config import Params
+    from cl.machine import Machine
+    from cl.shards import Reader
+    from cl.tasks import Contrastive
+
+
+@click.command()
+@command.entry_point
+def main() -> None:
+    """Pretrain the backbone as params.yaml says, from data/shards.
+
+    A run that was stopped or killed continues by itself: checkpoints lie in CL_SCRATCH (default scratch/).
+    """
+    params = command.params()
+    from cl import machine, optim
+    from cl.checkpoint import Checkpoints, save_tensors
+    from cl.progress import Progress
+    from cl.reader import Plan, TrainSet
+    from cl.shards import Reader
+    from cl.train import train
+
+    here = machine.find(params.precision, deterministic=params.deterministic)
+    progress = Progress("pretrain")
+    if params.precision == "bf16" and machine.slow_bf16():
+        progress.say("precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind")
+    bank, queries = Reader(command.SHARDS, "train"), Reader(command.SHARDS, "val")
+    with command.results("pretrain") as results:
+        task = build(params, here)
+        data = TrainSet(bank, list(params.views.values()), Plan(len(bank), params.optim.batch_size, params.seed))
+        dropped = len(bank) - data.plan.steps_per_epoch * data.plan.batch_size
+        progress.say(
+            f"{params.method.kind} with {params.loss.kind}, {len(bank)} images ({dropped} left out of each epoch), "
+            f"batch {params.optim.batch_size}, learning rate {params.optim.lr():.4g}, on {here.device} in {here.precision}"
+        )
+        rows = train(
+            task,
+            data,
+            params.optim,
+            optim.build(params.optim, [(task, 1.0)]),
+            source=params.dataset,
+            progress=progress,
+            checkpoints=Checkpoints(command.scratch("pretrain")),
+            each_epoch=lambda epoch: monitor(params, task, bank, queries, here),
+        )
+        _write_rows(results.folder / "epochs.csv", rows)
+        results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
+        results.notes |= {"effective_lr": params.optim.lr(), "negatives": task.negatives, "images_left_out": dropped}
+        results.notes["images_per_second"] = round(sum(row["images_per_second"] for row in rows) / len(rows), 1)
+        metadata = {"provenance": command.identity("pretrain"), "backbone": params.backbone.model_dump_json()}
+        save_tensors(task.method.backbone.state_dict(), command.BACKBONE, metadata)
+        save_tensors(task.method.state_dict(), command.METHOD, metadata)
+
+
+def build(params: "Params", here: "Machine") -> "Contrastive":
+    """The framework with its loss, initialised from the seed, on the device."""
+    import torch
+
+    from cl import backbones
+    from cl.config import module_of
+    from cl.tasks import Contrastive
+
+    torch.manual_seed(params.seed)
+    method = module_of("methods", params.method.kind).Method(
+        params.method, backbones.build(params.backbone), params.temperature, bn_groups=params.bn_groups, seed=params.seed
+    )
+    task = Contrastive(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
+    return here.place(task)
+
+
+def monitor(params: "Params", task: "Contrastive", train: "Reader", val: "Reader", here: "Machine") -> dict[str, float]:
+    """Nearest neighbours on a part of both splits with the backbone's features, in percent."""
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+
+    from cl.evaluations import top1
+    from cl.evaluations.knn import vote
+    from cl.features import extract
+
+    watch = params.optim.monitor
+    parts = []
+    for reader, count in ((train, watch.bank), (val, watch.queries)):
+        positions = np.arange(min(count, len(reader)))  # the shards are shuffled: any part is a fair sample
+        features = extract(task.method.backbone, reader, params.dataset, here, positions)
+        labels = reader.labels[positions]
+        parts.append((F.normalize(features, dim=1), torch.from_numpy(labels).to(here.device)))
+    (bank, known), (queries, truth) = parts
+    classes = len(train.manifest.classes)
+    votes, _ = vote(queries, bank, known, classes, k=watch.k, temperature=watch.temperature, memory=64)
+    return {"knn_top1": top1(votes.argmax(1), truth)}
+
+
+def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
+
+
+if __name__ == "__main__":
+    main()
