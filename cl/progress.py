@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 T = TypeVar("T")
+QUIET = 5.0  # seconds between plain lines
 
 
 class Progress:
@@ -62,7 +63,7 @@ class Meter:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
         self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
         self._reset()
 
     def _reset(self) -> None:
@@ -93,8 +94,9 @@ class Meter:
         return {"images_per_second": self.images / seconds, "waiting_percent": 100 * self.waited / seconds}
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch is done: a plain line where there is no bar."""
-        if not self.bar:
+        """An epoch is done: a plain line where there is no bar, not more often than every few seconds."""
+        if not self.bar and (time.monotonic() - self._said >= QUIET or self.done == self.steps):
+            self._said = time.monotonic()
             left = (time.monotonic() - self._began) / max(self.done, 1) * (self.steps - self.done)
             extra = "".join(f", {name} {value:.1f}" for name, value in row.items() if name.startswith("knn"))
             self.progress.say(
