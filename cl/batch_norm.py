@@ -11,8 +11,13 @@ class GroupBatchNorm(nn.Module):
     The running statistics take one update a step, with the mean over the groups. In eval mode it is `norm`.
     """
 
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, groups: int) -> None:
         super().__init__()
+        assert norm.momentum is not None
         self.groups, self.eps, self.momentum = groups, norm.eps, norm.momentum
         self.weight, self.bias = norm.weight, norm.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):

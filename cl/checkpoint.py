@@ -80,7 +80,7 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _optimizer_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """ "3.momentum_buffer" for each tensor that the optimizer holds for its fourth parameter."""
+    """Each tensor that the optimizer holds for its parameter number 3, say, as "3.<name>"."""
     return {
         f"{number}.{name}": value
         for number, parameter in enumerate(_parameters(optimizer))

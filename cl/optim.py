@@ -97,6 +97,7 @@ class LARS(Optimizer):
                     self._update(parameter, group)
 
     def _update(self, parameter: Tensor, group: dict) -> None:
+        assert parameter.grad is not None
         gradient = parameter.grad.add(parameter, alpha=group["weight_decay"])
         if parameter.ndim > 1:
             weight_norm, gradient_norm = parameter.norm(), gradient.norm()

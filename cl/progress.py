@@ -85,7 +85,8 @@ class Meter:
         self.images += images
         self.done += 1
         if self.bar and self.task is not None:
-            note = f"loss {loss:.3f}  {self.rates()['images_per_second']:.0f} images/s  waiting {self.rates()['waiting_percent']:.0f} %"
+            rates = self.rates()
+            note = f"loss {loss:.3f}  {rates['images_per_second']:.0f} images/s  waiting {rates['waiting_percent']:.0f} %"
             self.bar.update(self.task, completed=self.done, note=note)
 
     def rates(self) -> dict[str, float]:

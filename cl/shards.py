@@ -78,7 +78,8 @@ def _write_split(
     # Neighbours in a shard should not share a class: readers shuffle within a window only.
     order = np.random.Generator(np.random.Philox(key=len(images))).permutation(len(images))
     readable = _readable((images[i] for i in order), skipped, report)
-    shards, index = [], []
+    shards: list[Shard] = []
+    index = []
     while batch := [sample for _, sample in zip(range(shard_images), readable, strict=False)]:
         path = folder / f"{name}-{len(shards):06d}.tar"
         index.append(_write_shard(path, len(shards), batch))

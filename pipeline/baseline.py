@@ -7,6 +7,8 @@ import click
 from pipeline import command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchvision.models.resnet import ResNet
 
     from cl.config import Baseline, Params
@@ -21,21 +23,29 @@ def main(name: str) -> None:
     config = command.choose(name, params.baselines, "baselines")
     import copy
 
+    from torch import nn
+
     from cl.features import Pixels
     from pipeline.evaluate import evaluate
     from pipeline.transfer import transfer
 
     with command.results("baseline", name) as results:
         backbone = train(config, name, params)
-        representations = {} if config.training else {"pixels": Pixels()}
+        representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         evaluations, transfers = params.selected(config)
-        for run, chosen, known in ((evaluate, evaluations, params.evaluations), (transfer, transfers, params.transfers)):
-            for entry in chosen:
-                out = results.folder / entry
-                out.mkdir()
-                extra = (representations,) if run is evaluate else ()
-                metrics = run(known[entry], entry, copy.deepcopy(backbone), *extra, params, out)  # type: ignore[operator]
-                results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
+        metrics: dict[str, float] = {}
+        for entry in evaluations:
+            out = _folder(results.folder, entry)
+            metrics |= evaluate(params.evaluations[entry], entry, copy.deepcopy(backbone), representations, params, out)
+        for entry in transfers:
+            metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), params, _folder(results.folder, entry))
+        results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
+
+
+def _folder(parent: "Path", name: str) -> "Path":
+    folder = parent / name
+    folder.mkdir()
+    return folder
 
 
 def train(config: "Baseline", name: str, params: "Params") -> "ResNet":

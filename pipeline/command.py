@@ -42,9 +42,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
                 raise
             where = f" ({error.filename})" if error.filename else ""
-            raise click.ClickException(
-                f"{error.strerror}{where}: nothing half-written is left; free space or choose another folder"
-            ) from error
+            raise click.ClickException(f"{error.strerror}{where}: nothing half-written is left") from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
@@ -110,9 +108,7 @@ def scratch(stage: str, name: str | None = None) -> Path:
     """Where a stage keeps its checkpoints: another experiment, other data or other code has another folder."""
     root = os.environ.get("CL_SCRATCH")
     if ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
-        click.echo(
-            f"{stage}: this copy of the project is deleted at the end; set CL_SCRATCH to an absolute folder to make it resumable"
-        )
+        click.echo(f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable")
     return Path(root or "scratch") / identity(stage, name)
 
 
@@ -145,6 +141,19 @@ def results(stage: str, name: str | None = None, *, folder: bool = True) -> Iter
         if folder:
             shutil.rmtree(target, ignore_errors=True)
             os.replace(handed.folder, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def published(path: Path) -> Iterator[Path]:
+    """A folder that appears under its name when all went well, and not at all otherwise."""
+    partial = path.with_name(path.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        os.replace(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

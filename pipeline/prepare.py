@@ -1,11 +1,5 @@
 """prepare: raw images to WebDataset shards, and the embedded detection scenes."""
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import click
 
 from pipeline import command
@@ -27,8 +21,8 @@ def main() -> None:
     progress = Progress("prepare")
     with (
         command.results("prepare", folder=False) as results,
-        _published(command.SHARDS) as folder,
-        _published(command.SCENES) as drawn,
+        command.published(command.SHARDS) as folder,
+        command.published(command.SCENES) as drawn,
     ):
         splits = module_of("sources", dataset.kind).splits(dataset, command.raw())
         with progress.count(len(splits.train) + len(splits.val), "images") as report:
@@ -39,19 +33,6 @@ def main() -> None:
             for key, reason in split.skipped.items():
                 progress.say(f"left out {name}/{key}: {reason}")
         results.metrics["classes"] = len(manifest.classes)
-
-
-@contextmanager
-def _published(path: Path) -> Iterator[Path]:
-    """A folder that appears under its name when all went well, and not at all otherwise."""
-    partial = path.with_name(path.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        yield partial
-        shutil.rmtree(path, ignore_errors=True)
-        os.replace(partial, path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def transfer(
 
     if config.engine == "detectron2":
         raise ValueError(
-            f"transfers.{name}.engine=detectron2 is not available yet: detectron2 is on no package index and has to be compiled "
+            f"transfers.{name}.engine=detectron2 is not available yet: it is on no package index and has to be compiled "
             "from its repository; choose engine=torchvision, which runs the same protocol"
         )
     progress = Progress(name)

@@ -28,8 +28,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
         diagonal = torch.eye(len(cosines), dtype=torch.bool, device=cosines.device)
         positive.append(cosines[diagonal])
         negative.append(cosines[~diagonal])
-    values = {
-        name: torch.cat(parts).clamp(-1, 1).cpu().numpy() for name, parts in (("positive", positive), ("negative", negative))
-    }
+    cosines_of = {"positive": torch.cat(positive), "negative": torch.cat(negative)}
+    values = {name: cosines.clamp(-1, 1).cpu().numpy() for name, cosines in cosines_of.items()}
     write_histogram(context.out / "histogram.csv", values, BINS)
     return {f"{name}_mean": float(cosines.mean()) for name, cosines in values.items()}

@@ -4,6 +4,7 @@ import contextlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from pycocotools import mask as rle
@@ -98,7 +99,9 @@ def coco(found: list[Detections], records: list[Record], annotations: Path, cate
         for d, r in zip(found, records, strict=True)
         for i, (score, label) in enumerate(zip(d.scores, d.labels, strict=True))
     ]
-    kinds = {"box": "bbox"} | ({"mask": "segm"} if any(d.masks is not None for d in found) else {})
+    kinds: dict[str, Literal["bbox", "segm"]] = {"box": "bbox"}
+    if any(d.masks is not None for d in found):
+        kinds["mask"] = "segm"
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(annotations))
         return {name: _evaluate(truth, results, kind, [r.identity for r in records]) for name, kind in kinds.items()}
@@ -112,7 +115,7 @@ def _shape(detections: Detections, i: int) -> dict:
     return shape
 
 
-def _evaluate(truth: COCO, results: list[dict], kind: str, images: list[int]) -> COCOeval:
+def _evaluate(truth: COCO, results: list[dict], kind: Literal["bbox", "segm"], images: list[int]) -> COCOeval:
     # loadRes deletes the boxes of results with masks; it wants copies.
     evaluation = COCOeval(truth, truth.loadRes([dict(r) for r in results]) if results else COCO(), kind)
     evaluation.params.imgIds = images

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -58,7 +59,7 @@ class Record:
             return np.zeros((0, self.height, self.width), np.uint8)
         return np.stack([rle.decode(code) for code in encoded])
 
-    def _encode(self, segmentation: list | dict) -> dict:
+    def _encode(self, segmentation: Any) -> Any:
         if isinstance(segmentation, list):  # polygons
             return rle.merge(rle.frPyObjects(segmentation, self.height, self.width))
         if isinstance(segmentation["counts"], list):  # uncompressed
@@ -72,7 +73,7 @@ def read_voc(root: Path, splits: list[str], classes: list[str]) -> list[Record]:
     Raises:
         ValueError: a file is missing, or an object has an unknown class or a box without area.
     """
-    records = []
+    records: list[Record] = []
     for split in splits:
         year, name = split.split("/")
         folder = root / f"VOC{year}"

@@ -38,7 +38,7 @@ def build(config: Config, backbone: ResNet, classes: int, *, mean: tuple, std: t
     body = nn.Sequential(
         OrderedDict(conv1=b.conv1, bn1=b.bn1, relu=b.relu, maxpool=b.maxpool, res2=b.layer1, res3=b.layer2, res4=b.layer3)
     )
-    body.out_channels = b.fc_features // 2  # type: ignore[assignment]
+    body.out_channels = b.fc_features // 2
     res5 = Res5(backbone)
     settings = {
         "num_classes": None,

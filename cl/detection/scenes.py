@@ -34,7 +34,8 @@ def write(config: Scenes, root: Path) -> None:
         images: list[dict] = []
         annotations: list[dict] = []
         (coco / f"{split}2017").mkdir()
-        for number in range(number + 1, number + count + 1):
+        for _ in range(count):
+            number += 1
             picture, objects = _scene(config, grounds, scans, rng)
             name = f"{number:06d}"
             for path in (voc / "JPEGImages", coco / f"{split}2017"):
@@ -134,5 +135,5 @@ def _annotation(identity: int, image: int, digit: int, mask: np.ndarray) -> dict
         "bbox": [x0, y0, x1 - x0 + 1, y1 - y0 + 1],
         "area": int(mask.sum()),
         "iscrowd": 0,
-        "segmentation": {"size": encoded["size"], "counts": encoded["counts"].decode()},
+        "segmentation": {"size": encoded["size"], "counts": str(encoded["counts"], "ascii")},  # type: ignore[arg-type]
     }

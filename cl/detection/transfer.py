@@ -153,7 +153,7 @@ def _sample(record: data.Record, device: torch.device, *, with_masks: bool) -> t
 
 @torch.no_grad()
 def _detect(detector: nn.Module, config: Config, records: list[data.Record], machine: Machine) -> list[Detections]:
-    detector.transform.min_size = (config.test_side,)
+    detector.transform.min_size = (config.test_side,)  # type: ignore[union-attr]
     found = []
     for record in records:
         with Picture.open(record.path) as picture:

@@ -33,9 +33,8 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
             F.normalize(extract(encoder, reader, context.source, context.machine), dim=1)
             for reader in (context.train, context.val)
         )
-        votes, nearest = vote(
-            queries, bank, labels, len(context.classes), k=config.k, temperature=config.temperature, memory=config.memory
-        )
+        settings = config.model_dump(exclude={"kind"})
+        votes, nearest = vote(queries, bank, labels, len(context.classes), **settings)
         predicted = votes.argmax(1)
         metrics["top1" if name == "backbone" else f"{name}_top1"] = top1(predicted, truth)
         if name == "backbone":

@@ -1,0 +1,219 @@
+"""One self-contained HTML page about an experiment: what was run, how good it is, compared with what, and how to repeat it.
+
+Only what the parameters name is looked for, so that files of an earlier experiment are not mistaken for this one's; what is
+missing is shown as "not run".
+"""
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import markupsafe
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLOURS = ("#3a86ff", "#e07a1f", "#2a9d5c", "#b5179e", "#d1343a", "#6c757d", "#17a2b8", "#8a6d3b")
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cl",
+    "font.size": 9,
+    "text.color": "#888888",
+    "axes.labelcolor": "#888888",
+    "axes.edgecolor": "#888888",
+    "xtick.color": "#888888",
+    "ytick.color": "#888888",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+TITLES = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "embedding_top1": "top-1, projector's embedding",
+    "pixels_top1": "top-1, raw pixels",
+    "labels": "labels used",
+    "lr": "best base learning rate",
+    "ap": "AP",
+    "ap50": "AP50",
+    "ap75": "AP75",
+    "box_ap": "box AP",
+    "box_ap50": "box AP50",
+    "box_ap75": "box AP75",
+    "mask_ap": "mask AP",
+    "mask_ap50": "mask AP50",
+    "mask_ap75": "mask AP75",
+}
+SETTINGS = {"labels", "lr"}  # told beside the results, not compared
+
+
+def render(params: dict[str, Any], results: Path) -> str:
+    """The page.
+
+    Args:
+        params: the whole of params.yaml.
+        results: the folder that holds `<stage>[/<name>].json` with their provenance and folders of tables and pictures.
+    """
+    read = _Reader(results)
+    baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
+    evaluations = [_row(f"evaluate/{name}", name, read, baselines) for name in params["evaluations"]]
+    transfers = [_row(f"transfer/{name}", name, read, baselines) for name in params["transfers"]]
+    with matplotlib.rc_context(STYLE):
+        curves = _curves(read.table("pretrain/epochs.csv"))
+        analyses = {name: _analysis(entry["kind"], name, read) for name, entry in params["analyses"].items()}
+    template = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    ).get_template("report.html")
+    return template.render(
+        params=params,
+        data=read.metrics("prepare"),
+        pretrain=read.metrics("pretrain"),
+        provenance=read.provenance("pretrain"),
+        stages=_stages(params, read),
+        baselines=baselines,
+        tables={"Evaluation": evaluations, "Detection transfer": transfers},
+        curves=curves,
+        analyses=analyses,
+        neighbours={name: read.picture(f"evaluate/{name}/neighbours.png") for name in params["evaluations"]},
+        detections={name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
+        classes={name: read.table(f"evaluate/{name}/classes.csv") for name in params["evaluations"]},
+        command=_command(params),
+    )
+
+
+class _Reader:
+    """Files of results; what is missing is empty."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def metrics(self, name: str) -> dict[str, float]:
+        return self._json(f"{name}.json")
+
+    def provenance(self, name: str) -> dict[str, Any]:
+        return self._json(f"{name}.provenance.json")
+
+    def table(self, name: str) -> list[dict[str, str]]:
+        path = self.root / name
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def picture(self, name: str) -> str | None:
+        path = self.root / name
+        return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.root / name
+        return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """One evaluation: its metrics, each beside the same of every baseline."""
+    own = {key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}
+    known = dict.fromkeys(own)
+    for baseline, metrics in baselines.items():
+        prefix = f"{baseline}_{name}_"
+        known |= dict.fromkeys(key.removeprefix(prefix) for key in metrics if key.startswith(prefix))
+    lines = [
+        {
+            "title": TITLES.get(metric, metric.replace("_", " ")),
+            "own": own.get(metric),
+            "others": [metrics.get(f"{baseline}_{name}_{metric}") for baseline, metrics in baselines.items()],
+        }
+        for metric in known
+        if metric not in SETTINGS
+    ]
+    settings = ", ".join(f"{TITLES[key]} {own[key]:g}" for key in own if key in SETTINGS)
+    return {"name": name, "lines": lines, "settings": settings, "engine": read.provenance(path).get("engine")}
+
+
+def _stages(params: dict[str, Any], read: _Reader) -> list[dict[str, Any]]:
+    names = ["prepare", "pretrain"]
+    for stage, group in (
+        ("evaluate", "evaluations"),
+        ("transfer", "transfers"),
+        ("analyze", "analyses"),
+        ("baseline", "baselines"),
+    ):
+        names += [f"{stage}/{name}" for name in params[group]]
+    return [{"name": name.replace("/", "@"), **read.provenance(name)} for name in names]
+
+
+def _command(params: dict[str, Any]) -> str:
+    if params["recipe"]:
+        return f"dvc exp run -S recipe={params['recipe']} -S seed={params['seed']}"
+    return "dvc repro"
+
+
+def _svg(draw: Callable[[Axes], None], description: str) -> markupsafe.Markup:
+    """A drawing as inline SVG with a text alternative."""
+    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot()
+    axes.patch.set_alpha(0)
+    draw(axes)
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    svg = file.getvalue()
+    label = markupsafe.escape(description)
+    return markupsafe.Markup(svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+
+def _curves(rows: list[dict[str, str]]) -> list[markupsafe.Markup]:
+    """Loss and kNN by epoch."""
+    if not rows:
+        return []
+    epochs = [int(row["epoch"]) for row in rows]
+    drawings = []
+    for key, title in (("loss", "loss, nats"), ("knn_top1", "kNN top-1 on a part of the data, %")):
+        values = [float(row[key]) for row in rows]
+
+        def draw(axes: Axes, values: list[float] = values, title: str = title) -> None:
+            axes.plot(epochs, values, color=COLOURS[0], marker="o", markersize=3)
+            axes.set(xlabel="epoch", ylabel=title)
+
+        drawings.append(_svg(draw, f"{title} by epoch, from {values[0]:.2f} to {values[-1]:.2f}"))
+    return drawings
+
+
+def _analysis(kind: str, name: str, read: _Reader) -> dict[str, Any]:
+    """The drawings and numbers of one analysis."""
+    metrics = read.metrics(f"analyze/{name}")
+    histogram = read.table(f"analyze/{name}/histogram.csv")
+    drawings = []
+    if multiplier := read.table(f"analyze/{name}/multiplier.csv"):
+
+        def draw_multiplier(axes: Axes) -> None:
+            sizes = [int(row["batch_size"]) for row in multiplier]
+            for column, label, colour in (("mean", "mean", COLOURS[0]), ("variation", "standard deviation / mean", COLOURS[1])):
+                axes.plot(
+                    sizes, [float(row[column]) for row in multiplier], color=colour, marker="o", markersize=3, label=label
+                )
+            axes.set_xscale("log", base=2)
+            axes.set(xlabel="images a batch", ylabel="NPC multiplier", ylim=(0, None))
+            axes.legend(frameon=False)
+
+        drawings.append(_svg(draw_multiplier, "mean and variation of the NPC multiplier by batch size"))
+    if histogram:
+        series = list(dict.fromkeys(row["series"] for row in histogram))
+
+        def draw_histogram(axes: Axes) -> None:
+            for colour, label in zip(COLOURS, series, strict=False):
+                rows = [row for row in histogram if row["series"] == label]
+                edges = [float(row["from"]) for row in rows] + [float(rows[-1]["to"])]
+                axes.stairs([float(row["density"]) for row in rows], edges, color=colour, label=label)
+            axes.set(xlabel="cosine" if kind == "similarity" else "NPC multiplier", ylabel="density")
+            axes.legend(frameon=False)
+
+        drawings.append(_svg(draw_histogram, f"histogram of {name}: {', '.join(series)}"))
+    numbers = {key.removeprefix(f"{name}_").replace("_", " "): value for key, value in metrics.items()}
+    return {"drawings": drawings, "numbers": numbers}

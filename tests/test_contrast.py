@@ -1,0 +1,150 @@
+import math
+import threading
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cl import contrast
+from cl.contrast import Contrast, log_partition
+
+
+def unit(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return F.normalize(torch.randn(*shape, dtype=dtype), dim=-1)
+
+
+def dense(queries, negatives, excluded, temperature):  # type: ignore[no-untyped-def]
+    """The plain form, with an (N, K) matrix."""
+    logits = queries @ negatives.T / temperature
+    if excluded is not None:
+        logits = logits.scatter(1, excluded, -math.inf)
+    return logits.logsumexp(1)
+
+
+def exclusions(n: int, k: int, e: int) -> torch.Tensor:
+    return torch.stack([torch.randperm(k)[:e] for _ in range(n)])
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("tile", [4, 7, 1024])
+@pytest.mark.parametrize(("n", "k", "e"), [(7, 11, 2), (5, 9, 0), (9, 13, 1), (8, 8, 3), (1, 2, 1)])
+@pytest.mark.parametrize("temperature", [1e-3, 0.07, 1.0, 100.0])
+def test_equals_the_dense_form(monkeypatch, tile, n, k, e, temperature) -> None:
+    """K is no multiple of the tile; values and gradients to both sides."""
+    monkeypatch.setattr(contrast, "TILE", tile)
+    queries, negatives = unit(n, 5).requires_grad_(), unit(k, 5).requires_grad_()
+    excluded = exclusions(n, k, e) if e else None
+    weight = torch.randn(n, dtype=torch.float64)
+    results = []
+    for form in (log_partition, dense):
+        value = form(queries, negatives, excluded, temperature)
+        results.append((value, *torch.autograd.grad((value * weight).sum(), (queries, negatives))))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11 / temperature)
+
+
+@pytest.mark.parametrize("mutual", [True, False])
+def test_queries_that_are_the_negatives(monkeypatch, mutual) -> None:
+    """Each block above the diagonal serves twice, but only where exclusions are mutual."""
+    monkeypatch.setattr(contrast, "TILE", 4)
+    n = 10
+    embeddings = unit(n, 5).requires_grad_()
+    itself = torch.arange(n)
+    excluded = torch.stack([itself, itself ^ 1], 1) if mutual else torch.stack([itself, (itself + 3) % n], 1)
+    assert contrast._mutual(excluded) is mutual
+    weight = torch.randn(n, dtype=torch.float64)
+    results = []
+    for form in (log_partition, dense):
+        value = form(embeddings, embeddings, excluded, 0.2)
+        results.append((value, torch.autograd.grad((value * weight).sum(), embeddings)[0]))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_gradcheck() -> None:
+    queries, negatives = unit(5, 4).requires_grad_(), unit(7, 4).requires_grad_()
+    excluded = exclusions(5, 7, 2)
+    assert torch.autograd.gradcheck(lambda q, k: log_partition(q, k, excluded, 0.3), (queries, negatives))
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.01, 0.07, 1.0, 100.0])
+def test_float32_stays_near_float64(temperature) -> None:
+    queries, negatives = unit(300, 32), unit(1500, 32)
+    exact = dense(queries, negatives, None, temperature)
+    ours = log_partition(queries.float(), negatives.float(), None, temperature)
+    torch.testing.assert_close(ours.double(), exact, rtol=2e-6, atol=2e-5 / temperature)
+
+
+def test_rows_that_are_not_unit() -> None:
+    queries, negatives = 30 * unit(6, 4), 20 * unit(9, 4)
+    torch.testing.assert_close(log_partition(queries, negatives, None, 0.1), dense(queries, negatives, None, 0.1))
+
+
+def test_selected_columns(monkeypatch) -> None:
+    monkeypatch.setattr(contrast, "GATHERED", 40)
+    queries, negatives = unit(6, 4).requires_grad_(), unit(9, 4).requires_grad_()
+    selected = exclusions(6, 9, 3)
+    value = log_partition(queries, negatives, None, 0.2, selected=selected)
+    reference = (queries @ negatives.T / 0.2).gather(1, selected).logsumexp(1)
+    torch.testing.assert_close(value, reference)
+    for ours, theirs in zip(
+        torch.autograd.grad(value.sum(), (queries, negatives)),
+        torch.autograd.grad(reference.sum(), (queries, negatives)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_no_negative_that_counts_is_refused() -> None:
+    queries, negatives = unit(3, 4), unit(2, 4)
+    both = torch.tensor([[0, 1]] * 3)
+    with pytest.raises(ValueError, match="no negative counts"):
+        log_partition(queries, negatives, both, 1.0)
+    with pytest.raises(ValueError, match="no negative counts"):
+        log_partition(queries, negatives, None, 1.0, selected=torch.empty(3, 0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="not both"):
+        log_partition(queries, negatives, both, 1.0, selected=both)
+
+
+def test_counts_and_batch_mean() -> None:
+    queries, negatives = unit(3, 4), unit(7, 4)
+    some = torch.tensor([[0, 1]] * 3)
+    assert Contrast(queries, queries[:, None], negatives).negative_counts().tolist() == [7, 7, 7]
+    assert Contrast(queries, queries[:, None], negatives, excluded=some).negative_counts().tolist() == [5, 5, 5]
+    assert Contrast(queries, queries[:, None], negatives, selected=some).negative_counts().tolist() == [2, 2, 2]
+    torch.testing.assert_close(
+        Contrast(queries, queries[:, None], None).batch_mean(torch.tensor([[1.0], [2.0], [6.0]])), torch.tensor([3.0])
+    )
+
+
+def test_memory_is_linear() -> None:
+    """16,384 x 16,384 logits would take 1 GiB; the process may not grow by a tenth of it."""
+    z = unit(16384, 128, dtype=torch.float32).requires_grad_()
+    other = unit(16384, 128, dtype=torch.float32)
+    log_partition(z[:2048], other[:2048], None, 0.1).sum().backward()  # warm-up
+    before = resident()
+    largest = [before]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            largest[0] = max(largest[0], resident())
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    log_partition(z, other, None, 0.1).sum().backward()
+    done.set()
+    watcher.join()
+    assert largest[0] - before < 100 * 2**20
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096

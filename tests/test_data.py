@@ -1,0 +1,244 @@
+"""Shards, the reader and its order."""
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import webdataset
+from PIL import Image as Picture
+
+from cl import shards
+from cl.reader import CHUNK, EvalSet, Plan, TrainSet, epoch_order
+from cl.shards import Reader
+from cl.sources import Image, Splits, imagenet100, photos
+from cl.sources.folder import Config as Folder
+from cl.sources.folder import class_folders
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_photos_are_twenty_classes_from_disjoint_bands(params, tmp_path) -> None:
+    splits = photos.splits(params.dataset, tmp_path)
+    assert len(splits.classes) == 20
+    assert [len(splits.train), len(splits.val)] == [20 * 6, 20 * 3]
+    with Picture.open(photos.photographs()["china"]) as picture:
+        train, val = photos.bands(picture).values()
+        assert train.width + val.width == picture.width
+        assert train.height == val.height == picture.height
+
+
+def test_two_prepares_give_the_same_bytes(params, tmp_path) -> None:
+    folders = []
+    for name in ("a", "b"):
+        splits = photos.splits(params.dataset, tmp_path / name)
+        shards.write(splits, "photos", tmp_path / name / "shards", 50, lambda done: None)
+        folders.append(digest(tmp_path / name / "shards"))
+    assert folders[0] == folders[1]
+    assert sorted(folders[0]) == [
+        "manifest.json",
+        *(f"train-{i:06d}.tar" for i in range(3)),
+        "train.npy",
+        *(f"val-{i:06d}.tar" for i in range(2)),
+        "val.npy",
+    ]
+
+
+def test_the_webdataset_library_reads_the_shards(shard_folder) -> None:
+    urls = sorted(str(p) for p in shard_folder.glob("train-*.tar"))
+    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode("pil")
+    reader = Reader(shard_folder, "train")
+    samples = list(dataset)
+    assert len(samples) == len(reader) == 120
+    for position, sample in enumerate(samples):
+        assert sample["__key__"].encode() == reader.index["key"][position]
+        assert sample["cls"] == reader.labels[position]
+        assert np.array_equal(np.asarray(sample["jpg"]), np.asarray(reader.picture(position)))
+
+
+def test_jpegs_are_copied_byte_by_byte(shard_folder) -> None:
+    reader = Reader(shard_folder, "train")
+    raw = next((shard_folder.parent / "raw" / "photos").iterdir())
+    for position in (0, 57, 119):
+        assert reader.read(position) == (raw / "train" / (reader.index["key"][position].decode() + ".jpg")).read_bytes()
+
+
+def test_manifest_names_every_shard_with_its_hash(shard_folder) -> None:
+    manifest = json.loads((shard_folder / "manifest.json").read_text())
+    assert manifest["splits"]["train"]["images"] == 120
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            content = (shard_folder / shard["name"]).read_bytes()
+            assert (len(content), hashlib.sha256(content).hexdigest()) == (shard["bytes"], shard["sha256"])
+
+
+def picture_file(path: Path, mode: str = "RGB", form: str = "JPEG") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Picture.new(mode, (20, 30), 100 if mode in ("L", "I;16") else None).save(path, form)
+    return path
+
+
+def tree(root: Path) -> Path:
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            for number in range(3):
+                picture_file(root / split / name / f"{number}.jpg")
+    return root
+
+
+def test_bad_images_are_listed_and_odd_ones_read(tmp_path) -> None:
+    root = tree(tmp_path / "own")
+    cat = root / "train" / "cat"
+    (cat / "empty.jpg").write_bytes(b"")
+    (cat / "text.jpg").write_text("no image")
+    whole = io.BytesIO()
+    Picture.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(whole, "JPEG")
+    (cat / "truncated.jpg").write_bytes(whole.getvalue()[:500])
+    picture_file(cat / "cmyk.jpg", "CMYK")
+    picture_file(cat / "sixteen.png", "I;16", "PNG")
+    picture_file(cat / "a_png.JPEG", "RGB", "PNG")
+    manifest = shards.write(class_folders(root), "folder", tmp_path / "shards", 4, lambda done: None)
+    assert set(manifest.splits["train"].skipped) == {"cat/empty", "cat/text", "cat/truncated"}
+    assert manifest.splits["train"].images == 6 + 3
+    reader = Reader(tmp_path / "shards", "train")
+    assert {reader.picture(p).mode for p in range(len(reader))} == {"RGB"}
+    names = [m.name for p in (tmp_path / "shards").glob("train*.tar") for m in tarfile.open(p)]
+    assert "cat/a_png.png" in names
+
+
+def test_a_class_without_a_readable_image_is_refused(tmp_path) -> None:
+    root = tree(tmp_path / "own")
+    for file in (root / "val" / "dog").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"class dog has no readable image in val \(dog/\d: the file is empty"):
+        shards.write(class_folders(root), "folder", tmp_path / "shards", 4, lambda done: None)
+
+
+def test_same_names_are_refused(tmp_path) -> None:
+    root = tree(tmp_path / "own")
+    picture_file(root / "train" / "cat" / "0.png", form="PNG")
+    with pytest.raises(ValueError, match="have the same name 'cat/0' without extension: rename one"):
+        shards.write(class_folders(root), "folder", tmp_path / "shards", 4, lambda done: None)
+
+
+def test_folders_say_what_is_missing(tmp_path, params) -> None:
+    common = params.dataset.model_dump(include={"mean", "std", "resize", "crop", "shard_images", "scenes"})
+    from cl.sources import folder
+
+    with pytest.raises(ValueError, match=r"no folder .*own/train: put the images at .*own/\{train,val\}/<class>/<image>"):
+        folder.splits(Folder(kind="folder", name="own", **common), tmp_path)
+    tree(tmp_path / "imagenet")
+    (tmp_path / "list.txt").write_text("cat\nbird\n")
+    with pytest.raises(ValueError, match="lacks 1 of 2 classes, the first is bird"):
+        imagenet100.splits(imagenet100.Config(kind="imagenet100", list=str(tmp_path / "list.txt"), **common), tmp_path)
+    (tmp_path / "list.txt").write_text("dog\ncat\n")
+    found = imagenet100.splits(imagenet100.Config(kind="imagenet100", list=str(tmp_path / "list.txt"), **common), tmp_path)
+    assert found.classes == ["dog", "cat"]
+    assert found.train[0].label == 0
+    assert found.train[0].key == "dog/0"
+    (tmp_path / "own" / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "own" / "val" / "cat").mkdir(parents=True)
+    with pytest.raises(ValueError, match="has no image"):
+        folder.splits(Folder(kind="folder", name="own", **common), tmp_path)
+
+
+def test_imagenet100_is_the_list_of_100_classes() -> None:
+    names = (Path(__file__).parent.parent / "data" / "imagenet100.txt").read_text().split()
+    assert len(set(names)) == 100
+    assert (names[0], names[-1]) == ("n02869837", "n02090622")
+
+
+def test_a_changed_shard_is_noticed(shard_folder, tmp_path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(shard_folder, copy)
+    path = copy / "train-000001.tar"
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(ValueError, match=r"train-000001.tar has \d+ bytes, its manifest says"):
+        Reader(copy, "train")
+
+
+def test_a_full_disk_leaves_no_shards(tmp_path, params) -> None:
+    """A file size limit stands in for the full disk: the same OSError from the same write."""
+    splits = Splits(["cat"], [Image("cat/0", picture_file(tmp_path / "0.jpg"), 0)], [])
+    with pytest.raises(OSError, match="No space left"):
+        shards.write(splits, "folder", Path("/dev/full/shards"), 4, lambda done: None)
+
+
+@pytest.mark.parametrize("samples", [1, 63, 64, 130, 1000, 40_000])
+def test_an_epoch_is_a_permutation(samples) -> None:
+    order = epoch_order(samples, 3, 5)
+    assert np.array_equal(np.sort(order), np.arange(samples))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    assert np.array_equal(epoch_order(1000, 1, 2), epoch_order.__wrapped__(1000, 1, 2))
+    for other in ((1, 3), (2, 2)):
+        assert (epoch_order(1000, 1, 2) != epoch_order(1000, *other)).mean() > 0.9
+
+
+def test_a_large_epoch_reads_chunks_that_lie_together() -> None:
+    """Within a window every chunk is read whole, so cold disks see long reads; yet the window is shuffled."""
+    order = epoch_order(100_000, 0, 0)
+    window = order[:16384]
+    chunks, counts = np.unique(window // CHUNK, return_counts=True)
+    assert (counts == CHUNK).all()
+    assert np.abs(np.corrcoef(window[:-1], window[1:])[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_exactly_once_an_epoch_whatever_the_workers(shard_folder, params, workers) -> None:
+    reader = Reader(shard_folder, "train")
+    plan = Plan(len(reader), 32, 7)
+    data = TrainSet(reader, list(params.views.values()), plan)
+    assert plan.steps_per_epoch == 3
+    batches = list(data.batches(0, 6, workers))
+    for epoch in range(2):
+        seen = torch.cat([b.positions for b in batches[3 * epoch : 3 * epoch + 3]])
+        assert len(seen.unique()) == len(seen) == 96
+    reference = data[4]
+    for ours, theirs in zip(batches[4].images, reference.images, strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(batches[4].drawn, reference.drawn)
+    assert torch.equal(batches[4].labels, torch.from_numpy(reader.labels)[batches[4].positions])
+
+
+def test_resume_in_mid_epoch_gives_the_same_batches(shard_folder, params) -> None:
+    reader = Reader(shard_folder, "train")
+    data = TrainSet(reader, list(params.views.values()), Plan(len(reader), 32, 7))
+    whole, rest = list(data.batches(0, 6, 0)), list(data.batches(4, 6, 1))
+    for a, b in zip(whole[4:], rest, strict=True):
+        assert torch.equal(a.positions, b.positions)
+        assert all(torch.equal(x, y) for x, y in zip(a.images, b.images, strict=True))
+        assert torch.equal(a.drawn, b.drawn)
+
+
+def test_views_differ_between_epochs_and_views(shard_folder, params) -> None:
+    reader = Reader(shard_folder, "train")
+    data = TrainSet(reader, list(params.views.values()), Plan(len(reader), 120, 7))
+    first, second = data[0], data[1]
+    a, b = first.positions.argsort(), second.positions.argsort()
+    assert not torch.equal(first.images[0][a], second.images[0][b])
+    assert not torch.equal(first.images[0], first.images[1])
+    assert not torch.equal(first.drawn[0], first.drawn[1])
+
+
+def test_evaluation_reads_every_sample_once(shard_folder) -> None:
+    reader = Reader(shard_folder, "val")
+    data = EvalSet(reader, resize=32, crop=32)
+    images = torch.cat(list(data.batches(25, 2)))
+    assert images.shape == (60, 3, 32, 32)
+    assert torch.equal(images[47], torch.cat(list(data.batches(7, 0)))[47])
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size=128 is more than the 120 images there are"):
+        Plan(120, 128, 0)

@@ -1,0 +1,117 @@
+"""Crops and colour operations against torchvision's functional transforms, image by image."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as tv
+from PIL import Image as Picture
+
+from cl import augment
+from cl.views import DRAWS, _box, centre, crop, draw_colour, generator
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    """Eight random images and gray, black, white and saturated ones, (12, 3, 16, 20) uint8."""
+    rng = torch.Generator().manual_seed(0)
+    random = torch.randint(0, 256, (8, 3, 16, 20), generator=rng, dtype=torch.uint8)
+    flat = torch.tensor([[128] * 3, [0] * 3, [255] * 3, [255, 0, 0]], dtype=torch.uint8)
+    return torch.cat([random, flat[:, :, None, None].expand(4, 3, 16, 20)])
+
+
+def test_crop_equals_torchvision_on_the_same_box(params) -> None:
+    view = params.views["random"]
+    picture = Picture.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8))
+    for sample in range(20):
+        left, top, right, bottom = _box(70, 50, view.area, generator(0, 0, sample, 0))
+        ours = crop(picture, view, generator(0, 0, sample, 0))
+        theirs = tv.resized_crop(picture, top, left, bottom - top, right - left, [32, 32], tv.InterpolationMode.BILINEAR)
+        assert np.array_equal(ours, np.asarray(theirs))
+
+
+def test_boxes_have_the_stated_area_and_ratio() -> None:
+    boxes = np.array([_box(400, 300, (0.2, 1.0), generator(1, 0, sample, 0)) for sample in range(2000)])
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 2] <= 400).all()
+    assert (boxes[:, 3] <= 300).all()
+    assert (width * height / 120_000).min() > 0.19
+    assert (width * height / 120_000).max() <= 1
+    assert 0.74 < (width / height).min() < 0.78
+    assert 1.28 < (width / height).max() < 1.35
+
+
+def test_an_extreme_picture_falls_back_to_its_centre() -> None:
+    assert _box(1000, 10, (0.9, 1.0), generator(0, 0, 0, 0)) == (493, 0, 506, 10)
+
+
+def test_centre_is_torchvisions_evaluation_transform() -> None:
+    picture = Picture.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8))
+    theirs = tv.center_crop(tv.resize(picture, 40, tv.InterpolationMode.BILINEAR), 32)
+    assert np.array_equal(centre(picture, 40, 32), np.asarray(theirs))
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
+def test_each_colour_operation_equals_torchvisions(images, name) -> None:
+    x = images.float() / 255
+    low, high = (-0.5, 0.5) if name == "hue" else (0.2, 1.8)
+    factors = torch.linspace(low, high, len(x))
+    ours = getattr(augment, name)(x.clone(), factors)
+    theirs = torch.stack([getattr(tv, f"adjust_{name}")(image, float(f)) for image, f in zip(x, factors, strict=True)])
+    torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=0)
+
+
+def test_blur_equals_torchvisions(images) -> None:
+    x = images.float() / 255
+    sigma = torch.linspace(0.1, 2.0, len(x))
+    theirs = torch.stack([tv.gaussian_blur(image, [9, 9], [float(s)] * 2) for image, s in zip(x, sigma, strict=True)])
+    torch.testing.assert_close(augment.blur(x, sigma, 9), theirs, atol=2e-6, rtol=0)
+
+
+def reference(image: torch.Tensor, drawn: np.ndarray, kernel: int, mean: list[float], std: list[float]) -> torch.Tensor:
+    """One image through torchvision, with the parameters that were drawn."""
+    flip, jitter, *rest = drawn
+    order, factors, gray, sigma, solarize = rest[:4], rest[4:8], rest[8], rest[9], rest[10]
+    x = image.float() / 255
+    if flip:
+        x = tv.hflip(x)
+    if jitter:
+        operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+        for number in order:
+            x = operations[int(number)](x, float(factors[int(number)]))
+    if gray:
+        x = tv.rgb_to_grayscale(x, 3)
+    if sigma:
+        x = tv.gaussian_blur(x, [kernel, kernel], [float(sigma)] * 2)
+    if solarize:
+        x = tv.solarize(x, 0.5)
+    return tv.normalize(x, mean, std)
+
+
+def test_the_whole_chain_equals_torchvisions(images, params) -> None:
+    busy = params.views["random"].model_copy(
+        update={"blur": params.views["random"].blur.model_copy(update={"p": 0.5, "kernel": 5}), "solarize": 0.4}
+    )
+    drawn = np.stack([draw_colour(busy, generator(0, 0, sample, 0)) for sample in range(len(images))])
+    assert drawn.shape == (12, DRAWS)
+    mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+    ours = augment.augment(
+        images, torch.from_numpy(drawn), mean=torch.tensor(mean)[:, None, None], std=torch.tensor(std)[:, None, None], kernel=5
+    )
+    for image, row, result in zip(images, drawn, ours, strict=True):
+        theirs = reference(image, row, 5, mean, std)
+        close = (result - theirs).abs() < 2e-5
+        # A pixel on the threshold of solarise may fall on either side.
+        assert close.float().mean() > 0.999
+        if not row[-1]:
+            assert close.all()
+
+
+def test_drawn_flags_have_the_stated_probabilities(params) -> None:
+    drawn = np.stack([draw_colour(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)])
+    for column, p in ((0, 0.5), (1, 0.8), (10, 0.2), (11, 0.0), (12, 0.0)):
+        assert drawn[:, column].mean() == pytest.approx(p, abs=0.03)
+    assert drawn[:, 6:9].min() >= 0.6
+    assert drawn[:, 6:9].max() <= 1.4
+    assert np.abs(drawn[:, 9]).max() <= 0.1
+    assert (np.sort(drawn[:, 2:6], 1) == np.arange(4)).all()
