@@ -19,12 +19,23 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+        save_file(_unshared(tensors), partial, metadata)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """On the host, contiguous, and a module that stands in two places twice: the format knows no shared memory."""
+    result: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        result[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return result
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -28,6 +28,25 @@ class Res5(nn.Module):
         return self.norm(self.res5(regions))
 
 
+class MaskHead(nn.Module):
+    """The same res5 on the regions of masks, normalised by the running statistics of the boxes' regions.
+
+    detectron2 takes the masks' features from the boxes' pass. Here it is a pass of its own, over positive regions alone:
+    their statistics must neither normalise it, as no such batch exists in a test, nor enter the running statistics.
+    """
+
+    def __init__(self, res5: Res5) -> None:
+        super().__init__()
+        self.shared = res5
+
+    def forward(self, regions: Tensor) -> Tensor:
+        training = self.shared.training
+        self.shared.eval()
+        features = self.shared(regions)
+        self.shared.train(training)
+        return features
+
+
 def build(config: Config, backbone: ResNet, classes: int, *, mean: tuple, std: tuple) -> FasterRCNN:
     """The detector for `classes` object classes on a pretrained backbone, whose modules it takes over.
 
@@ -62,7 +81,7 @@ def build(config: Config, backbone: ResNet, classes: int, *, mean: tuple, std: t
     return MaskRCNN(
         body,
         mask_roi_pool=MultiScaleRoIAlign(["0"], config.pooled, 2),
-        mask_head=res5,
+        mask_head=MaskHead(res5),
         mask_predictor=MaskRCNNPredictor(b.fc_features, 256, classes + 1),
         **settings,
     )

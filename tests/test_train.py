@@ -1,0 +1,192 @@
+"""The loop: exact resume after any end, checkpoints of one experiment only, and a loss that is not finite."""
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TinyBackbone
+
+from cl import checkpoint, optim, tasks
+from cl.checkpoint import Checkpoints, load_tensors, save_tensors
+from cl.reader import Plan, TrainSet
+from cl.shards import Reader
+from cl.train import train
+
+
+def run(folder, params, here, quiet, checkpoints=None, steps=None, **arguments):  # type: ignore[no-untyped-def]
+    """Train the tiny supervised network for two epochs; its task and rows."""
+    torch.manual_seed(0)
+    task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 20), here)
+    config = params.baselines["supervised"].training.optim.model_copy(update={"epochs": 4, "batch_size": 40})
+    reader = Reader(folder, "train")
+    data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
+    optimizer = optim.build(config, [(task, 1.0)])
+    rows = train(
+        task, data, config, optimizer, source=params.dataset, progress=quiet, checkpoints=checkpoints, **arguments
+    )
+    return task, rows
+
+
+class PowerCutError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 4, 7])
+def test_a_run_cut_anywhere_continues_to_the_same_weights(shard_folder, params, here, quiet, tmp_path, monkeypatch, at) -> None:
+    """Also in mid-epoch: 3 steps an epoch, a checkpoint after every step; the rows come out the same too."""
+    whole, rows = run(shard_folder, params, here, quiet)
+    saved = checkpoint.Checkpoints.save
+
+    def cut(self, step, *arguments):  # type: ignore[no-untyped-def]
+        saved(self, step, *arguments)
+        if step == at:
+            raise PowerCutError
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", cut)
+    with pytest.raises(PowerCutError):
+        run(shard_folder, params, here, quiet, Checkpoints(tmp_path), checkpoint_seconds=0)
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", saved)
+    resumed, again = run(shard_folder, params, here, quiet, Checkpoints(tmp_path), checkpoint_seconds=0)
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+    for a, b in zip(rows, again, strict=True):
+        assert [a[key] for key in ("epoch", "step", "loss", "lr")] == [b[key] for key in ("epoch", "step", "loss", "lr")]
+
+
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path) -> None:
+    task = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(task.parameters(), 0.1, momentum=0.9)
+    store = Checkpoints(tmp_path)
+    states = {}
+    for step in (1, 2, 3):
+        task(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        store.save(step, task, optimizer, {"rows": [step]})
+        states[step] = copy.deepcopy(task.state_dict())
+    files = sorted(tmp_path.iterdir())
+    assert [f.name for f in files] == ["step-000000002.safetensors", "step-000000003.safetensors"]
+    os.truncate(files[1], files[1].stat().st_size - 10)
+    other = torch.nn.Linear(3, 2)
+    step, history = store.restore(other, torch.optim.SGD(other.parameters(), 0.1, momentum=0.9))
+    assert (step, history) == (2, {"rows": [2]})
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, states[2][name])
+
+
+def test_tensor_files_are_whole_or_not_there(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "a.safetensors"
+    save_tensors({"x": torch.ones(3)}, path, {"note": "first"})
+
+    def fail(*arguments):  # type: ignore[no-untyped-def]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_tensors({"x": torch.zeros(3)}, path)
+    tensors, metadata = load_tensors(path)
+    assert torch.equal(tensors["x"], torch.ones(3))
+    assert metadata == {"note": "first"}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_a_damaged_file_is_named(tmp_path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="a.safetensors cannot be read"):
+        load_tensors(tmp_path / "a.safetensors")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, quiet, tmp_path) -> None:
+    torch.manual_seed(0)
+    task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 20), here)
+    config = params.baselines["supervised"].training.optim.model_copy(update={"base_lr": 1e38, "batch_size": 40, "warmup_epochs": 0})
+    reader = Reader(shard_folder, "train")
+    data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
+    with pytest.raises(FloatingPointError, match=r"the loss is nan at step \d+ with learning rate .*Lower optim.base_lr"):
+        train(task, data, config, optim.build(config, [(task, 1.0)]), source=params.dataset, progress=quiet)
+
+
+@pytest.fixture(scope="module")
+def prepared(project, tmp_path_factory, shard_folder) -> Path:
+    """The clone with tiny shards in place and parameters for a short pretraining with MoCo."""
+    import shutil
+
+    from pipeline.compose import compose
+
+    folder = tmp_path_factory.mktemp("pretrain") / "project"
+    shutil.copytree(project, folder)
+    shutil.copytree(shard_folder, folder / "data" / "shards")
+    settings = ["method=moco_v2", "optim.batch_size=32", "optim.epochs=8", "optim.monitor.bank=60", "optim.monitor.queries=20"]
+    compose(folder / "params.yaml", settings)
+    return folder
+
+
+def pretrain(folder: Path, scratch: Path) -> subprocess.Popen:
+    environment = {**os.environ, "CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0"}
+    command = [sys.executable, "-m", "pipeline.pretrain"]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def newest(scratch: Path) -> int:
+    steps = [int(p.stem.removeprefix("step-")) for p in scratch.rglob("step-*.safetensors")]
+    return max(steps, default=0)
+
+
+def wait_for(scratch: Path, step: int, process: subprocess.Popen) -> None:
+    while newest(scratch) < step and process.poll() is None:
+        time.sleep(0.01)
+
+
+def test_pretraining_survives_kill_9_and_sigterm(prepared, tmp_path) -> None:
+    """The same bytes from an undisturbed run as from one that was killed, and killed, and asked to stop."""
+    undisturbed = pretrain(prepared, tmp_path / "one")
+    _, output = undisturbed.communicate()
+    assert undisturbed.returncode == 0, output
+    models = [prepared / "models" / name for name in ("backbone.safetensors", "method.safetensors")]
+    expected = [load_tensors(path)[0] for path in models]
+    for path in models:
+        path.unlink()
+    for step, number in ((3, signal.SIGKILL), (10, signal.SIGKILL), (15, signal.SIGTERM)):
+        process = pretrain(prepared, tmp_path / "two")
+        wait_for(tmp_path / "two", step, process)
+        process.send_signal(number)
+        _, output = process.communicate()
+        assert process.returncode == (-9 if number == signal.SIGKILL else 128 + signal.SIGTERM), output
+        assert not models[0].exists()
+    assert "stopped by SIGTERM after step" in output
+    assert "run the same command again to continue from there" in output
+    process = pretrain(prepared, tmp_path / "two")
+    _, output = process.communicate()
+    assert process.returncode == 0, output
+    assert "continuing after step" in output
+    for path, tensors in zip(models, expected, strict=True):
+        found = load_tensors(path)[0]
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None:
+    from pipeline import command
+    from pipeline.compose import compose
+
+    monkeypatch.chdir(prepared)
+    before = (prepared / "params.yaml").read_text()
+    base = command.identity("pretrain")
+    assert base == command.identity("pretrain")
+    for change in ("loss=dclw", "seed=1", "optim.base_lr=0.1"):
+        compose(prepared / "params.yaml", ["method=moco_v2", change])
+        assert command.identity("pretrain") != base
+    (prepared / "params.yaml").write_text(before.replace("memory: 512", "memory: 256"))
+    assert command.identity("pretrain") == base, "an evaluation's parameter has nothing to do with pretraining"
+    (prepared / "params.yaml").write_text(before)
+    for file in ("cl/optim.py", "data/shards/manifest.json"):
+        content = (prepared / file).read_text()
+        (prepared / file).write_text(content + " ")
+        assert command.identity("pretrain") != base, file
+        (prepared / file).write_text(content)
+    assert command.identity("pretrain") == base
