@@ -1,11 +1,13 @@
 """Encoders: torchvision's residual networks without their classifier."""
 
+from pathlib import Path
 from typing import Literal
 
 from torch import nn
 from torchvision.models import resnet
 from torchvision.models.resnet import ResNet
 
+from cl.checkpoint import load_tensors
 from cl.strict import Strict
 
 
@@ -27,3 +29,18 @@ def build(config: Config) -> ResNet:
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()
     return network
+
+
+def load(config: Config, path: Path) -> ResNet:
+    """A finished backbone in eval mode; every tensor of the file must match.
+
+    Raises:
+        ValueError: the file is missing, damaged, or holds another network.
+    """
+    network = build(config)
+    tensors, _ = load_tensors(path)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not hold a {config.kind} with {config.stem} stem: {error}") from error
+    return network.eval()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,15 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder, by step."""
+    """The checkpoints of one run in one folder, by step; one is due every so many seconds."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, seconds: float = 60.0) -> None:
+        self.folder, self.seconds = folder, seconds
+        self._saved = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return time.monotonic() - self._saved >= self.seconds
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
         """Save all that the next step depends on, then drop all but the newest few."""
@@ -64,6 +70,7 @@ class Checkpoints:
         save_tensors(tensors, self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)})
         for old in self._files()[:-KEEP]:
             old.unlink()
+        self._saved = time.monotonic()
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> tuple[int, dict[str, Any]]:
         """Load the newest checkpoint that can be read; its step and history, or 0 and {}."""

@@ -162,7 +162,7 @@ def _svg(draw: Callable[[Axes], None], description: str) -> markupsafe.Markup:
     axes.patch.set_alpha(0)
     draw(axes)
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None})
+    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = file.getvalue()
     label = markupsafe.escape(description)
     return markupsafe.Markup(svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))

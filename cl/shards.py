@@ -121,14 +121,17 @@ def _readable(images: Iterable[Image], skipped: dict[str, str], report: Callable
 
 def _write_shard(path: Path, number: int, batch: list[tuple[Image, str, bytes]]) -> np.ndarray:
     """One tar without anything in it that changes from run to run, and its rows of the index."""
+    memory = io.BytesIO()
+    writer = webdataset.TarWriter(memory, user="cl", group="cl", mode=0o644, mtime=0)
+    for image, extension, content in batch:
+        writer.write({"__key__": image.key, extension: content, "cls": str(image.label)})
+    writer.close()
     with path.open("wb") as file:
-        writer = webdataset.TarWriter(file, user="cl", group="cl", mode=0o644, mtime=0)
-        for image, extension, content in batch:
-            writer.write({"__key__": image.key, extension: content, "cls": str(image.label)})
-        writer.close()
+        file.write(memory.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-    with tarfile.open(path) as tar:
+    memory.seek(0)
+    with tarfile.open(fileobj=memory) as tar:
         members = [m for m in tar if not m.name.endswith(".cls")]
     rows = np.zeros(len(batch), INDEX)
     for row, member, (image, _, _) in zip(rows, members, batch, strict=True):

@@ -1,10 +1,7 @@
 """The training loop, for pretraining, baselines and the evaluations that train."""
 
 import math
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,16 +14,8 @@ from cl.checkpoint import Checkpoints
 from cl.progress import Progress
 from cl.reader import Batch, TrainSet
 from cl.sources import Source
+from cl.stop import StoppedError, signals
 from cl.tasks import Task
-
-
-class StoppedError(Exception):
-    """The run was asked to stop by a signal, and has saved what it needs to go on."""
-
-    def __init__(self, number: int, step: int, *, saved: bool) -> None:
-        then = "run the same command again to continue from there" if saved else "it starts anew next time"
-        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}; {then}")
-        self.exit_code = 128 + number
 
 
 def train(
@@ -38,7 +27,6 @@ def train(
     source: Source,
     progress: Progress,
     checkpoints: Checkpoints | None = None,
-    checkpoint_seconds: float = 60.0,
     each_epoch: Callable[[int], dict[str, float]] | None = None,
 ) -> list[dict[str, Any]]:
     """Train `task` in place and return a row for each epoch: epoch, step, loss, lr, images_per_second, waiting, ...
@@ -58,7 +46,6 @@ def train(
     losses: list[float] = history.get("losses", [])
     device = task.machine.device
     inputs = Inputs(source, data, device)
-    last_save = time.monotonic()
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
@@ -81,10 +68,8 @@ def train(
                 rows.append(row)
                 losses.clear()
                 meter.epoch(row)
-            due = time.monotonic() - last_save >= checkpoint_seconds or step + 1 == steps or stop
-            if checkpoints and due:
+            if checkpoints and (checkpoints.due() or step + 1 == steps or stop):
                 checkpoints.save(step + 1, task, optimizer, {"rows": rows, "losses": losses})
-                last_save = time.monotonic()
             if stop and step + 1 < steps:
                 raise StoppedError(stop[0], step + 1, saved=checkpoints is not None)
     task.eval()
@@ -118,21 +103,3 @@ def _finite(loss: float, step: int, lr: float) -> float:
             "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"
         )
     return loss
-
-
-@contextmanager
-def signals() -> Iterator[list[int]]:
-    """A list that receives the number of SIGTERM or SIGINT, so that a step is never cut in two; a second one ends at once."""
-    received: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

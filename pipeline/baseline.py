@@ -76,7 +76,7 @@ def train(config: "Baseline", name: str, params: "Params") -> "ResNet":
         optim.build(settings, [(task, 1.0)]),
         source=params.dataset,
         progress=Progress(name),
-        checkpoints=Checkpoints(command.scratch("baseline", name)),
+        checkpoints=Checkpoints(command.scratch("baseline", name), command.checkpoint_seconds()),
     )
     return backbone
 

@@ -39,7 +39,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         except (ValueError, FloatingPointError) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
                 raise
             where = f" ({error.filename})" if error.filename else ""
             raise click.ClickException(f"{error.strerror}{where}: nothing half-written is left") from error
@@ -110,6 +110,11 @@ def scratch(stage: str, name: str | None = None) -> Path:
     if ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
         click.echo(f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable")
     return Path(root or "scratch") / identity(stage, name)
+
+
+def checkpoint_seconds() -> float:
+    """How often a run saves itself at the least."""
+    return float(os.environ.get("CL_CHECKPOINT_SECONDS", "60"))
 
 
 @dataclass

@@ -31,26 +31,15 @@ def load(params: "Params") -> "tuple[ResNet, nn.Module]":
     """The pretrained backbone, and the backbone with the projector behind it."""
     from torch import nn
 
-    from cl import heads
+    from cl import backbones, heads
     from cl.checkpoint import load_tensors
 
-    backbone = load_backbone(params)
+    backbone = backbones.load(params.backbone, command.BACKBONE)
     projector = heads.build(params.method.projector, backbone.fc_features)
     tensors, _ = load_tensors(command.METHOD)
     prefix = "projector."
     projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     return backbone, nn.Sequential(backbone, projector)
-
-
-def load_backbone(params: "Params") -> "ResNet":
-    """The pretrained backbone as it was exported; every tensor must match."""
-    from cl import backbones
-    from cl.checkpoint import load_tensors
-
-    backbone = backbones.build(params.backbone)
-    tensors, _ = load_tensors(command.BACKBONE)
-    backbone.load_state_dict(tensors)
-    return backbone
 
 
 def evaluate(

@@ -50,7 +50,7 @@ def main() -> None:
             optim.build(params.optim, [(task, 1.0)]),
             source=params.dataset,
             progress=progress,
-            checkpoints=Checkpoints(command.scratch("pretrain")),
+            checkpoints=Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds()),
             each_epoch=lambda epoch: monitor(params, task, bank, queries, here),
         )
         _write_rows(results.folder / "epochs.csv", rows)

@@ -22,12 +22,13 @@ def main(name: str) -> None:
     """Run the transfer NAME of params.yaml on models/backbone.safetensors."""
     params = command.params()
     config = command.choose(name, params.transfers, "transfers")
+    from cl import backbones
     from cl.checkpoint import Checkpoints
-    from pipeline.evaluate import load_backbone
 
     with command.results("transfer", name) as results:
-        checkpoints = Checkpoints(command.scratch("transfer", name))
-        results.metrics |= transfer(config, name, load_backbone(params), params, results.folder, checkpoints)
+        checkpoints = Checkpoints(command.scratch("transfer", name), command.checkpoint_seconds())
+        backbone = backbones.load(params.backbone, command.BACKBONE)
+        results.metrics |= transfer(config, name, backbone, params, results.folder, checkpoints)
         results.notes["engine"] = config.engine
 
 

@@ -92,9 +92,7 @@ def test_average_precision_by_hand() -> None:
     """
     truth = [record([[0, 0, 10, 10], [50, 50, 60, 60]], [0, 0])]
     found = [
-        detections(
-            [[0, 0, 10, 10], [80, 80, 90, 90], [50, 50, 60, 60], [0, 0, 10, 10]], [0.9, 0.8, 0.7, 0.6], [0, 0, 0, 0]
-        )
+        detections([[0, 0, 10, 10], [80, 80, 90, 90], [50, 50, 60, 60], [0, 0, 10, 10]], [0.9, 0.8, 0.7, 0.6], [0, 0, 0, 0])
     ]
     assert voc(found, truth, 1, eleven_points=False)[0, 0] == pytest.approx(100 * (0.5 + 0.5 * 2 / 3))
     assert voc(found, truth, 1, eleven_points=True)[0, 0] == pytest.approx(100 * (6 + 5 * 2 / 3) / 11)
@@ -108,7 +106,7 @@ def test_difficult_objects_count_neither_way() -> None:
 
 def test_overlap_thresholds_and_missing_classes() -> None:
     truth = [record([[0, 0, 10, 10]], [0]), record([], [])]
-    found = [detections([[0, 0, 10, 7]], [0.9], [0]), detections([[0, 0, 5, 5]], [0.95], [1])]
+    found = [detections([[0, 0, 10, 7.2]], [0.9], [0]), detections([[0, 0, 5, 5]], [0.95], [1])]
     result = voc(found, truth, 2, eleven_points=False)
     assert result[0].tolist() == pytest.approx([100 if t <= 0.7 else 0 for t in THRESHOLDS])
     assert np.isnan(result[1]).all()

@@ -75,7 +75,9 @@ def test_knn_evaluates_every_representation(context) -> None:
     assert set(metrics) == {"top1", "pixels_top1"}
     pixels = [F.normalize(extract(Pixels(), r, context.source, context.machine), dim=1) for r in (context.train, context.val)]
     nearest = (pixels[1] @ pixels[0].T).topk(5)
-    votes = torch.zeros(60, 20).scatter_add_(1, torch.from_numpy(context.train.labels)[nearest.indices], (nearest.values / 0.07).exp())
+    votes = torch.zeros(60, 20).scatter_add_(
+        1, torch.from_numpy(context.train.labels)[nearest.indices], (nearest.values / 0.07).exp()
+    )
     expected = 100 * (votes.argmax(1).numpy() == context.val.labels).mean()
     assert metrics["pixels_top1"] == pytest.approx(expected)
     assert (context.out / "neighbours.png").exists()

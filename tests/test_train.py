@@ -27,9 +27,7 @@ def run(folder, params, here, quiet, checkpoints=None, steps=None, **arguments):
     reader = Reader(folder, "train")
     data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
     optimizer = optim.build(config, [(task, 1.0)])
-    rows = train(
-        task, data, config, optimizer, source=params.dataset, progress=quiet, checkpoints=checkpoints, **arguments
-    )
+    rows = train(task, data, config, optimizer, source=params.dataset, progress=quiet, checkpoints=checkpoints, **arguments)
     return task, rows
 
 
@@ -50,9 +48,9 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(shard_folder, params, 
 
     monkeypatch.setattr(checkpoint.Checkpoints, "save", cut)
     with pytest.raises(PowerCutError):
-        run(shard_folder, params, here, quiet, Checkpoints(tmp_path), checkpoint_seconds=0)
+        run(shard_folder, params, here, quiet, Checkpoints(tmp_path, 0))
     monkeypatch.setattr(checkpoint.Checkpoints, "save", saved)
-    resumed, again = run(shard_folder, params, here, quiet, Checkpoints(tmp_path), checkpoint_seconds=0)
+    resumed, again = run(shard_folder, params, here, quiet, Checkpoints(tmp_path, 0))
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
     for a, b in zip(rows, again, strict=True):
@@ -104,7 +102,9 @@ def test_a_damaged_file_is_named(tmp_path) -> None:
 def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, quiet, tmp_path) -> None:
     torch.manual_seed(0)
     task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 20), here)
-    config = params.baselines["supervised"].training.optim.model_copy(update={"base_lr": 1e38, "batch_size": 40, "warmup_epochs": 0})
+    config = params.baselines["supervised"].training.optim.model_copy(
+        update={"base_lr": 1e38, "batch_size": 40, "warmup_epochs": 0}
+    )
     reader = Reader(shard_folder, "train")
     data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
     with pytest.raises(FloatingPointError, match=r"the loss is nan at step \d+ with learning rate .*Lower optim.base_lr"):

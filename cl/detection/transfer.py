@@ -1,7 +1,6 @@
 """Train a detector on a pretrained backbone, test it, draw what it finds."""
 
 import csv
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from cl.optim import set_lr
 from cl.progress import Progress
 from cl.reader import Plan
 from cl.sources import Source
-from cl.train import StoppedError, signals
+from cl.stop import StoppedError, signals
 
 SHOWN, SHOWN_SCORE = 8, 0.5
 COLOURS = ("#e63946", "#2a9d8f", "#f4a261", "#457b9d", "#8338ec", "#ffb703", "#06d6a0", "#fb5607", "#3a86ff", "#ff006e")
@@ -104,7 +103,6 @@ def _train(
     ]
     optimizer = torch.optim.SGD(groups, lr, momentum=config.momentum)
     start, _ = checkpoints.restore(detector, optimizer) if checkpoints else (0, {})
-    saved = time.monotonic()
     detector.train()
     with progress.task(config.iterations, start, max(1, config.iterations // 10)) as meter, signals() as stop:
         recent: list[float] = []
@@ -126,9 +124,8 @@ def _train(
             if (iteration + 1) % meter.steps_per_epoch == 0:
                 meter.epoch({"epoch": epoch + 1, "step": iteration + 1, "loss": float(np.mean(recent)), **meter.rates()})
                 recent.clear()
-            if checkpoints and (stop or iteration + 1 == config.iterations or time.monotonic() - saved > 60):
+            if checkpoints and (stop or iteration + 1 == config.iterations or checkpoints.due()):
                 checkpoints.save(iteration + 1, detector, optimizer, {})
-                saved = time.monotonic()
             if stop:
                 raise StoppedError(stop[0], iteration + 1, saved=checkpoints is not None)
     detector.eval()

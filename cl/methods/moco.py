@@ -43,6 +43,7 @@ class Method(Framework):
         self._keys = self._encode_keys(views[1])
         return [Contrast(queries, self._keys[:, None], self.queue, temperature=self.temperature)]
 
+    @torch.no_grad()
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
 
@@ -62,7 +63,6 @@ class Method(Framework):
         keys[order] = unshuffled
         return keys
 
-    @torch.no_grad()
     def _enqueue(self, keys: Tensor) -> None:
         """A ring: any number of keys, with wrap-around; of more keys than fit the last ones stay."""
         size = len(self.queue)

@@ -1,0 +1,33 @@
+"""Stopping a run between two steps when a signal asks for it."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class StoppedError(Exception):
+    """The run was asked to stop by a signal, and has saved what it needs to go on."""
+
+    def __init__(self, number: int, step: int, *, saved: bool) -> None:
+        then = "run the same command again to continue from there" if saved else "it starts anew next time"
+        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}; {then}")
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """A list that receives the number of SIGTERM or SIGINT, so that a step is never cut in two; a second one ends at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

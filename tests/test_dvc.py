@@ -1,0 +1,251 @@
+"""The pipeline as a user runs it: DVC in a fresh copy of the project, at the smallest sizes."""
+
+import ast
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY
+
+from cl.config import read
+from pipeline.compose import compose
+
+SIZES = [
+    *TINY,
+    "dataset.scenes.train=8",
+    "dataset.scenes.val=4",
+    "optim.monitor.k=5",
+    "optim.monitor.bank=40",
+    "optim.monitor.queries=20",
+    "evaluation=[knn]",
+    "evaluations.knn.k=5",
+    "transfer=[voc_c4]",
+    "transfers.voc_c4.iterations=2",
+    "transfers.voc_c4.batch_size=2",
+    "analysis=[similarity]",
+    "analyses.similarity.batch_size=40",
+    "baseline=[random]",
+]
+
+
+def environment() -> dict[str, str]:
+    """The stages call plain `python`, so this interpreter's folder comes first."""
+    own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
+    return {**os.environ, **own, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t.t"} | {
+        "GIT_COMMITTER_NAME": "t",
+        "GIT_COMMITTER_EMAIL": "t@t.t",
+    }
+
+
+class Clone:
+    """A copy of the project under Git."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        result = subprocess.run(arguments, cwd=self.folder, env=environment(), capture_output=True, text=True)
+        assert result.returncode == code, result.stdout + result.stderr
+        return result.stdout + result.stderr
+
+    def dvc(self, *arguments: str, code: int = 0) -> str:
+        return self.run("dvc", *arguments, code=code)
+
+    def exp(self, *overrides: str, options: tuple[str, ...] = (), code: int = 0) -> str:
+        settings = [argument for override in [*SIZES, *overrides] for argument in ("-S", override)]
+        return self.dvc("exp", "run", *options, *settings, code=code)
+
+    def files(self) -> dict[Path, int]:
+        """Every file outside .git with the time of its last change."""
+        paths = [path for path in self.folder.rglob("*") if path.is_file() and ".git" not in path.parts]
+        return {path: path.stat().st_mtime_ns for path in paths}
+
+    def metrics(self, name: str) -> dict[str, float]:
+        return json.loads((self.folder / "results" / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def clone(project, tmp_path_factory) -> Clone:
+    """After `dvc repro`, committed."""
+    folder = tmp_path_factory.mktemp("dvc") / "project"
+    shutil.copytree(project, folder)
+    clone = Clone(folder)
+    compose(folder / "params.yaml", SIZES)
+    clone.run("git", "init", "-q")
+    clone.run("git", "add", "-A")
+    clone.run("git", "commit", "-qm", "start")
+    clone.output = clone.dvc("repro")
+    clone.run("git", "add", "dvc.lock")
+    clone.run("git", "commit", "-qm", "first run")
+    return clone
+
+
+def test_repro_runs_every_stage_to_a_report(clone) -> None:
+    for stage in (
+        "prepare",
+        "pretrain",
+        "evaluate@knn",
+        "transfer@voc_c4",
+        "analyze@similarity",
+        "baseline@random",
+    ):
+        assert f"Running stage '{stage}'" in clone.output
+    assert clone.output.rindex("Running stage 'report'") > clone.output.rindex("Running stage 'baseline@random'")
+    page = (clone.folder / "report" / "index.html").read_text()
+    knn = clone.metrics("evaluate/knn")
+    assert f"<b>{knn['knn_top1']:.1f}</b>" in page
+    assert "http://www.w3.org" not in page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
+    assert page.count("<img") == page.count("data:image/png;base64,") == 2
+    assert clone.run("git", "status", "--porcelain") == ""
+
+
+def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
+    names: list[str] = []
+    for path in (clone.folder / "results").rglob("*.json"):
+        if path.name.endswith(".provenance.json"):
+            provenance = json.loads(path.read_text())
+            assert {"parameters", "commit", "versions", "hardware", "seconds"} <= set(provenance)
+        else:
+            assert path.with_name(f"{path.stem}.provenance.json").exists()
+            names += json.loads(path.read_text())
+    assert len(set(names)) == len(names)
+    assert {"knn_top1", "voc_c4_ap50", "random_knn_top1", "random_knn_pixels_top1", "similarity_positive_mean"} <= set(names)
+
+
+def test_a_second_repro_does_nothing(clone) -> None:
+    began = time.monotonic()
+    output = clone.dvc("repro")
+    assert "Data and pipelines are up to date" in output
+    assert time.monotonic() - began < 5
+
+
+def test_another_loss_trains_again_but_prepares_nothing(clone) -> None:
+    output = clone.exp("loss=dclw", options=("--name", "with-dclw"))
+    running = [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
+    assert "pretrain" in running
+    assert "evaluate@knn" in running
+    assert not {"prepare", "baseline@random"} & set(running)
+    shown = json.loads(clone.dvc("exp", "show", "--json"))
+    assert "with-dclw" in json.dumps(shown)
+    table = clone.dvc("exp", "show", "--csv", "--only-changed")
+    assert "knn_top1" in table.splitlines()[0]
+    assert "loss.kind" in clone.dvc("params", "diff")
+    assert "dclw" in clone.dvc("params", "diff")
+    assert "pretrain_loss" in clone.dvc("metrics", "diff")
+    assert (clone.folder / "dvc_plots" / "index.html").exists() or "file://" in clone.dvc("plots", "show")
+    back = clone.exp("loss=dcl")
+    assert "Running stage 'pretrain'" not in back
+    assert "is cached - skipping run" in back
+
+
+def test_temporary_runs_say_what_cannot_be_resumed(clone) -> None:
+    output = clone.exp("loss=infonce", options=("--temp",))
+    assert "set CL_SCRATCH to an absolute folder to make it resumable" in output
+    assert "Ran experiment" in output
+
+
+def test_a_docstring_of_the_report_trains_nothing(clone) -> None:
+    path = clone.folder / "cl" / "report.py"
+    before = path.read_text()
+    path.write_text(before.replace('"""One self-contained', '"""A self-contained', 1))
+    changed = json.loads(clone.dvc("status", "--json"))
+    path.write_text(before)
+    assert set(changed) == {"report"}
+
+
+def test_wrong_choices_are_answered_with_the_right_ones(clone) -> None:
+    unknown = clone.exp("loss=dclx", code=255)
+    assert "dclx" in unknown
+    assert all(name in unknown for name in ("cosine", "dcl", "dclw", "infonce"))
+    recipe = clone.exp("recipe=dcl/table9", code=255)
+    assert "Could not find 'recipe/dcl/table9'" in recipe
+    assert "losss" in clone.exp("losss=dcl", code=255)
+    collapse = clone.exp("loss=cosine", code=255)
+    assert "loss=cosine does not look at the negatives that method=simclr gives" in collapse
+    assert "Traceback" not in collapse
+    clone.run("git", "checkout", "-q", "params.yaml")
+
+
+def limited(clone: Clone, stage: str, size: int, **variables: str) -> subprocess.CompletedProcess:
+    """A stage that may write no file larger than `size`: what a full disk looks like to it."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    command = [sys.executable, "-m", f"pipeline.{stage}"]
+    own = {**environment(), **variables, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=clone.folder, env=own, capture_output=True, text=True, preexec_fn=limit)
+
+
+@pytest.mark.parametrize(("stage", "size"), [("prepare", 20_000), ("pretrain", 5_000_000)])
+def test_a_write_that_fails_is_told_and_leaves_nothing(clone, stage, size, tmp_path) -> None:
+    before = clone.files()
+    result = limited(clone, stage, size, CL_SCRATCH=str(tmp_path), CL_RAW=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("Error: File too large")
+    assert "Traceback" not in result.stderr
+    assert clone.files() == before
+
+
+def imports(path: Path) -> set[Path]:
+    """The project's files that a file imports, wherever in it, directly."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            base = ROOT / name.replace(".", "/")
+            found |= {p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()}
+    return found
+
+
+# They check, show and hand over; what they hand over is tracked as parameters and outputs.
+GLUE = {"cl/config.py", "cl/strict.py", "cl/progress.py", "cl/__init__.py", "pipeline/__init__.py", "pipeline/command.py"}
+
+
+def closure(paths: set[Path]) -> set[str]:
+    """All project files behind `paths`, through imports; what is glue is neither followed nor listed."""
+    todo, seen = list(paths), set()
+    while todo:
+        path = todo.pop()
+        name = str(path.relative_to(ROOT))
+        if name in GLUE or name in seen:
+            continue
+        seen.add(name)
+        todo += imports(path)
+    return seen
+
+
+def declared(stage: str) -> set[str]:
+    """The source files that dvc.yaml names for a stage of the default experiment."""
+    values = read(ROOT / "params.yaml")
+    stages = read(ROOT / "dvc.yaml")["stages"]
+    entries = [None] if "do" not in stages[stage] else values[stages[stage]["foreach"][2:-1]].values()
+    files: set[str] = set()
+    for entry in entries:
+        for dependency in stages[stage].get("do", stages[stage])["deps"]:
+            for key, value in {**values, "item": entry}.items():
+                if isinstance(value, dict) and "kind" in value:
+                    dependency = dependency.replace(f"${{{key}.kind}}", value["kind"])
+            if (ROOT / dependency).is_dir() and dependency.startswith("cl/"):
+                files |= {str(p.relative_to(ROOT)) for p in (ROOT / dependency).glob("*.py")}
+            elif dependency.endswith(".py"):
+                files.add(dependency)
+    return files
+
+
+@pytest.mark.parametrize("stage", ["prepare", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"])
+def test_dependencies_are_what_a_stage_imports(stage) -> None:
+    """Neither too few, or an edit goes unnoticed, nor too many, or it trains again for nothing."""
+    files = declared(stage)
+    kinds = {name for name in files if name.split("/")[1] in ("losses", "methods", "sources", "evaluations", "analyses")}
+    assert files == closure({ROOT / f"pipeline/{stage}.py", *(ROOT / name for name in kinds)})
