@@ -10,7 +10,7 @@ import sys
 import time
 
 SIZES = (1024, 4096, 8192)
-WIDTH, TEMPERATURE, ROUNDS = 128, 0.1, 3
+WIDTH, TEMPERATURE, ROUNDS = 128, 0.1, 2
 CASES = ("symmetric", "rectangular", "dense", "lightly")
 
 

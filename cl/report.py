@@ -117,22 +117,16 @@ class _Reader:
 
 
 def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """One evaluation: its metrics, each beside the same of every baseline."""
-    own = {key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}
-    known = dict.fromkeys(own)
+    """One evaluation: its metrics, each beside the same of every baseline; "not run", or "-" for what an encoder has not."""
+    columns = [{key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}]
     for baseline, metrics in baselines.items():
         prefix = f"{baseline}_{name}_"
-        known |= dict.fromkeys(key.removeprefix(prefix) for key in metrics if key.startswith(prefix))
-    lines = [
-        {
-            "title": TITLES.get(metric, metric.replace("_", " ")),
-            "own": own.get(metric),
-            "others": [metrics.get(f"{baseline}_{name}_{metric}") for baseline, metrics in baselines.items()],
-        }
-        for metric in known
-        if metric not in SETTINGS
-    ]
-    settings = ", ".join(f"{TITLES[key]} {own[key]:g}" for key in own if key in SETTINGS)
+        columns.append({key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)})
+    lines = []
+    for metric in dict.fromkeys(key for column in columns for key in column if key not in SETTINGS):
+        own, *others = (column.get(metric, "-" if column else "not run") for column in columns)
+        lines.append({"title": TITLES.get(metric, metric.replace("_", " ")), "own": own, "others": others})
+    settings = ", ".join(f"{TITLES[key]} {value:g}" for key, value in columns[0].items() if key in SETTINGS)
     return {"name": name, "lines": lines, "settings": settings, "engine": read.provenance(path).get("engine")}
 
 

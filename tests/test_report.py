@@ -1,0 +1,51 @@
+"""The page: numbers as they are, nothing that was not run, no file of another experiment."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from cl.config import load
+from cl.report import render
+
+
+@pytest.fixture
+def values() -> dict:
+    return load(ROOT / "params.yaml").model_dump(mode="json")
+
+
+def write(root: Path, name: str, metrics: dict) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / f"{name}.json").write_text(json.dumps(metrics))
+
+
+def test_nothing_run_is_said(values, tmp_path) -> None:
+    page = render(values, tmp_path)
+    assert page.count("not run") >= len(values["evaluations"]) + len(values["transfers"]) + len(values["analyses"])
+    assert "None" not in page.split("all parameters")[0]
+
+
+def test_numbers_stand_beside_the_baselines_with_the_difference(values, tmp_path) -> None:
+    write(tmp_path, "evaluate/knn", {"knn_top1": 65.4321, "knn_embedding_top1": 66.2})
+    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_pixels_top1": 22.6})
+    page = render(values, tmp_path)
+    assert "<td>65.4</td>" in page
+    assert '39.8 <span class="gain up">(+25.6)</span>' in page
+    assert '<td><span class="soft">-</span></td>\n<td>22.6</td>' in page, "raw pixels belong to the random baseline alone"
+
+
+def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
+    write(tmp_path, "evaluate/stale", {"stale_top1": 99.9})
+    assert "99.9" not in render(values, tmp_path)
+
+
+def test_the_page_is_reproducible_and_escapes(values, tmp_path) -> None:
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain" / "epochs.csv").write_text("epoch,loss,knn_top1\n1,4.5,30\n2,3.5,40\n")
+    values["recipe"] = "<script>"
+    page = render(values, tmp_path)
+    assert page == render(values, tmp_path)
+    assert "<script>" not in page
+    assert page.count("<svg") == 2
+    assert "from 4.50 to 3.50" in page
