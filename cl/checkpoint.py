@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,10 @@ class Checkpoints:
             _load_optimizer_state(optimizer, _below(tensors, "optimizer."))
             return int(path.stem.removeprefix("step-")), json.loads(metadata["history"])
         return 0, {}
+
+    def discard(self) -> None:
+        """Remove them all: the run is finished and its results are safe."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.safetensors"))

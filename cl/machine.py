@@ -1,6 +1,7 @@
 """What a run takes from the machine it finds itself on, never from its parameters."""
 
 import os
+import platform
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -49,4 +50,6 @@ def slow_bf16() -> bool:
     """Whether bfloat16 would be emulated here: many times slower than float32."""
     if torch.cuda.is_available():
         return not torch.cuda.is_bf16_supported(including_emulation=False)
+    if platform.machine() in ("x86_64", "AMD64"):
+        return not torch.cpu._is_avx512_bf16_supported()
     return not torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from torchvision.models.resnet import ResNet
 
+    from cl.checkpoint import Checkpoints
     from cl.config import Baseline, Params
 
 
@@ -25,12 +26,14 @@ def main(name: str) -> None:
 
     from torch import nn
 
+    from cl.checkpoint import Checkpoints
     from cl.features import Pixels
     from pipeline.evaluate import evaluate
     from pipeline.transfer import transfer
 
+    checkpoints = Checkpoints(command.scratch("baseline", name), command.checkpoint_seconds())
     with command.results("baseline", name) as results:
-        backbone = train(config, name, params)
+        backbone = train(config, name, params, checkpoints)
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         evaluations, transfers = params.selected(config)
         metrics: dict[str, float] = {}
@@ -40,6 +43,7 @@ def main(name: str) -> None:
         for entry in transfers:
             metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), params, _folder(results.folder, entry))
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
+    checkpoints.discard()
 
 
 def _folder(parent: "Path", name: str) -> "Path":
@@ -48,12 +52,11 @@ def _folder(parent: "Path", name: str) -> "Path":
     return folder
 
 
-def train(config: "Baseline", name: str, params: "Params") -> "ResNet":
+def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpoints") -> "ResNet":
     """The baseline's encoder, initialised from the seed, in eval mode."""
     import torch
 
     from cl import backbones, machine, optim
-    from cl.checkpoint import Checkpoints
     from cl.progress import Progress
     from cl.reader import Plan, TrainSet
     from cl.shards import Reader
@@ -76,7 +79,7 @@ def train(config: "Baseline", name: str, params: "Params") -> "ResNet":
         optim.build(settings, [(task, 1.0)]),
         source=params.dataset,
         progress=Progress(name),
-        checkpoints=Checkpoints(command.scratch("baseline", name), command.checkpoint_seconds()),
+        checkpoints=checkpoints,
     )
     return backbone
 

@@ -35,6 +35,7 @@ def main() -> None:
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind")
     bank, queries = Reader(command.SHARDS, "train"), Reader(command.SHARDS, "val")
+    checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
         task = build(params, here)
         data = TrainSet(bank, list(params.views.values()), Plan(len(bank), params.optim.batch_size, params.seed))
@@ -50,7 +51,7 @@ def main() -> None:
             optim.build(params.optim, [(task, 1.0)]),
             source=params.dataset,
             progress=progress,
-            checkpoints=Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds()),
+            checkpoints=checkpoints,
             each_epoch=lambda epoch: monitor(params, task, bank, queries, here),
         )
         _write_rows(results.folder / "epochs.csv", rows)
@@ -60,6 +61,7 @@ def main() -> None:
         metadata = {"provenance": command.identity("pretrain"), "backbone": params.backbone.model_dump_json()}
         save_tensors(task.method.backbone.state_dict(), command.BACKBONE, metadata)
         save_tensors(task.method.state_dict(), command.METHOD, metadata)
+    checkpoints.discard()
 
 
 def build(params: "Params", here: "Machine") -> "Contrastive":

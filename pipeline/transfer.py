@@ -25,11 +25,12 @@ def main(name: str) -> None:
     from cl import backbones
     from cl.checkpoint import Checkpoints
 
+    checkpoints = Checkpoints(command.scratch("transfer", name), command.checkpoint_seconds())
     with command.results("transfer", name) as results:
-        checkpoints = Checkpoints(command.scratch("transfer", name), command.checkpoint_seconds())
         backbone = backbones.load(params.backbone, command.BACKBONE)
         results.metrics |= transfer(config, name, backbone, params, results.folder, checkpoints)
         results.notes["engine"] = config.engine
+    checkpoints.discard()
 
 
 def transfer(
