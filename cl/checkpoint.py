@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -16,17 +17,31 @@ from torch.optim import Optimizer
 KEEP = 2
 
 
+class DamagedError(ValueError):
+    """A file of tensors that is not whole."""
+
+
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """A safetensors file that appears under its name only when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        save_file(_unshared(tensors), partial, metadata)
+        _save_file(tensors, partial, metadata)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None) -> None:
+    try:
+        save_file(_unshared(tensors), path, metadata)
+    except SafetensorError as error:  # the library hides the number of the system's error in its text
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -44,13 +59,16 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a safetensors file.
 
     Raises:
-        ValueError: the file is missing or damaged.
+        ValueError: the file is missing.
+        DamagedError: it is no safetensors file, or an incomplete one.
     """
+    if not path.is_file():
+        raise ValueError(f"no {path}: run `dvc repro` first, which makes it")
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); it is no safetensors file, or an incomplete one") from error
+    except SafetensorError as error:
+        raise DamagedError(f"{path} cannot be read ({error}); it is no safetensors file, or an incomplete one") from error
 
 
 class Checkpoints:
@@ -70,7 +88,7 @@ class Checkpoints:
         tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_state(optimizer).items()}
         save_tensors(tensors, self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)})
         for old in self._files()[:-KEEP]:
-            old.unlink()
+            old.unlink(missing_ok=True)
         self._saved = time.monotonic()
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> tuple[int, dict[str, Any]]:
@@ -78,7 +96,7 @@ class Checkpoints:
         for path in reversed(self._files()):
             try:
                 tensors, metadata = load_tensors(path)
-            except ValueError:
+            except DamagedError:
                 path.unlink()  # torn by a crash of the machine; the one before is whole
                 continue
             model.load_state_dict(_below(tensors, "model."))

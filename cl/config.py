@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
-from ruamel.yaml import YAML
+from ruamel.yaml import YAML, YAMLError
 
 from cl import backbones, optim
 from cl.detection.config import Config as Transfer
@@ -56,6 +56,12 @@ class Monitor(Strict):
     bank: int = Field(gt=0, description="training images")
     queries: int = Field(gt=0, description="validation images")
 
+    @model_validator(mode="after")
+    def _enough(self) -> "Monitor":
+        if self.k > self.bank:
+            raise ValueError(f"k={self.k} neighbours cannot come from bank={self.bank} images")
+        return self
+
 
 class Pretraining(optim.Config):
     """The optimizer of pretraining, and what is watched meanwhile."""
@@ -81,7 +87,7 @@ class Baseline(Strict):
 class Params(Strict):
     """`params.yaml`."""
 
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**31)
     recipe: str | None
     dataset: Annotated[SerializeAsAny[Source], _config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
@@ -111,7 +117,13 @@ class Params(Strict):
 
     @model_validator(mode="after")
     def _fit_together(self) -> "Params":
-        for check in (_loss_fits_method, _views_fit_method, _groups_fit_batch, _baselines_name_what_exists):
+        for check in (
+            _loss_fits_method,
+            _views_fit_method,
+            _groups_fit_batch,
+            _shuffle_has_groups,
+            _baselines_name_what_exists,
+        ):
             check(self)
         return self
 
@@ -143,6 +155,14 @@ def _groups_fit_batch(params: Params) -> None:
         )
 
 
+def _shuffle_has_groups(params: Params) -> None:
+    if getattr(params.method, "shuffle", False) and params.bn_groups == 1:
+        raise ValueError(
+            f"method.shuffle=true shuffles between groups of batch norm, but bn_group={params.bn_group} makes one group; "
+            "choose a smaller bn_group or method.shuffle=false"
+        )
+
+
 def _baselines_name_what_exists(params: Params) -> None:
     for name, baseline in params.baselines.items():
         evaluations, transfers = params.selected(baseline)
@@ -155,9 +175,15 @@ def _baselines_name_what_exists(params: Params) -> None:
                 raise ValueError(f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; or choose all")
 
 
+CHECKS = (_loss_fits_method, _views_fit_method, _groups_fit_batch, _shuffle_has_groups, _baselines_name_what_exists)
+
+
 def read(path: Path) -> dict[str, Any]:
     """A parameter file by the rules of YAML 1.2, as DVC reads it: `1e-3` is a number."""
-    return YAML(typ="safe", pure=True).load(path)
+    try:
+        return YAML(typ="safe", pure=True).load(path)
+    except YAMLError as error:
+        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
 
 
 def load(path: Path) -> Params:

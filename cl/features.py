@@ -3,6 +3,7 @@
 import hashlib
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cl.machine import Machine
@@ -18,7 +19,9 @@ class Pixels(nn.Module):
     """No encoder at all: the pixels of an image, centred channel by channel, as one vector."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) to (N, 3 S S)."""
+        """(N, 3, S, S) to (N, 3 s s) with s = min(S, 32)."""
+        if images.shape[-1] > 32:
+            images = F.adaptive_avg_pool2d(images, 32)
         return (images - images.mean((2, 3), keepdim=True)).flatten(1)
 
 

@@ -33,10 +33,12 @@ def find(precision: Precision, *, deterministic: bool) -> Machine:
     """The first GPU, or the CPU with one thread a core; one data worker a core that is left, at least one.
 
     Raises:
-        ValueError: the run was started as one of several processes.
+        ValueError: the run was started as one of several processes, or the precision needs a GPU.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or int(os.environ.get("CL_PROCESSES", "1")) > 1:
         raise ValueError("several processes (WORLD_SIZE, CL_PROCESSES) are not supported yet: start a single one")
+    if precision == "tf32" and not torch.cuda.is_available():
+        raise ValueError("precision=tf32 is a format of NVIDIA GPUs, and there is none here; choose fp32")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if device.type == "cpu":

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,6 +31,14 @@ class Config(Strict):
         description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
     )
     gamma: float = Field(gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> "Config":
+        if self.nesterov and self.kind != "sgd":
+            raise ValueError(f"nesterov=true is for kind=sgd, kind={self.kind} would ignore it")
+        if bool(self.milestones) != (self.schedule == "steps"):
+            raise ValueError(f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone")
+        return self
 
     def lr(self) -> float:
         """The largest learning rate of the run, scaled to the batch."""

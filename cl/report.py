@@ -37,7 +37,7 @@ TITLES = {
     "embedding_top1": "top-1, projector's embedding",
     "pixels_top1": "top-1, raw pixels",
     "labels": "labels used",
-    "lr": "best base learning rate",
+    "lr": "learning rate chosen on these images",
     "ap": "AP",
     "ap50": "AP50",
     "ap75": "AP75",
@@ -84,7 +84,6 @@ def render(params: dict[str, Any], results: Path) -> str:
         neighbours={name: read.picture(f"evaluate/{name}/neighbours.png") for name in params["evaluations"]},
         detections={name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
         classes={name: read.table(f"evaluate/{name}/classes.csv") for name in params["evaluations"]},
-        command=_command(params),
     )
 
 
@@ -140,12 +139,6 @@ def _stages(params: dict[str, Any], read: _Reader) -> list[dict[str, Any]]:
     ):
         names += [f"{stage}/{name}" for name in params[group]]
     return [{"name": name.replace("/", "@"), **read.provenance(name)} for name in names]
-
-
-def _command(params: dict[str, Any]) -> str:
-    if params["recipe"]:
-        return f"dvc exp run -S recipe={params['recipe']} -S seed={params['seed']}"
-    return "dvc repro"
 
 
 def _svg(draw: Callable[[Axes], None], description: str) -> markupsafe.Markup:

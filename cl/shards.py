@@ -21,7 +21,9 @@ from cl.sources import Image, Splits
 from cl.strict import Strict
 
 INDEX = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("label", "<i4"), ("key", "S128")])
-EXTENSIONS = {"JPEG": "jpg", "PNG": "png", "BMP": "bmp", "WEBP": "webp", "PPM": "ppm", "TIFF": "tif"}
+EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "BMP": "bmp", "WEBP": "webp", "PPM": "ppm", "TIFF": "tif"}
+# What Pillow raises for a broken, unknown or monstrous file, and a link to nowhere.
+BROKEN = (OSError, SyntaxError, ValueError, KeyError, Picture.DecompressionBombError)
 
 
 class Shard(Strict):
@@ -108,15 +110,30 @@ def _check_keys(images: list[Image]) -> None:
 def _readable(images: Iterable[Image], skipped: dict[str, str], report: Callable[[int], None]):  # type: ignore[no-untyped-def]
     """(image, extension, bytes) of each image that decodes; the others go into `skipped`."""
     for image in images:
-        content = image.path.read_bytes()
         try:
+            content = image.path.read_bytes()
+            if not content:
+                raise ValueError("the file is empty")
             with Picture.open(io.BytesIO(content)) as picture:
                 extension = EXTENSIONS[picture.format or ""]
-                picture.convert("RGB")
+                rgb(picture)
             yield image, extension, content
-        except (OSError, SyntaxError, ValueError, KeyError) as error:  # what Pillow raises for a broken or unknown file
-            skipped[image.key] = f"{type(error).__name__}: {error}" if content else "the file is empty"
+        except BROKEN as error:
+            skipped[image.key] = f"{type(error).__name__}: {error}"
         report(1)
+
+
+def rgb(picture: Picture.Image) -> Picture.Image:
+    """Any picture in 8-bit RGB; 16-bit gray is scaled, where Pillow would cut it off at 255.
+
+    Raises:
+        ValueError: the pixels are floats or 32-bit integers, whose range nothing tells.
+    """
+    if picture.mode.startswith("I;16"):
+        return Picture.fromarray((np.asarray(picture) // 256).astype(np.uint8)).convert("RGB")
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {picture.mode} have no known range")
+    return picture.convert("RGB")
 
 
 def _write_shard(path: Path, number: int, batch: list[tuple[Image, str, bytes]]) -> np.ndarray:
@@ -157,7 +174,10 @@ class Reader:
         if not manifest.is_file():
             raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
         self.manifest = Manifest(**json.loads(manifest.read_text()))
-        self.index = np.load(folder / f"{split}.npy", allow_pickle=False)
+        index = folder / f"{split}.npy"
+        if not index.is_file():
+            raise ValueError(f"no {index}: run `dvc repro prepare` again")
+        self.index = np.load(index, allow_pickle=False)
         self._paths = [folder / shard.name for shard in self.manifest.splits[split].shards]
         for path, shard in zip(self._paths, self.manifest.splits[split].shards, strict=True):
             size = path.stat().st_size if path.is_file() else None
@@ -189,4 +209,4 @@ class Reader:
 
     def picture(self, position: int) -> Picture.Image:
         """The decoded image in RGB."""
-        return Picture.open(io.BytesIO(self.read(position))).convert("RGB")
+        return rgb(Picture.open(io.BytesIO(self.read(position))))

@@ -1,8 +1,18 @@
 """The base of every configuration class."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+
+def _ascending(pair: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= pair[0] <= pair[1]:
+        raise ValueError(f"{list(pair)} is no range from a smaller to a larger number, both not below 0")
+    return pair
+
+
+Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
+Sizes = Annotated[tuple[int, int], AfterValidator(_ascending)]
 
 
 class Strict(BaseModel):

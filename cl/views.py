@@ -12,7 +12,7 @@ from PIL import Image as Picture
 from pydantic import Field, model_validator
 from torchvision.transforms.functional import InterpolationMode, center_crop, resize
 
-from cl.strict import Strict
+from cl.strict import Range, Strict
 
 RESAMPLING = {"bilinear": Picture.Resampling.BILINEAR, "bicubic": Picture.Resampling.BICUBIC}
 DRAWS = 13  # numbers a view that `cl.augment` needs, see `draw_colour`
@@ -33,7 +33,7 @@ class Blur(Strict):
     """Gaussian blur with probability `p`; sigma in pixels is drawn uniformly, the kernel has `kernel` taps (odd)."""
 
     p: float = Field(ge=0, le=1)
-    sigma: tuple[float, float]
+    sigma: Range
     kernel: int = Field(gt=0)
 
     @model_validator(mode="after")
@@ -48,7 +48,7 @@ class View(Strict):
 
     count: int = Field(gt=0)
     size: int = Field(gt=0, description="side of the crop, pixels")
-    area: tuple[float, float] = Field(description="fraction of the image that a crop covers")
+    area: Range = Field(description="fraction of the image that a crop covers")
     interpolation: Literal["bilinear", "bicubic"]
     flip: float = Field(ge=0, le=1, description="probability")
     jitter: Jitter

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SHARDS, SCENES, RESULTS = Path("data/shards"), Path("data/scenes"), Path("results")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
+RECORDED = (":!dvc.lock", ":!params.yaml")  # changes of these are no change of code, and are on record anyway
 VERSIONS = ("torch", "torchvision", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
 
 
@@ -100,16 +101,22 @@ def identity(stage: str, name: str | None = None) -> str:
     for path in files:
         contents = [path / "manifest.json"] if path == SHARDS else sorted(path.rglob("*.py")) if path.is_dir() else [path]
         for file in contents:
+            if not file.is_file():
+                raise ValueError(f"no {file}: run `dvc repro` first, which makes what this stage needs")
             sha.update(f"\0{file}\0".encode() + file.read_bytes())
     return sha.hexdigest()[:16]
 
 
-def scratch(stage: str, name: str | None = None) -> Path:
-    """Where a stage keeps its checkpoints: another experiment, other data or other code has another folder."""
+def scratch(stage: str, name: str | None = None, data: str = "") -> Path:
+    """Where a stage keeps its checkpoints: another experiment, other data or other code has another folder.
+
+    Args:
+        data: a hash of data that no manifest describes.
+    """
     root = os.environ.get("CL_SCRATCH")
     if ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
         click.echo(f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable")
-    return Path(root or "scratch") / identity(stage, name)
+    return Path(root or "scratch") / f"{identity(stage, name)}{data[:16]}"
 
 
 def checkpoint_seconds() -> float:
@@ -169,20 +176,24 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 def provenance(stage: str, name: str | None, seconds: float) -> dict[str, Any]:
     """Where a result comes from: parameters, data, code, versions, hardware, time."""
-    _, values = declared(stage, name)
-    manifest = SHARDS / "manifest.json"
+    files, values = declared(stage, name)
     return {
         "stage": stage + (f"@{name}" if name else ""),
         "parameters": values,
         "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
-        "data_manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.exists() else None,
+        "data_manifest_sha256": manifest_hash() if SHARDS in files or stage == "prepare" else None,
         "commit": _git("rev-parse", "HEAD") or None,
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)),
         "versions": {"python": platform.python_version(), **{v: importlib.metadata.version(v) for v in VERSIONS}},
         "hardware": _hardware(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
     }
+
+
+def manifest_hash() -> str:
+    """The hash that stands for all of data/shards."""
+    return hashlib.sha256((SHARDS / "manifest.json").read_bytes()).hexdigest()
 
 
 def _git(*arguments: str) -> str:

@@ -9,7 +9,12 @@ import click
 @click.argument("overrides", nargs=-1)
 def main(overrides: tuple[str, ...]) -> None:
     """Write params.yaml from pipeline/conf with Hydra OVERRIDES such as loss=dclw."""
-    compose(Path("params.yaml"), list(overrides))
+    from hydra.errors import HydraException
+
+    try:
+        compose(Path("params.yaml"), list(overrides))
+    except HydraException as error:
+        raise click.ClickException(str(error).split("Config search path")[0].strip()) from error
 
 
 def compose(target: Path, overrides: list[str]) -> None:
@@ -17,7 +22,7 @@ def compose(target: Path, overrides: list[str]) -> None:
     from dvc.utils.hydra import compose_and_dump
 
     conf = Path(__file__).parent / "conf"
-    compose_and_dump(target, str(conf), None, "config", str(target.parent), overrides)
+    compose_and_dump(target, str(conf), None, "config", str(conf.parent), overrides)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """pretrain: a framework and a loss on unlabelled views, to models/backbone.safetensors."""
 
 import csv
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,10 @@ def main() -> None:
         results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
         results.notes |= {"effective_lr": params.optim.lr(), "negatives": task.negatives, "images_left_out": dropped}
         results.notes["images_per_second"] = round(sum(row["images_per_second"] for row in rows) / len(rows), 1)
-        metadata = {"provenance": command.identity("pretrain"), "backbone": params.backbone.model_dump_json()}
+        metadata = {
+            "parameters": json.dumps(command.declared("pretrain")[1]),
+            "data_manifest_sha256": command.manifest_hash(),
+        }
         save_tensors(task.method.backbone.state_dict(), command.BACKBONE, metadata)
         save_tensors(task.method.state_dict(), command.METHOD, metadata)
     checkpoints.discard()
@@ -86,9 +90,8 @@ def monitor(params: "Params", task: "Contrastive", train: "Reader", val: "Reader
     import torch
     import torch.nn.functional as F
 
-    from cl.evaluations import top1
-    from cl.evaluations.knn import vote
     from cl.features import extract
+    from cl.knn import top1, vote
 
     watch = params.optim.monitor
     parts = []

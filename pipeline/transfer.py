@@ -1,6 +1,6 @@
 """transfer: object detection on the pretrained backbone."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from cl.checkpoint import Checkpoints
     from cl.config import Params
+    from cl.detection.config import Config
 
 
 @click.command()
@@ -24,8 +25,10 @@ def main(name: str) -> None:
     config = command.choose(name, params.transfers, "transfers")
     from cl import backbones
     from cl.checkpoint import Checkpoints
+    from cl.detection.transfer import read
 
-    checkpoints = Checkpoints(command.scratch("transfer", name), command.checkpoint_seconds())
+    dataset = read(config, root(config))
+    checkpoints = Checkpoints(command.scratch("transfer", name, dataset.digest()), command.checkpoint_seconds())
     with command.results("transfer", name) as results:
         backbone = backbones.load(params.backbone, command.BACKBONE)
         results.metrics |= transfer(config, name, backbone, params, results.folder, checkpoints)
@@ -33,21 +36,26 @@ def main(name: str) -> None:
     checkpoints.discard()
 
 
+def root(config: "Config") -> "Path":
+    """The folder that holds VOCdevkit or coco."""
+    if config.engine == "detectron2":
+        raise ValueError(
+            "engine=detectron2 is not available yet: it is on no package index and has to be compiled "
+            "from its repository; choose engine=torchvision, which runs the same protocol"
+        )
+    return command.SCENES if config.data == "scenes" else command.raw()
+
+
 def transfer(
-    config: Any, name: str, backbone: "ResNet", params: "Params", out: "Path", checkpoints: "Checkpoints | None" = None
+    config: "Config", name: str, backbone: "ResNet", params: "Params", out: "Path", checkpoints: "Checkpoints | None" = None
 ) -> dict[str, float]:
     """The metrics of one transfer, named `<name>_<metric>`."""
     from cl import machine
     from cl.detection.transfer import read, run
     from cl.progress import Progress
 
-    if config.engine == "detectron2":
-        raise ValueError(
-            f"transfers.{name}.engine=detectron2 is not available yet: it is on no package index and has to be compiled "
-            "from its repository; choose engine=torchvision, which runs the same protocol"
-        )
     progress = Progress(name)
-    dataset = read(config, command.SCENES if config.data == "scenes" else command.raw())
+    dataset = read(config, root(config))
     metrics = run(
         config,
         backbone,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, compose
+from conftest import ROOT, compose
 
 from cl import config
 
@@ -46,7 +46,7 @@ def test_every_file_composes_and_validates(tmp_path, choice) -> None:
 @pytest.mark.parametrize("loss", ["infonce", "dcl", "dclw", "eqco_a65536"])
 @pytest.mark.parametrize("method", ["simclr", "moco_v2"])
 def test_method_and_loss_cross(tmp_path, method, loss) -> None:
-    params = config.check(compose(tmp_path, f"method={method}", f"loss={loss}", *TINY))
+    params = config.check(compose(tmp_path, f"method={method}", f"loss={loss}"))
     assert params.temperature == {"simclr": 0.1, "moco_v2": 0.2}[method]
 
 
@@ -62,6 +62,10 @@ def test_yaml_1_2_numbers(tmp_path) -> None:
     assert config.load(tmp_path / "params.yaml").optim.weight_decay == 0.001
 
 
+HEAD = {"hidden": [], "out": 8, "norm": False, "norm_last": False}
+MOCO = {"kind": "moco", "projector": HEAD, "queue": 64, "momentum": 0.9, "shuffle": True, "scale": 1}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -75,6 +79,10 @@ def test_yaml_1_2_numbers(tmp_path) -> None:
         ({"temperature": None}, "temperature=null, but method=simclr needs one"),
         ({"bn_group": 48}, "bn_group=48 does not divide optim.batch_size=128"),
         ({"precision": "fp16"}, "precision='fp16': input should be 'fp32', 'tf32' or 'bf16'"),
+        (
+            {"bn_group": 128, "method": MOCO},
+            "method.shuffle=true shuffles between groups of batch norm, but bn_group=128 makes one",
+        ),
         ({"seed": -1}, "seed=-1: input should be greater than or equal to 0"),
     ],
 )
@@ -84,6 +92,40 @@ def test_mistakes_are_named(change, message) -> None:
         config.check(values)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("optim.nesterov", True, "nesterov=true is for kind=sgd, kind=lars would ignore it"),
+        ("optim.milestones", [0.5], "schedule=cosine with milestones=[0.5]: they go with schedule=steps alone"),
+        ("optim.monitor.k", 1000, "k=1000 neighbours cannot come from bank=256 images"),
+        ("views.random.area", [1.0, 0.2], "[1.0, 0.2] is no range from a smaller to a larger number"),
+        ("views.random.blur.kernel", 4, "kernel=4 has no middle; choose an odd number of taps"),
+        ("dataset.scenes.digit", [10, 500], "digit=[10, 500] does not fit into scenes of size=128"),
+        ("dataset.scenes.classes", [12], "dataset.scenes.classes.0=12: input should be less than or equal to 9"),
+        ("transfers.voc_c4.detector", "mask_rcnn_c4", "detector=mask_rcnn_c4 needs masks, which kind=voc has not"),
+    ],
+)
+def test_mistakes_inside_a_section_are_named(key, value, message) -> None:
+    values = config.read(ROOT / "params.yaml")
+    values["optim"]["kind"] = "lars"
+    *path, last = key.split(".")
+    section = values
+    for part in path:
+        section = section[part]
+    section[last] = value
+    with pytest.raises(ValueError) as error:
+        config.check(values)
+    assert message in str(error.value)
+
+
+def test_broken_yaml_is_named(tmp_path) -> None:
+    (tmp_path / "params.yaml").write_text("a: [1,\nb")
+    with pytest.raises(ValueError, match=r"params.yaml is no YAML: .*line 2"):
+        config.load(tmp_path / "params.yaml")
+    with pytest.raises(ValueError, match=r"no .*nothing.yaml: run this from the top folder"):
+        config.load(tmp_path / "nothing.yaml")
 
 
 def test_three_views_are_refused() -> None:
@@ -119,6 +161,16 @@ def test_entry_points_answer_mistakes_in_a_sentence(project) -> None:
     assert unknown.stderr == "Error: evaluations has no 'knm' in params.yaml; choose one of knn, linear, semi_1, semi_10\n"
     missing = run("pipeline.pretrain", cwd=project)
     assert missing.returncode == 1
-    assert "run `dvc repro prepare` first" in missing.stderr
+    assert "run `dvc repro" in missing.stderr
     assert "Traceback" not in missing.stderr
     assert not (project / "results" / "pretrain.partial").exists()
+    recipe = run("pipeline.compose", "recipe=dcl/table9", cwd=project)
+    assert recipe.returncode == 1
+    assert recipe.stderr.startswith("Error: In 'config': Could not find 'recipe/dcl/table9'")
+    assert "dcl/table1_imagenet100" in recipe.stderr
+    assert "Traceback" not in recipe.stderr
+    for stage in (["transfer", "voc_c4"], ["evaluate", "knn"], ["analyze", "npc"], ["baseline", "random"]):
+        result = run(f"pipeline.{stage[0]}", stage[1], cwd=project)
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
+        assert "dvc repro" in result.stderr or "put VOCdevkit" in result.stderr

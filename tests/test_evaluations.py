@@ -11,6 +11,7 @@ from torch import nn
 
 from cl.evaluations import Context, knn, linear, semi
 from cl.features import Pixels, extract, fingerprint
+from cl.knn import vote
 from cl.shards import Reader
 
 
@@ -22,12 +23,12 @@ def unit(*shape: int) -> torch.Tensor:
 def test_knn_equals_a_plain_loop(memory) -> None:
     torch.manual_seed(0)
     queries, bank, labels = unit(50, 8), unit(3000, 8), torch.randint(0, 5, (3000,))
-    votes, nearest = knn.vote(queries, bank, labels, 5, k=7, temperature=0.1, memory=memory)
+    votes, nearest = vote(queries, bank, labels, 5, k=7, temperature=0.1, memory=memory)
     for row, query in enumerate(queries):
         similarities = sorted(((float(query @ b), i) for i, b in enumerate(bank)), reverse=True)[:7]
         expected = [0.0] * 5
         for similarity, i in similarities:
-            expected[int(labels[i])] += math.exp(similarity / 0.1)
+            expected[int(labels[i])] += math.exp((similarity - similarities[0][0]) / 0.1)
         assert nearest[row].tolist() == [i for _, i in similarities]
         torch.testing.assert_close(votes[row], torch.tensor(expected, dtype=torch.float64))
 
@@ -39,20 +40,28 @@ def test_knn_equals_scikit_learn() -> None:
     queries, bank, labels = unit(100, 6), unit(400, 6), torch.randint(0, 4, (400,))
     classifier = KNeighborsClassifier(9, metric="cosine", algorithm="brute", weights=lambda d: np.exp((1 - d) / 0.07))
     expected = classifier.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
-    votes, _ = knn.vote(queries, bank, labels, 4, k=9, temperature=0.07, memory=8)
+    votes, _ = vote(queries, bank, labels, 4, k=9, temperature=0.07, memory=8)
     assert votes.argmax(1).tolist() == expected.tolist()
 
 
 def test_knn_on_perfect_features_is_right() -> None:
     centres = torch.eye(4, dtype=torch.float64)
     labels = torch.arange(4).repeat(10)
-    votes, _ = knn.vote(centres, centres[labels], labels, 4, k=10, temperature=0.07, memory=8)
+    votes, _ = vote(centres, centres[labels], labels, 4, k=10, temperature=0.07, memory=8)
     assert votes.argmax(1).tolist() == [0, 1, 2, 3]
+
+
+def test_a_low_temperature_does_not_overflow() -> None:
+    torch.manual_seed(0)
+    queries, bank, labels = unit(20, 8).float(), unit(500, 8).float(), torch.randint(0, 5, (500,))
+    votes, nearest = vote(queries, bank, labels, 5, k=9, temperature=0.001, memory=8)
+    assert torch.isfinite(votes).all()
+    assert torch.equal(votes.argmax(1), labels[nearest[:, 0]])
 
 
 def test_k_larger_than_the_bank_is_refused() -> None:
     with pytest.raises(ValueError, match="k=20 needs as many labelled training images, there are 3"):
-        knn.vote(unit(2, 4), unit(3, 4), torch.zeros(3, dtype=torch.int64), 2, k=20, temperature=1, memory=8)
+        vote(unit(2, 4), unit(3, 4), torch.zeros(3, dtype=torch.int64), 2, k=20, temperature=1, memory=8)
 
 
 @pytest.fixture

@@ -121,7 +121,14 @@ def prepared(project, tmp_path_factory, shard_folder) -> Path:
     folder = tmp_path_factory.mktemp("pretrain") / "project"
     shutil.copytree(project, folder)
     shutil.copytree(shard_folder, folder / "data" / "shards")
-    settings = ["method=moco_v2", "optim.batch_size=32", "optim.epochs=8", "optim.monitor.bank=60", "optim.monitor.queries=20"]
+    settings = [
+        "method=moco_v2",
+        "bn_group=16",
+        "optim.batch_size=32",
+        "optim.epochs=8",
+        "optim.monitor.bank=60",
+        "optim.monitor.queries=20",
+    ]
     compose(folder / "params.yaml", settings)
     return folder
 
@@ -179,7 +186,7 @@ def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None
     base = command.identity("pretrain")
     assert base == command.identity("pretrain")
     for change in ("loss=dclw", "seed=1", "optim.base_lr=0.1"):
-        compose(prepared / "params.yaml", ["method=moco_v2", change])
+        compose(prepared / "params.yaml", ["method=moco_v2", "bn_group=16", "optim.batch_size=32", change])
         assert command.identity("pretrain") != base
     (prepared / "params.yaml").write_text(before.replace("memory: 512", "memory: 256"))
     assert command.identity("pretrain") == base, "an evaluation's parameter has nothing to do with pretraining"

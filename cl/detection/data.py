@@ -1,7 +1,7 @@
 """Images and objects of data sets in VOC and COCO layout, as one type."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -50,6 +50,13 @@ class Record:
     labels: np.ndarray
     ignored: np.ndarray
     segmentations: list | None = None
+
+    def without_ignored(self) -> "Record":
+        """The same image with the objects that count."""
+        keep = ~self.ignored
+        kept = None if self.segmentations is None else [s for s, k in zip(self.segmentations, keep, strict=True) if k]
+        arrays = {name: getattr(self, name)[keep] for name in ("boxes", "labels", "ignored")}
+        return replace(self, **arrays, segmentations=kept)
 
     def masks(self) -> np.ndarray:
         """(n, H, W) uint8, 1 inside the object."""

@@ -1,6 +1,7 @@
 """Train a detector on a pretrained backbone, test it, draw what it finds."""
 
 import csv
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,13 @@ class DataSet:
     annotations: Path | None = None
     categories: list[int] | None = None
 
+    def digest(self) -> str:
+        """A hash of what is trained on: names, boxes and labels."""
+        sha = hashlib.sha256()
+        for record in self.train:
+            sha.update(f"{record.path.name}{record.boxes.tolist()}{record.labels.tolist()}".encode())
+        return sha.hexdigest()
+
 
 def read(config: Config, root: Path) -> DataSet:
     """The data of a transfer below `root`, which holds `VOCdevkit` or `coco`.
@@ -49,8 +57,13 @@ def read(config: Config, root: Path) -> DataSet:
         classes = data.voc_classes(folder, [*config.train, config.test])
         return DataSet(classes, data.read_voc(folder, config.train, classes), data.read_voc(folder, [config.test], classes))
     folder = root / "coco"
-    train = [record for split in config.train for record in data.read_coco(folder, split)[0]]
     test, categories, classes = data.read_coco(folder, config.test)
+    train = []
+    for split in config.train:
+        records, others, _ = data.read_coco(folder, split)
+        if others != categories:
+            raise ValueError(f"instances_{split}.json and instances_{config.test}.json in {folder} have different categories")
+        train += records
     return DataSet(classes, train, test, folder / "annotations" / f"instances_{config.test}.json", categories)
 
 
@@ -93,7 +106,9 @@ def _train(
     checkpoints: Checkpoints | None,
 ) -> None:
     """SGD with linear warm-up and steps. All randomness comes from (seed, iteration)."""
-    records = [record for record in records if (~record.ignored).any()]  # as detectron2: images without objects teach nothing
+    if config.kind == "coco":  # crowds are left out; VOC's difficult objects are trained on, as detectron2 does
+        records = [record.without_ignored() for record in records]
+    records = [record for record in records if len(record.boxes)]  # images without objects teach nothing
     plan = Plan(len(records), config.batch_size, seed)
     lr = config.base_lr * config.batch_size / config.reference_batch
     parameters = [p for p in detector.parameters() if p.requires_grad]
@@ -135,14 +150,13 @@ def _sample(record: data.Record, device: torch.device, *, with_masks: bool) -> t
     """An image (3, H, W) in [0, 1] and its objects, both flipped half of the time; labels count from 1."""
     with Picture.open(record.path) as picture:
         image = pil_to_tensor(picture.convert("RGB")).float().div_(255)
-    keep = ~record.ignored
-    boxes = torch.from_numpy(record.boxes[keep])
-    masks = torch.from_numpy(record.masks()[keep]) if with_masks else None
+    boxes = torch.from_numpy(record.boxes)
+    masks = torch.from_numpy(record.masks()) if with_masks else None
     if torch.rand(()) < 0.5:
         image = hflip(image)
         boxes = torch.stack([record.width - boxes[:, 2], boxes[:, 1], record.width - boxes[:, 0], boxes[:, 3]], 1)
         masks = hflip(masks) if masks is not None else None
-    target = {"boxes": boxes, "labels": torch.from_numpy(record.labels[keep]) + 1}
+    target = {"boxes": boxes, "labels": torch.from_numpy(record.labels) + 1}
     if masks is not None:
         target["masks"] = masks
     return image.to(device), {name: value.to(device) for name, value in target.items()}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
+from cl.knn import top1
 from cl.machine import Machine
 from cl.progress import Progress
 from cl.shards import Reader
@@ -34,11 +35,6 @@ class Context:
     @property
     def classes(self) -> list[str]:
         return self.train.manifest.classes
-
-
-def top1(predicted: Tensor, labels: Tensor) -> float:
-    """Percentage of (n,) predictions that equal the labels."""
-    return 100 * float((predicted == labels).float().mean())
 
 
 def write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None:

@@ -8,8 +8,9 @@ from PIL import Image as Picture
 from pydantic import Field
 from torch import Tensor
 
-from cl.evaluations import Context, labels_of, top1, write_per_class
+from cl.evaluations import Context, labels_of, write_per_class
 from cl.features import extract
+from cl.knn import top1, vote
 from cl.strict import Strict
 
 SHOWN, NEIGHBOURS, THUMBNAIL = 8, 8, 64
@@ -41,36 +42,6 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
             write_per_class(predicted, truth, context)
             draw_neighbours(nearest, labels, truth, context)
     return metrics
-
-
-def vote(
-    queries: Tensor, bank: Tensor, labels: Tensor, classes: int, *, k: int, temperature: float, memory: int
-) -> tuple[Tensor, Tensor]:
-    """Votes of the k nearest of the bank, block by block within the memory bound.
-
-    v_c = sum over the k nearest b of class c of exp(q . b / temperature).
-
-    Args:
-        queries: (Q, D) unit rows.
-        bank: (B, D) unit rows, of classes `labels` (B,).
-        memory: bound on the similarities held at a time, MiB.
-
-    Returns:
-        Votes (Q, classes) and the positions (Q, k) of the neighbours in the bank, nearest first.
-
-    Raises:
-        ValueError: the bank is smaller than k.
-    """
-    if k > len(bank):
-        raise ValueError(f"kNN with k={k} needs as many labelled training images, there are {len(bank)}")
-    rows = max(1, memory * 2**20 // (len(bank) * bank.element_size()))
-    votes, nearest = [], []
-    for block in queries.split(rows):
-        similarity, position = (block @ bank.T).topk(k, dim=1)  # (rows, k)
-        weight = (similarity / temperature).exp()
-        votes.append(weight.new_zeros(len(block), classes).scatter_add_(1, labels[position], weight))
-        nearest.append(position)
-    return torch.cat(votes), torch.cat(nearest)
 
 
 def draw_neighbours(nearest: Tensor, labels: Tensor, truth: Tensor, context: Context) -> None:

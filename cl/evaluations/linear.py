@@ -8,8 +8,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cl import optim
-from cl.evaluations import Context, labels_of, top1, write_per_class
+from cl.evaluations import Context, labels_of, write_per_class
 from cl.features import extract, fingerprint
+from cl.knn import top1
 from cl.reader import Plan, TrainSet
 from cl.strict import Strict
 from cl.tasks import Probes, classifier

@@ -8,8 +8,9 @@ import torch
 from pydantic import Field
 
 from cl import optim
-from cl.evaluations import Context, labels_of, top1, write_per_class
+from cl.evaluations import Context, labels_of, write_per_class
 from cl.features import extract
+from cl.knn import top1
 from cl.reader import Plan, TrainSet
 from cl.strict import Strict
 from cl.tasks import Classification, classifier
@@ -22,7 +23,7 @@ class Config(Strict):
 
     kind: Literal["semi"]
     fraction: float = Field(gt=0, le=1)
-    backbone_lr: float = Field(ge=0)
+    backbone_lr: float = Field(gt=0)
     optim: optim.Config
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the training view")
 
@@ -34,12 +35,12 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     torch.manual_seed(context.seed)
     head = classifier(backbone.fc_features, len(context.classes)).to(context.machine.device)
     task = Classification(backbone, head, context.machine)
-    batch_size = min(config.optim.batch_size, len(chosen))
+    settings = config.optim.model_copy(update={"batch_size": min(config.optim.batch_size, len(chosen))})
     train(
         task,
-        TrainSet(context.train, list(config.views.values()), Plan(len(chosen), batch_size, context.seed), chosen),
-        config.optim,
-        optim.build(config.optim, [(head, 1.0), (backbone, config.backbone_lr)]),
+        TrainSet(context.train, list(config.views.values()), Plan(len(chosen), settings.batch_size, context.seed), chosen),
+        settings,
+        optim.build(settings, [(head, 1.0), (backbone, config.backbone_lr)]),
         source=context.source,
         progress=context.progress,
     )

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from cl.strict import Strict
+from cl.strict import Sizes, Strict
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,18 @@ class Splits:
 class Scenes(Strict):
     """Embedded detection scenes: digits of scikit-learn placed on photographs (`cl.detection.scenes`)."""
 
-    classes: list[int] = Field(min_length=1, description="which digits, 0 to 9")
+    classes: list[Annotated[int, Field(ge=0, le=9)]] = Field(min_length=1, description="which digits, 0 to 9")
     train: int = Field(gt=0)
     val: int = Field(gt=0)
     size: int = Field(ge=64, description="side of a scene in pixels")
-    digit: tuple[int, int] = Field(description="smallest and largest side of a digit in pixels")
-    objects: tuple[int, int] = Field(description="fewest and most digits in a scene")
+    digit: Sizes = Field(description="smallest and largest side of a digit in pixels")
+    objects: Sizes = Field(description="fewest and most digits in a scene")
+
+    @model_validator(mode="after")
+    def _digits_fit(self) -> "Scenes":
+        if self.digit[1] > self.size:
+            raise ValueError(f"digit={list(self.digit)} does not fit into scenes of size={self.size}")
+        return self
 
 
 class Source(Strict):

@@ -33,7 +33,10 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
                 "or set CL_RAW to the folder that holds the raw data sets"
             )
     found = {split: sorted(p.name for p in (root / split).iterdir() if p.is_dir()) for split in ("train", "val")}
-    classes = classes or found["train"]
+    if classes is None:
+        classes = found["train"]
+    if not classes:
+        raise ValueError(f"no class folder in {root / 'train'}: the images of a class go into a folder of its name")
     for split, names in found.items():
         if missing := [c for c in classes if c not in names]:
             raise ValueError(f"{root / split} lacks {len(missing)} of {len(classes)} classes, the first is {missing[0]}")

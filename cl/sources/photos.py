@@ -18,6 +18,7 @@ from pydantic import Field
 
 from cl.sources import Source, Splits
 from cl.sources.folder import class_folders
+from cl.strict import Sizes
 
 SKIMAGE = [
     "astronaut.png",
@@ -48,7 +49,7 @@ class Config(Source):
     kind: Literal["photos"]
     train_patches: int = Field(gt=0, description="a class")
     val_patches: int = Field(gt=0, description="a class")
-    side: tuple[int, int] = Field(description="smallest and largest side of a patch in the photograph, pixels")
+    side: Sizes = Field(description="smallest and largest side of a patch in the photograph, pixels")
 
 
 def photographs() -> dict[str, Path]:
@@ -76,7 +77,8 @@ def bands(photograph: Picture.Image) -> dict[str, Picture.Image]:
 def splits(config: Config, raw: Path) -> Splits:
     """Write the patches as class folders of JPEGs below `raw/photos`, once for each setting, and list them."""
     setting = config.model_dump_json(include={"train_patches", "val_patches", "side"})
-    root = raw / "photos" / hashlib.sha256(setting.encode()).hexdigest()[:12]
+    recipe = setting.encode() + Path(__file__).read_bytes()  # another way of cutting has another folder too
+    root = raw / "photos" / hashlib.sha256(recipe).hexdigest()[:12]
     if not root.exists():
         root.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=root.parent, prefix="partial-"))
