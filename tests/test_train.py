@@ -31,6 +31,9 @@ def run(folder, params, here, quiet, checkpoints=None, steps=None, **arguments):
     return task, rows
 
 
+SMALL = ["bn_group=16", "optim.batch_size=32"]
+
+
 class PowerCutError(Exception):
     pass
 
@@ -186,7 +189,7 @@ def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None
     base = command.identity("pretrain")
     assert base == command.identity("pretrain")
     for change in ("loss=dclw", "seed=1", "optim.base_lr=0.1"):
-        compose(prepared / "params.yaml", ["method=moco_v2", "bn_group=16", "optim.batch_size=32", change])
+        compose(prepared / "params.yaml", ["method=moco_v2", *SMALL, change])
         assert command.identity("pretrain") != base
     (prepared / "params.yaml").write_text(before.replace("memory: 512", "memory: 256"))
     assert command.identity("pretrain") == base, "an evaluation's parameter has nothing to do with pretraining"
