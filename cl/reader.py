@@ -5,6 +5,7 @@ over more workers, sees the same batches. Within an epoch no sample comes twice;
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -125,9 +126,14 @@ class EvalSet(Dataset):
 
 
 def _loader(dataset: Dataset, sampler, workers: int) -> DataLoader:  # type: ignore[no-untyped-def]
-    return DataLoader(dataset, batch_size=None, sampler=sampler, num_workers=workers, worker_init_fn=_be_nice)
+    return DataLoader(dataset, batch_size=None, sampler=sampler, num_workers=workers, worker_init_fn=_start_worker)
 
 
-def _be_nice(worker: int) -> None:
-    """A worker that competes with the training threads for a core slows them more than it helps."""
+def _start_worker(worker: int) -> None:
+    """Lowest priority: a worker that competes with the training threads slows them more than it helps.
+
+    Signals are the main process's matter: Ctrl-C reaches workers too, and the handlers they inherit would keep them alive.
+    """
     os.nice(19)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

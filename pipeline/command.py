@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cl.stop import StoppedError
+
 if TYPE_CHECKING:
     from cl.config import Params
 
@@ -47,9 +49,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
-        except Exception as error:
-            if not hasattr(error, "exit_code"):
-                raise
+        except StoppedError as error:
             click.echo(str(error), err=True)
             sys.exit(error.exit_code)
 

@@ -111,12 +111,7 @@ def _train(
     records = [record for record in records if len(record.boxes)]  # images without objects teach nothing
     plan = Plan(len(records), config.batch_size, seed)
     lr = config.base_lr * config.batch_size / config.reference_batch
-    parameters = [p for p in detector.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay, "scale": 1.0},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0, "scale": 1.0},
-    ]
-    optimizer = torch.optim.SGD(groups, lr, momentum=config.momentum)
+    optimizer = _optimizer(detector, config)
     start, _ = checkpoints.restore(detector, optimizer) if checkpoints else (0, {})
     detector.train()
     with progress.task(config.iterations, start, max(1, config.iterations // 10)) as meter, signals() as stop:
@@ -144,6 +139,17 @@ def _train(
             if stop:
                 raise StoppedError(stop[0], iteration + 1, saved=checkpoints is not None)
     detector.eval()
+
+
+def _optimizer(detector: nn.Module, config: Config) -> torch.optim.SGD:
+    """SGD on everything that wants a gradient, without weight decay on norm layers."""
+    norms = {p for m in detector.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
+    parameters = [p for p in detector.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p not in norms], "weight_decay": config.weight_decay, "scale": 1.0},
+        {"params": [p for p in parameters if p in norms], "weight_decay": 0.0, "scale": 1.0},
+    ]
+    return torch.optim.SGD(groups, config.base_lr, momentum=config.momentum)
 
 
 def _sample(record: data.Record, device: torch.device, *, with_masks: bool) -> tuple[Tensor, dict[str, Tensor]]:
