@@ -61,7 +61,7 @@ class Meter:
 
     def __init__(self, progress: Progress, bar: Bar | None, steps: int, start: int, steps_per_epoch: int) -> None:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
-        self.done = start
+        self.start = self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
         self._began = self._said = time.monotonic()
         self._reset()
@@ -98,7 +98,7 @@ class Meter:
         """An epoch is done: a plain line where there is no bar, not more often than every few seconds."""
         if not self.bar and (time.monotonic() - self._said >= QUIET or self.done == self.steps):
             self._said = time.monotonic()
-            left = (time.monotonic() - self._began) / max(self.done, 1) * (self.steps - self.done)
+            left = (time.monotonic() - self._began) / max(self.done - self.start, 1) * (self.steps - self.done)
             extra = "".join(f", {name} {value:.1f}" for name, value in row.items() if name.startswith("knn"))
             self.progress.say(
                 f"epoch {row['epoch']}, step {row['step']} of {self.steps}, loss {row['loss']:.4f}{extra}, "
