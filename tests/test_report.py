@@ -33,6 +33,7 @@ def test_numbers_stand_beside_the_baselines_with_the_difference(values, tmp_path
     assert "<td>65.4</td>" in page
     assert '39.8 <span class="gain up">(+25.6)</span>' in page
     assert '<td><span class="soft">-</span></td>\n<td>22.6</td>' in page, "raw pixels belong to the random baseline alone"
+    assert '<td><span class="soft">not run</span></td>' in page, "the supervised baseline has no results"
 
 
 def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
