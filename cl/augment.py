@@ -7,27 +7,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cl.views import View
+
 FLIP, JITTER, ORDER, FACTORS, GRAY, SIGMA, SOLARIZE = 0, 1, slice(2, 6), slice(6, 10), 10, 11, 12
 
 
-def augment(images: Tensor, drawn: Tensor, *, mean: Tensor, std: Tensor, kernel: int) -> Tensor:
-    """Flip, jitter, grayscale, blur, solarise, normalise.
+def augment(images: Tensor, drawn: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
+    """Flip, the operations of `view` in its order, normalise.
 
     Args:
         images: (N, 3, H, W) uint8.
         drawn: (N, DRAWS) of `cl.views.draw_colour`, on the host.
         mean, std: (3, 1, 1) of RGB in [0, 1].
-        kernel: taps of the blur.
 
     Returns:
         (N, 3, H, W) float32, channels-last.
     """
     x = images.float().div_(255)
     x = _where(x, drawn[:, FLIP], lambda part: part.flip(-1))
-    x = _jitter(x, drawn)
-    x = _where(x, drawn[:, GRAY], lambda part: _gray(part).expand_as(part))
-    x = _where(x, drawn[:, SIGMA], lambda part, sigma: blur(part, sigma, kernel), drawn[:, SIGMA])
-    x = _where(x, drawn[:, SOLARIZE], lambda part: torch.where(part >= 0.5, 1 - part, part))
+    for operation in view.order:
+        if operation == "jitter":
+            x = _jitter(x, drawn)
+        elif operation == "grayscale":
+            x = _where(x, drawn[:, GRAY], lambda part: _gray(part).expand_as(part))
+        elif operation == "blur":
+            x = _where(x, drawn[:, SIGMA], lambda part, sigma: blur(part, sigma, view.blur.kernel), drawn[:, SIGMA])
+        else:
+            x = _where(x, drawn[:, SOLARIZE], lambda part: torch.where(part >= 0.5, 1 - part, part))
     return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from ruamel.yaml import YAML, YAMLError
 
-from cl import backbones, optim
+from cl import backbones, optim, patches
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
 from cl.machine import Precision
-from cl.methods import MethodConfig
+from cl.methods import MethodConfig, Setup
 from cl.sources import Source
 from cl.strict import Strict
 from cl.views import View
@@ -42,10 +42,11 @@ def _config_of(package: str) -> BeforeValidator:
     return BeforeValidator(parse)
 
 
-class Patches(Strict):
-    """How views are cut before the encoder; `whole`: not at all."""
-
-    kind: Literal["whole"]
+def _parse_patches(value: Any) -> Any:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind not in patches.KINDS:
+        raise ValueError(f"kind={kind} is unknown; choose one of {', '.join(patches.KINDS)}")
+    return patches.KINDS[kind].model_validate(value)
 
 
 class Monitor(Strict):
@@ -64,8 +65,12 @@ class Monitor(Strict):
 
 
 class Pretraining(optim.Config):
-    """The optimizer of pretraining, and what is watched meanwhile."""
+    """The optimizer of pretraining, and what is watched meanwhile.
 
+    predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
+    """
+
+    predictor_lr: Literal["scheduled", "fixed"]
     monitor: Monitor
 
 
@@ -91,7 +96,7 @@ class Params(Strict):
     recipe: str | None
     dataset: Annotated[SerializeAsAny[Source], _config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
-    patches: Patches
+    patches: Annotated[patches.Config, BeforeValidator(_parse_patches)]
     backbone: backbones.Config
     method: Annotated[SerializeAsAny[MethodConfig], _config_of("methods")]
     temperature: float | None = Field(gt=0)
@@ -115,22 +120,27 @@ class Params(Strict):
         evaluations = list(self.evaluations) if baseline.evaluations == "all" else baseline.evaluations
         return evaluations, list(self.transfers) if baseline.transfers == "all" else baseline.transfers
 
+    @property
+    def view_sizes(self) -> list[int]:
+        """The side of every view of an image, pixels."""
+        return [view.size for view in self.views.values() for _ in range(view.count)]
+
     @model_validator(mode="after")
     def _fit_together(self) -> "Params":
-        for check in (
-            _loss_fits_method,
-            _views_fit_method,
-            _groups_fit_batch,
-            _shuffle_has_groups,
-            _baselines_name_what_exists,
-        ):
+        for check in CHECKS:
             check(self)
         return self
 
 
 def _loss_fits_method(params: Params) -> None:
     method, loss = params.method, params.loss
-    fitting = [kind for kind in kinds("losses") if module_of("losses", kind).Config.needs_negatives == method.gives_negatives]
+    several = method.positives(len(params.view_sizes)) > 1
+    known = {kind: module_of("losses", kind).Config for kind in kinds("losses")}
+    fitting = [
+        kind
+        for kind, config in known.items()
+        if config.needs_negatives == method.gives_negatives and (several or not config.needs_several_positives)
+    ]
     names = f"method={method.kind}", f"loss={loss.kind}", f"choose loss={' or '.join(fitting)}"
     if loss.needs_negatives and not method.gives_negatives:
         raise ValueError(f"{names[0]} gives no negatives, which {names[1]} needs; {names[2]}")
@@ -138,13 +148,57 @@ def _loss_fits_method(params: Params) -> None:
         raise ValueError(f"{names[1]} does not look at the negatives that {names[0]} gives, and would collapse; {names[2]}")
     if method.gives_negatives and params.temperature is None:
         raise ValueError(f"temperature=null, but {names[0]} needs one; 0.1 is customary")
+    if not method.gives_negatives and params.temperature is not None:
+        raise ValueError(f"temperature={params.temperature} has no effect with {names[0]}; choose temperature=null")
+    if loss.needs_several_positives and not several:
+        raise ValueError(
+            f"{names[1]} needs the covariance of several keys an image, of which {names[0]} gives one; "
+            "choose method=moco_v2 with method.keys=rest and three or more views of an image"
+        )
 
 
 def _views_fit_method(params: Params) -> None:
-    sizes = [view.size for view in params.views.values() for _ in range(view.count)]
-    if len(sizes) != 2 or sizes[0] != sizes[1]:
-        found = ", ".join(f"{size} px" for size in sizes)
-        raise ValueError(f"method={params.method.kind} takes two views of one size, found {len(sizes)}: {found}")
+    sizes = params.view_sizes
+    large = params.method.large_views(len(sizes))
+    found = ", ".join(f"{size} px" for size in sizes)
+    if len(sizes) < 2:
+        raise ValueError(f"method={params.method.kind} takes two views or more, found {len(sizes)}: {found}")
+    if len(set(sizes[:large])) > 1:
+        raise ValueError(f"method={params.method.kind} takes {large} views of one size first, found {found}")
+
+
+def _patches_fit_method_and_views(params: Params) -> None:
+    cut = params.patches
+    if isinstance(cut, patches.Whole):
+        return
+    if not params.method.takes_patches:
+        fitting = [kind for kind in kinds("methods") if module_of("methods", kind).Config.takes_patches]
+        raise ValueError(
+            f"method={params.method.kind} takes no combinatorial patches, which need a predictor; choose patches=whole "
+            f"or method={' or '.join(fitting)}"
+        )
+    if uneven := [size for size in params.view_sizes if size % cut.grid]:
+        raise ValueError(f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches")
+
+
+def _negatives_are_there(params: Params) -> None:
+    negatives, candidates = getattr(params.method, "negatives", None), params.method.candidates(params.optim.batch_size)
+    if negatives is not None and candidates is not None and negatives > candidates:
+        raise ValueError(
+            f"method.negatives={negatives}, but optim.batch_size={params.optim.batch_size} has {candidates} for a query; "
+            "choose null for all"
+        )
+
+
+def _predictor_is_there(params: Params) -> None:
+    predictor = getattr(params.method, "predictor", None)
+    if params.optim.predictor_lr == "fixed" and predictor is None:
+        raise ValueError(f"optim.predictor_lr=fixed, but method={params.method.kind} has no predictor; choose scheduled")
+    if predictor is not None and predictor.out != params.method.projector.out:
+        raise ValueError(
+            f"method.predictor.out={predictor.out} differs from method.projector.out={params.method.projector.out}, "
+            "but predictions are compared with projections"
+        )
 
 
 def _groups_fit_batch(params: Params) -> None:
@@ -175,7 +229,22 @@ def _baselines_name_what_exists(params: Params) -> None:
                 raise ValueError(f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; or choose all")
 
 
-CHECKS = (_loss_fits_method, _views_fit_method, _groups_fit_batch, _shuffle_has_groups, _baselines_name_what_exists)
+CHECKS = (
+    _loss_fits_method,
+    _views_fit_method,
+    _patches_fit_method_and_views,
+    _negatives_are_there,
+    _predictor_is_there,
+    _groups_fit_batch,
+    _shuffle_has_groups,
+    _baselines_name_what_exists,
+)
+
+
+def build_method(params: Params, *, bn_groups: int):  # type: ignore[no-untyped-def]
+    """The framework on its backbone, untrained; torch's random state decides the weights."""
+    setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, bn_groups, params.seed)
+    return module_of("methods", params.method.kind).Method(params.method, setup)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Projectors and predictors: small multilayer perceptrons."""
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, model_validator
 from torch import nn
 
 from cl.strict import Strict
@@ -12,7 +14,15 @@ class Config(Strict):
     hidden: list[int]
     out: int = Field(gt=0)
     norm: bool
-    norm_last: bool = Field(description="batch norm after the last layer too")
+    last_norm: Literal["none", "affine", "plain"] = Field(description="batch norm at the end; plain: no scale and shift")
+    last_bias: bool
+    std: float | None = Field(gt=0, description="of the normal initial weights; null: PyTorch's initialisation")
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> "Config":
+        if self.last_bias and self.last_norm != "none":
+            raise ValueError(f"last_bias=true has no effect before last_norm={self.last_norm}; choose last_bias=false")
+        return self
 
 
 def build(config: Config, width: int) -> nn.Sequential:
@@ -24,7 +34,11 @@ def build(config: Config, width: int) -> nn.Sequential:
             layers.append(nn.BatchNorm1d(hidden))
         layers.append(nn.ReLU(inplace=True))
         width = hidden
-    layers.append(nn.Linear(width, config.out, bias=not config.norm_last))
-    if config.norm_last:
-        layers.append(nn.BatchNorm1d(config.out))
+    layers.append(nn.Linear(width, config.out, bias=config.last_bias))
+    if config.last_norm != "none":
+        layers.append(nn.BatchNorm1d(config.out, affine=config.last_norm == "affine"))
+    if config.std is not None:
+        for layer in layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=config.std)
     return nn.Sequential(*layers)

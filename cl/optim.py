@@ -12,10 +12,22 @@ from torch.optim import Optimizer
 from cl.strict import Strict
 
 
+class Lars(Strict):
+    """What the published variants of LARS do differently; see `LARS`."""
+
+    eta: float = Field(gt=0, description="trust coefficient")
+    eps: float = Field(ge=0, description="added to the denominator of the trust ratio")
+    adapt_1d: bool = Field(description="a trust ratio for biases and norm layers too")
+    norm: Literal["sum", "parts"] = Field(description="denominator: |g + decay w|, or |g| + decay |w|")
+    order: Literal["ratio", "ratio_rate", "last"] = Field(
+        description="what enters the momentum buffer: the gradient times the ratio, times ratio and rate, or as it is"
+    )
+
+
 class Config(Strict):
     """How to train: total batch, epochs, optimizer, schedule. The learning rate that counts is `lr()`."""
 
-    kind: Literal["sgd", "lars"]
+    kind: Literal["sgd", "lars", "adamw"]
     batch_size: int = Field(gt=1, description="images a step, of all processes together")
     epochs: float = Field(gt=0)
     base_lr: float = Field(gt=0, description="at the reference batch")
@@ -23,10 +35,18 @@ class Config(Strict):
     scaling: Literal["linear", "sqrt", "none"] = Field(description="of the learning rate with the batch")
     momentum: float = Field(ge=0, lt=1)
     nesterov: bool
+    betas: tuple[float, float] | None = Field(description="of kind=adamw")
+    lars: Lars | None = Field(description="of kind=lars")
     weight_decay: float = Field(ge=0)
     decay_1d: bool = Field(description="weight decay on biases and norm layers too")
-    warmup_epochs: float = Field(ge=0, description="linear from 0")
-    schedule: Literal["cosine", "constant", "steps"]
+    clip: float | None = Field(gt=0, description="largest norm of the gradient of all parameters together")
+    warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`")
+    warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
+    schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(
+        description="cosine: over what follows the warm-up; cosine_whole: over the whole run, times the warm-up"
+    )
+    per: Literal["step", "epoch"] = Field(description="how often the schedule moves")
+    final: float = Field(ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate")
     milestones: list[float] = Field(
         description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
     )
@@ -36,8 +56,17 @@ class Config(Strict):
     def _nothing_ignored(self) -> "Config":
         if self.nesterov and self.kind != "sgd":
             raise ValueError(f"nesterov=true is for kind=sgd, kind={self.kind} would ignore it")
+        if self.momentum and self.kind == "adamw":
+            raise ValueError(f"momentum={self.momentum} is for kind=sgd or lars, kind=adamw has betas; choose momentum=0")
+        for name, kind in (("lars", "lars"), ("betas", "adamw")):
+            if (getattr(self, name) is not None) != (self.kind == kind):
+                raise ValueError(f"{name} goes with kind={kind} and only with it, found kind={self.kind}")
         if bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError(f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone")
+        if self.final and not self.schedule.startswith("cosine"):
+            raise ValueError(f"final={self.final} is where a cosine ends, schedule={self.schedule} would ignore it")
+        if self.warmup_start and not self.warmup_epochs:
+            raise ValueError(f"warmup_start={self.warmup_start} without warm-up would be ignored; set warmup_epochs")
         return self
 
     def lr(self) -> float:
@@ -47,53 +76,73 @@ class Config(Strict):
 
 
 def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> float:
-    """The learning rate of a step as a fraction of the largest: linear warm-up from 0, then the schedule over the rest.
+    """The learning rate of a step as a fraction of the largest: linear warm-up, then the schedule.
 
-    Cosine: (1 + cos(pi x)) / 2 with x the fraction done of the steps after warm-up (SimCLR, MoCo v3).
+    Cosine: (1 + cos(pi x)) / 2 with x the fraction done of the steps after warm-up (SimCLR, MoCo v3), or of all steps
+    (`cosine_whole`: SiMo, whose warm-up multiplies it); with `per: epoch` x is that of the epoch's first step (MoCo, SimSiam).
     """
     warmup = config.warmup_epochs * steps_per_epoch
+    rise = config.warmup_start + (1 - config.warmup_start) * min(1.0, step / warmup) if warmup else 1.0
+    if config.per == "epoch":
+        step = step // steps_per_epoch * steps_per_epoch
+    if config.schedule == "cosine_whole":
+        return rise * _cosine(step / steps, config.final)
     if step < warmup:
-        return step / warmup
+        return rise
     if config.schedule == "cosine":
-        return (1 + math.cos(math.pi * (step - warmup) / max(1.0, steps - warmup))) / 2
+        return _cosine((step - warmup) / max(1.0, steps - warmup), config.final)
     if config.schedule == "steps":
         return config.gamma ** sum(step >= milestone * steps for milestone in config.milestones)
     return 1.0
 
 
-def build(config: Config, modules: list[tuple[nn.Module, float]]) -> Optimizer:
+def _cosine(done: float, final: float) -> float:
+    return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
+
+
+def build(config: Config, modules: list[tuple[nn.Module, float]], fixed: nn.Module | None = None) -> Optimizer:
     """The optimizer of all parameters that want a gradient, of each module with its factor on the learning rate.
 
-    Each module gives two groups: matrices, and biases and norm layers.
+    Each module gives two groups: matrices, and biases and norm layers. The parameters of `fixed`, a part of these
+    modules, keep the largest learning rate throughout (the predictor of SimSiam and Fast-MoCo).
     """
+    unscheduled = {id(p) for p in fixed.parameters()} if fixed else set()
     groups = []
     for module, scale in modules:
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        vectors = [p for p in parameters if p.ndim <= 1]
-        decay = config.weight_decay if config.decay_1d else 0.0
-        groups.append({"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay, "scale": scale})
-        groups.append({"params": vectors, "weight_decay": decay, "scale": scale})
+        for constant in (False, True):
+            parameters = [p for p in module.parameters() if p.requires_grad and (id(p) in unscheduled) == constant]
+            for vectors in (False, True):
+                decay = config.weight_decay if config.decay_1d or not vectors else 0.0
+                chosen = [p for p in parameters if (p.ndim <= 1) == vectors]
+                groups.append({"params": chosen, "weight_decay": decay, "scale": scale, "fixed": constant})
     groups = [group for group in groups if group["params"]]
-    if config.kind == "lars":
-        return LARS(groups, config.lr(), momentum=config.momentum)
+    if config.lars:
+        return LARS(groups, config.lr(), momentum=config.momentum, variant=config.lars)
+    if config.betas:
+        return torch.optim.AdamW(groups, config.lr(), betas=config.betas, fused=True)
     return torch.optim.SGD(groups, config.lr(), momentum=config.momentum, nesterov=config.nesterov, fused=True)
 
 
-def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """The learning rate of this step, times each group's factor."""
+def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
+    """Set each group's learning rate: a fraction `factor` of the largest, times its own scale; return it unscaled."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["scale"]
+        group["lr"] = largest * group["scale"] * (1.0 if group["fixed"] else factor)
+    return largest * factor
 
 
 class LARS(Optimizer):
-    """Layer-wise adaptive rates, the variant of SimCLR, MoCo v3 and BYOL that leaves 1-d parameters alone.
+    """Layer-wise adaptive rates: each tensor's update is scaled by a trust ratio r = eta |w| / (denominator + eps).
 
-    g <- g + decay w; g <- g eta |w| / |g| for w of two or more dimensions (1 where a norm is 0);
-    v <- momentum v + g; w <- w - lr v. eta = 0.001.
+    With d = g + decay w, r = 1 where |w| or |g| is 0, and for biases and norm layers unless `adapt_1d`:
+
+    ratio        v <- momentum v + r d;        w <- w - lr v     (MoCo v3, BYOL; apex's LARC)
+    ratio_rate   v <- momentum v + lr r d;     w <- w - v        (SimCLR, OpenSelfSup)
+    last         v <- momentum v + d;          w <- w - lr r v   (Fast-MoCo's linear evaluation)
     """
 
-    def __init__(self, parameters: Iterable, lr: float, *, momentum: float, eta: float = 0.001) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "eta": eta, "weight_decay": 0.0})
+    def __init__(self, parameters: Iterable, lr: float, *, momentum: float, variant: Lars) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+        self.variant = variant
 
     @torch.no_grad()
     def step(self, closure=None) -> None:  # type: ignore[no-untyped-def, override]
@@ -106,13 +155,22 @@ class LARS(Optimizer):
 
     def _update(self, parameter: Tensor, group: dict) -> None:
         assert parameter.grad is not None
-        gradient = parameter.grad.add(parameter, alpha=group["weight_decay"])
-        if parameter.ndim > 1:
-            weight_norm, gradient_norm = parameter.norm(), gradient.norm()
-            usable = (weight_norm > 0) & (gradient_norm > 0)
-            gradient *= torch.where(usable, group["eta"] * weight_norm / gradient_norm, 1.0)
+        lr, order = group["lr"], self.variant.order
+        decayed = parameter.grad.add(parameter, alpha=group["weight_decay"])
+        ratio = self._ratio(parameter, decayed, group["weight_decay"])
+        entering = {"ratio": ratio, "ratio_rate": ratio * lr, "last": 1.0}[order]
+        leaving = {"ratio": lr, "ratio_rate": 1.0, "last": ratio * lr}[order]
         state = self.state[parameter]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
-        velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
-        parameter.sub_(velocity, alpha=group["lr"])
+        velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(decayed * entering)
+        parameter.sub_(velocity * leaving)
+
+    def _ratio(self, parameter: Tensor, decayed: Tensor, decay: float) -> Tensor | float:
+        if parameter.ndim <= 1 and not self.variant.adapt_1d:
+            return 1.0
+        assert parameter.grad is not None
+        weight, gradient = parameter.norm(), parameter.grad.norm()
+        denominator = decayed.norm() if self.variant.norm == "sum" else gradient + decay * weight
+        usable = (weight > 0) & (denominator > 0 if self.variant.norm == "sum" else gradient > 0)
+        return torch.where(usable, self.variant.eta * weight / (denominator + self.variant.eps), 1.0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cl import optim
@@ -49,12 +49,13 @@ def train(
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
-            lr = config.lr() * optim.lr_factor(config, step, steps, steps_per_epoch)
-            optim.set_lr(optimizer, lr)
+            lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
             task.begin_step(step, step / steps)
             loss = task(inputs(batch), batch.labels.to(device))
             losses.append(_finite(float(loss.detach()), step, lr))
             loss.backward()
+            if config.clip:
+                nn.utils.clip_grad_norm_(task.parameters(), config.clip)
             optimizer.step()
             optimizer.zero_grad()
             task.after_step((step + 1) / steps)
@@ -81,13 +82,13 @@ class Inputs:
 
     def __init__(self, source: Source, data: TrainSet, device: torch.device) -> None:
         self.device = device
-        self.kernels = [view.blur.kernel for view in data.views]
+        self.views = data.views
         self.mean, self.std = normalisation(source, device)
 
     def __call__(self, batch: Batch) -> list[Tensor]:
         return [
-            augment(images.to(self.device, non_blocking=True), drawn, mean=self.mean, std=self.std, kernel=kernel)
-            for images, drawn, kernel in zip(batch.images, batch.drawn, self.kernels, strict=True)
+            augment(images.to(self.device, non_blocking=True), drawn, view, mean=self.mean, std=self.std)
+            for images, drawn, view in zip(batch.images, batch.drawn, self.views, strict=True)
         ]
 
 

@@ -16,6 +16,7 @@ from cl.strict import Range, Strict
 
 RESAMPLING = {"bilinear": Picture.Resampling.BILINEAR, "bicubic": Picture.Resampling.BICUBIC}
 DRAWS = 13  # numbers a view that `cl.augment` needs, see `draw_colour`
+OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 
 
@@ -44,7 +45,7 @@ class Blur(Strict):
 
 
 class View(Strict):
-    """One kind of view, `count` of which are made of an image: crop, flip, jitter, grayscale, blur, solarise, in this order."""
+    """One kind of view, `count` of which are made of an image: crop and flip, then the four others in the stated order."""
 
     count: int = Field(gt=0)
     size: int = Field(gt=0, description="side of the crop, pixels")
@@ -55,6 +56,13 @@ class View(Strict):
     grayscale: float = Field(ge=0, le=1, description="probability")
     blur: Blur
     solarize: float = Field(ge=0, le=1, description="probability; threshold 0.5")
+    order: list[str]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "View":
+        if sorted(self.order) != sorted(OPERATIONS):
+            raise ValueError(f"order={self.order} does not name each of {', '.join(OPERATIONS)} once")
+        return self
 
 
 def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Generator:

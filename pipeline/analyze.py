@@ -12,24 +12,19 @@ def main(name: str) -> None:
     """Run the analysis NAME of params.yaml on models/method.safetensors."""
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
-    if params.temperature is None:
-        raise ValueError(f"analyses.{name} needs a temperature, which method={params.method.kind} has not; choose analysis=[]")
-    from cl import backbones, machine
+    from cl import machine
     from cl.analyses import Context
     from cl.checkpoint import load_tensors
-    from cl.config import module_of
+    from cl.config import build_method, module_of
     from cl.progress import Progress
     from cl.shards import Reader
 
     here = machine.find(params.precision, deterministic=params.deterministic)
-    method = module_of("methods", params.method.kind).Method(
-        params.method, backbones.build(params.backbone), params.temperature, bn_groups=1, seed=params.seed
-    )
+    method = build_method(params, bn_groups=1)
     method.load_state_dict(load_tensors(command.METHOD)[0])
     with command.results("analyze", name) as results:
         context = Context(
             method=here.place(method).eval(),
-            temperature=params.temperature,
             views=list(params.views.values()),
             train=Reader(command.SHARDS, "train"),
             source=params.dataset,

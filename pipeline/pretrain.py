@@ -39,6 +39,7 @@ def main() -> None:
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
         task = build(params, here)
+        fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
         data = TrainSet(bank, list(params.views.values()), Plan(len(bank), params.optim.batch_size, params.seed))
         dropped = len(bank) - data.plan.steps_per_epoch * data.plan.batch_size
         progress.say(
@@ -49,7 +50,7 @@ def main() -> None:
             task,
             data,
             params.optim,
-            optim.build(params.optim, [(task, 1.0)]),
+            optim.build(params.optim, [(task, 1.0)], fixed),
             source=params.dataset,
             progress=progress,
             checkpoints=checkpoints,
@@ -72,14 +73,11 @@ def build(params: "Params", here: "Machine") -> "Contrastive":
     """The framework with its loss, initialised from the seed, on the device."""
     import torch
 
-    from cl import backbones
-    from cl.config import module_of
+    from cl.config import build_method, module_of
     from cl.tasks import Contrastive
 
     torch.manual_seed(params.seed)
-    method = module_of("methods", params.method.kind).Method(
-        params.method, backbones.build(params.backbone), params.temperature, bn_groups=params.bn_groups, seed=params.seed
-    )
+    method = build_method(params, bn_groups=params.bn_groups)
     task = Contrastive(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
     return here.place(task)
 

@@ -21,10 +21,9 @@ from cl.views import View
 
 @dataclass(frozen=True)
 class Context:
-    """The finished framework in eval mode, the views and the temperature it was trained with."""
+    """The finished framework in eval mode, and the views it was trained with."""
 
     method: Framework
-    temperature: float
     views: list[View]
     train: Reader
     source: Source
@@ -35,11 +34,11 @@ class Context:
 
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int) -> Iterator[list[Tensor]]:
-        """Unit embeddings (N, D) of every view of random batches, augmented as in training, batch norm in eval mode."""
+        """Unit embeddings (N, D) of two views of random batches, augmented as in training, batch norm in eval mode."""
         data = TrainSet(self.train, self.views, Plan(len(self.train), batch_size, self.seed))
         inputs = Inputs(self.source, data, self.machine.device)
         for batch in data.batches(0, batches, self.machine.workers):
-            yield [self.method.embed(view) for view in inputs(batch)]
+            yield [self.method.embed(view) for view in inputs(batch)[:2]]
 
 
 def write_histogram(path: Path, values: dict[str, np.ndarray], bins: np.ndarray) -> None:

@@ -16,11 +16,12 @@ BINS = np.linspace(0, 1, 41)
 
 
 class Config(Strict):
-    """`anchors` is about how many anchors each batch size is measured on."""
+    """`anchors` is about how many anchors each batch size is measured on; `temperature` that of the loss that is looked at."""
 
     kind: Literal["npc"]
     batch_sizes: list[int] = Field(min_length=1, description="images a batch")
     anchors: int = Field(gt=0)
+    temperature: float = Field(gt=0)
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
@@ -29,7 +30,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     values = {}
     for size in config.batch_sizes:
         batches = max(1, config.anchors // (2 * size))
-        q = torch.cat([multiplier(first, second, context.temperature) for first, second in context.embeddings(size, batches)])
+        q = torch.cat([multiplier(first, second, config.temperature) for first, second in context.embeddings(size, batches)])
         metrics[f"mean_{size}"] = float(q.mean())
         metrics[f"variation_{size}"] = float(q.std() / q.mean())
         values[str(size)] = q.cpu().numpy()

@@ -121,7 +121,7 @@ def _train(
             epoch, positions = plan.step(iteration)
             batch = [_sample(records[p], machine.device, with_masks=config.detector == "mask_rcnn_c4") for p in positions]
             factor = min(1.0, (iteration + 1) / max(1, config.warmup)) * 0.1 ** sum(iteration >= m for m in config.milestones)
-            set_lr(optimizer, lr * factor)
+            set_lr(optimizer, lr, factor)
             with machine.autocast():
                 loss = torch.stack(list(detector(*map(list, zip(*batch, strict=True))).values())).sum()
             recent.append(float(loss.detach()))
@@ -146,8 +146,13 @@ def _optimizer(detector: nn.Module, config: Config) -> torch.optim.SGD:
     norms = {p for m in detector.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
     parameters = [p for p in detector.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p not in norms], "weight_decay": config.weight_decay, "scale": 1.0},
-        {"params": [p for p in parameters if p in norms], "weight_decay": 0.0, "scale": 1.0},
+        {
+            "params": [p for p in parameters if p not in norms],
+            "weight_decay": config.weight_decay,
+            "scale": 1.0,
+            "fixed": False,
+        },
+        {"params": [p for p in parameters if p in norms], "weight_decay": 0.0, "scale": 1.0, "fixed": False},
     ]
     return torch.optim.SGD(groups, config.base_lr, momentum=config.momentum)
 

@@ -9,4 +9,5 @@ class LossConfig(Strict):
     """What every loss says of itself."""
 
     needs_negatives: ClassVar[bool]
+    needs_several_positives: ClassVar[bool] = False
     kind: str

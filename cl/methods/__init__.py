@@ -1,6 +1,11 @@
 """Frameworks, one file each: a pydantic `Config` and an `nn.Module` named `Method`."""
 
-from typing import ClassVar
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -8,18 +13,58 @@ from pydantic import Field
 from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
-from cl import heads
+from cl import heads, patches
 from cl.batch_norm import set_groups
+from cl.contrast import Contrast
 from cl.strict import Strict
+
+DRAWN = 2**22  # numbers drawn at a time for per-query negatives
+
+
+class Ema(Strict):
+    """The target encoder's momentum, constant or rising to 1: m(t) = 1 - (1 - m) (1 + cos(pi t)) / 2 (BYOL, section 3.2)."""
+
+    momentum: float = Field(ge=0, lt=1)
+    schedule: Literal["constant", "cosine"]
+
+    def at(self, progress: float) -> float:
+        """The momentum when the fraction `progress` of all steps is done."""
+        if self.schedule == "constant":
+            return self.momentum
+        return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class MethodConfig(Strict):
     """What every framework's parameters have: `scale` multiplies the loss."""
 
     gives_negatives: ClassVar[bool]
+    takes_patches: ClassVar[bool] = False
     kind: str
     projector: heads.Config
     scale: float = Field(gt=0)
+
+    def large_views(self, views: int) -> int:
+        """How many of that many views play a role of their own and are of one size; the rest is multi-crop."""
+        return 2
+
+    def positives(self, views: int) -> int:
+        """How many positives a query has."""
+        return 1
+
+    def candidates(self, batch_size: int) -> int | None:
+        """Of how many negatives the parameter `negatives` chooses; None where there is no such choice."""
+        return None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a framework is built on, beside its own parameters."""
+
+    backbone: ResNet
+    temperature: float | None
+    patches: patches.Config
+    bn_groups: int
+    seed: int
 
 
 class Framework(nn.Module):
@@ -31,13 +76,14 @@ class Framework(nn.Module):
 
     step = 0  # set by the training loop before `forward`
 
-    def __init__(self, backbone: ResNet, projector: heads.Config, *, bn_groups: int, seed: int) -> None:
+    def __init__(self, config: MethodConfig, setup: Setup) -> None:
         super().__init__()
-        self.seed, self.bn_groups = seed, bn_groups
-        self.backbone = backbone
-        self.projector = heads.build(projector, backbone.fc_features)
-        set_groups(self.backbone, bn_groups)
-        set_groups(self.projector, bn_groups)
+        self.seed, self.bn_groups = setup.seed, setup.bn_groups
+        self.temperature = 1.0 if setup.temperature is None else setup.temperature
+        self.backbone = setup.backbone
+        self.projector = heads.build(config.projector, self.backbone.fc_features)
+        set_groups(self.backbone, self.bn_groups)
+        set_groups(self.projector, self.bn_groups)
 
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""
@@ -51,6 +97,138 @@ class Framework(nn.Module):
         return torch.Generator().manual_seed(self.seed * 1_000_003 + self.step)
 
 
+class Target(nn.Sequential):
+    """The target (momentum, key) encoder: a copy of backbone and projector that follows them and is never trained."""
+
+    def __init__(self, framework: Framework, ema: Ema) -> None:
+        super().__init__(copy.deepcopy(framework.backbone), copy.deepcopy(framework.projector))
+        self.requires_grad_(False)
+        self.ema = ema
+
+    @torch.no_grad()
+    def embed(self, images: Tensor, order: Tensor | None = None) -> Tensor:
+        """(N, 3, H, W) to unit rows (N, D) without gradient; encoded in another `order` (ShuffleBN) where one is given."""
+        if order is None:
+            return unit(self(images))
+        shuffled = unit(self(images[order]))
+        return torch.empty_like(shuffled).index_copy_(0, order, shuffled)
+
+    @torch.no_grad()
+    def follow(self, framework: Framework, progress: float) -> None:
+        """W' <- m w' + (1 - m) w for the parameters; batch norm's running statistics are the target's own."""
+        online = [*framework.backbone.parameters(), *framework.projector.parameters()]
+        torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.at(progress))
+
+
+class Queue(nn.Module):
+    """A ring of the newest embeddings, (size, D); at first random unit rows."""
+
+    rows: Tensor
+    oldest: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", F.normalize(torch.randn(size, width), dim=1))
+        self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def push(self, new: Tensor, generator: torch.Generator) -> None:
+        """Replace the oldest rows by `new`, any number; of more than fit, random ones stay (EqCo, section 2.3)."""
+        size = len(self.rows)
+        if len(new) > size:
+            new = new[torch.randperm(len(new), generator=generator)[:size].to(new.device)]
+        self.rows[(self.oldest + torch.arange(len(new), device=new.device)) % size] = new.to(self.rows.dtype)
+        self.oldest.copy_((self.oldest + len(new)) % size)
+
+
+class PredictingConfig(MethodConfig):
+    """Frameworks with a predictor behind the online encoder; they take combinatorial patches."""
+
+    takes_patches: ClassVar[bool] = True
+    predictor: heads.Config
+
+
+class Predicting(Framework):
+    """Online predictions of every view against detached target projections of the first two (BYOL, Fig. 2).
+
+    Without an exponential moving average (`ema` None) the online encoder is the target too, as in SimSiam.
+    """
+
+    predictor: nn.Module
+
+    def __init__(self, config: PredictingConfig, setup: Setup, ema: Ema | None) -> None:
+        super().__init__(config, setup)
+        self.patches = setup.patches
+        self.predictor = heads.build(config.predictor, config.projector.out)
+        set_groups(self.predictor, self.bn_groups)
+        self.target = Target(self, ema) if ema else None
+
+    def predictions_and_targets(self, views: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """V predictions (N, E, D) and two targets (N, D), unit rows; E embeddings an image, 1 without patches."""
+        projections: list[Tensor] = []  # of whole views, should they be targets too
+
+        def projector(features: Tensor) -> Tensor:
+            projections.append(self.projector(features))
+            return projections[-1]
+
+        def predict(images: Tensor) -> Tensor:
+            return unit(patches.encode(self.patches, images, self.backbone, projector, self.predictor, self.generator()))
+
+        predictions = in_passes(predict, views, alone=2)
+        if self.target:
+            return predictions, [self.target.embed(view) for view in views[:2]]
+        if isinstance(self.patches, patches.Whole):
+            return predictions, [unit(projection).detach() for projection in projections[:2]]
+        with torch.no_grad():  # the patches' projections are no targets: another pass (Fast-MoCo, C.1)
+            return predictions, [self.embed(view) for view in views[:2]]
+
+    def after_step(self, progress: float) -> None:
+        """Move the target encoder; the first step's target equals the online encoder."""
+        if self.target:
+            self.target.follow(self, progress)
+
+
 def unit(x: Tensor) -> Tensor:
     """Rows of length 1, in float32 whatever the encoder's precision (float64 stays)."""
-    return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=1)
+    return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+
+
+def in_passes(encode: Callable[[Tensor], Tensor], views: list[Tensor], *, alone: int) -> list[Tensor]:
+    """`encode` of each view, which decides who shares batch statistics.
+
+    The first `alone` views have a pass each; of the rest, neighbours of one size go together, image-major.
+    """
+    encoded = [encode(view) for view in views[:alone]]
+    for _, group in groupby(views[alone:], key=lambda view: view.shape[-1]):
+        together = list(group)
+        joint = encode(torch.stack(together, 1).flatten(0, 1))  # (N V, ...)
+        encoded += joint.unflatten(0, (-1, len(together))).unbind(1)
+    return encoded
+
+
+def pairs(views: int, targets: int = 2) -> list[tuple[int, int]]:
+    """(a, b) for every view a and every target view b of another crop: 2 (V - 1) pairs for two targets."""
+    return [(a, b) for b in range(targets) for a in range(views) if a != b]
+
+
+def contrast_in_batch(queries: Tensor, keys: Tensor, temperature: float) -> Contrast:
+    """E queries an image against the keys of the batch: its own is the positive, the others are negatives.
+
+    Args:
+        queries: (N, E, D).
+        keys: (N, D).
+    """
+    n, e, _ = queries.shape
+    own = torch.arange(n, device=keys.device).repeat_interleave(e)  # (N E,)
+    return Contrast(queries.flatten(0, 1), keys[own, None], keys, excluded=own[:, None], temperature=temperature)
+
+
+def draw(rows: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
+    """(rows, count) int64 on the host: each row `count` distinct numbers below `candidates`, independent of the others."""
+    blocks = torch.arange(rows).split(max(1, DRAWN // candidates))
+    return torch.cat([torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks])
+
+
+def skip(positions: Tensor, own: Tensor, width: int = 1) -> Tensor:
+    """Positions among the others' columns to columns of all: those from `own` (N,) on move up by the `width` left out."""
+    return positions + width * (positions >= own[:, None])

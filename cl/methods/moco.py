@@ -1,72 +1,77 @@
 """MoCo v1 and v2: queries against a queue of keys from a slowly moving target encoder."""
 
-import copy
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
-from torchvision.models.resnet import ResNet
+from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import Framework, MethodConfig, unit
+from cl.methods import Ema, Framework, MethodConfig, Queue, Setup, Target, in_passes
 
 
 class Config(MethodConfig):
-    """`shuffle`: ShuffleBN between the groups of batch norm; `momentum` of the target encoder; `scale` of the loss."""
+    """`queue` of so many keys; `shuffle`: ShuffleBN between the groups of batch norm.
+
+    keys: the key of an image is its second view; or all views after the first are its keys (JCL), whose mean is queued.
+    symmetric: the first view's keys are contrasted and queued too.
+    """
 
     gives_negatives: ClassVar[bool] = True
     kind: Literal["moco"]
     queue: int = Field(gt=0, description="keys")
-    momentum: float = Field(ge=0, lt=1)
+    ema: Ema
     shuffle: bool
+    keys: Literal["second", "rest"]
+    symmetric: bool
+
+    def large_views(self, views: int) -> int:
+        """One query and its keys."""
+        return views if self.keys == "rest" else 2
+
+    def positives(self, views: int) -> int:
+        """M' in the notation of JCL."""
+        return views - 1 if self.keys == "rest" else 1
 
 
 class Method(Framework):
-    """Algorithm 1 of MoCo: the first view is the query, the second the key."""
+    """Algorithm 1 of MoCo: the first view is the query, the second the key; further small views are queries too."""
 
-    queue: Tensor
-    oldest: Tensor
-
-    def __init__(self, config: Config, backbone: ResNet, temperature: float, *, bn_groups: int, seed: int) -> None:
-        super().__init__(backbone, config.projector, bn_groups=bn_groups, seed=seed)
-        self.temperature, self.momentum, self.shuffle = temperature, config.momentum, config.shuffle
-        self.target = nn.Sequential(copy.deepcopy(self.backbone), copy.deepcopy(self.projector)).requires_grad_(False)
-        self.register_buffer("queue", F.normalize(torch.randn(config.queue, config.projector.out), dim=1))
-        self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
-        self._keys: Tensor | None = None
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.shuffle, self.config = config.shuffle, config
+        self.target = Target(self, config.ema)
+        self.queue = Queue(config.queue, config.projector.out)
+        self._keys: list[Tensor] = []
 
     def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Two views (N, 3, H, W); one contrast of N queries with the whole queue as negatives."""
-        queries = self.embed(views[0])  # (N, D)
-        self._keys = self._encode_keys(views[1])
-        return [Contrast(queries, self._keys[:, None], self.queue, temperature=self.temperature)]
+        """Views (N, 3, H, W); a contrast of N queries with the whole queue as negatives for each query view and key."""
+        large = self.config.large_views(len(views))
+        key_views = [range(1, large), range(1)] if self.config.symmetric else [range(1, large)]
+        query_views = [v for v in range(len(views)) if v < len(key_views) or v >= large]
+        encoded = in_passes(self.embed, [views[v] for v in query_views], alone=len(key_views))
+        queries = dict(zip(query_views, encoded, strict=True))  # (N, D) by view
+        keys = [(group, self._encode_keys([views[v] for v in group])) for group in key_views]  # (N, P, D) by views
+        self._keys = [k.mean(1) for _, k in keys]
+        return [
+            Contrast(q, k, self.queue.rows, temperature=self.temperature)
+            for group, k in keys
+            for view, q in queries.items()
+            if view not in group
+        ]
 
-    @torch.no_grad()
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
 
         The target moves before the next keys are computed, as in the paper; batch statistics are its own.
         """
-        online = [*self.backbone.parameters(), *self.projector.parameters()]
-        torch._foreach_lerp_(list(self.target.parameters()), online, 1 - self.momentum)
-        assert self._keys is not None
-        self._enqueue(self._keys)
+        self.target.follow(self, progress)
+        self.queue.push(torch.cat(self._keys), self.generator())
 
-    @torch.no_grad()
-    def _encode_keys(self, images: Tensor) -> Tensor:
-        if not self.shuffle or self.bn_groups == 1:
-            return unit(self.target(images))
-        order = torch.randperm(len(images), generator=self.generator()).to(images.device)
-        keys = torch.empty_like(unshuffled := unit(self.target(images[order])))
-        keys[order] = unshuffled
-        return keys
-
-    def _enqueue(self, keys: Tensor) -> None:
-        """A ring: any number of keys, with wrap-around; of more keys than fit the last ones stay."""
-        size = len(self.queue)
-        start = self.oldest + max(0, len(keys) - size)
-        keys = keys[-size:]
-        self.queue[(start + torch.arange(len(keys), device=keys.device)) % size] = keys.to(self.queue.dtype)
-        self.oldest.copy_((start + len(keys)) % size)
+    def _encode_keys(self, views: list[Tensor]) -> Tensor:
+        """P views of N images in one pass to (N, P, D)."""
+        images = torch.stack(views, 1).flatten(0, 1)  # (N P, ...), image-major
+        order = None
+        if self.shuffle and self.bn_groups > 1:
+            order = torch.randperm(len(images), generator=self.generator()).to(images.device)
+        return self.target.embed(images, order).unflatten(0, (-1, len(views)))

@@ -3,39 +3,63 @@
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
-from torchvision.models.resnet import ResNet
 
 from cl.contrast import Contrast
-from cl.methods import Framework, MethodConfig
+from cl.methods import Framework, MethodConfig, Setup, draw, in_passes, pairs, skip
 
 
 class Config(MethodConfig):
-    """`scale` multiplies the loss: 1 is the mean over the 2N anchors, 2 the sum over the two views."""
+    """`scale` multiplies the loss: 1 is the mean over the 2N anchors, 2 the sum over the two views.
+
+    pool: where negatives come from, both views of the other images (SimCLR) or the positive's view (EqCo).
+    negatives: how many of the pool each query draws for itself (EqCo, section 2.3); null for all.
+    """
 
     gives_negatives: ClassVar[bool] = True
     kind: Literal["simclr"]
+    pool: Literal["both_views", "other_view"]
+    negatives: int | None = Field(gt=0)
+
+    def candidates(self, batch_size: int) -> int | None:
+        """2 (N - 1) or N - 1."""
+        return (batch_size - 1) * (2 if self.pool == "both_views" else 1)
 
 
 class Method(Framework):
     """Algorithm 1 of SimCLR."""
 
-    def __init__(self, config: Config, backbone: ResNet, temperature: float, *, bn_groups: int, seed: int) -> None:
-        super().__init__(backbone, config.projector, bn_groups=bn_groups, seed=seed)
-        self.temperature = temperature
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.pool, self.negatives = config.pool, config.negatives
 
     def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Two views (N, 3, H, W), encoded in one pass; one contrast of 2N queries with 2(N - 1) negatives each."""
-        images = torch.stack(views, 1).flatten(0, 1)  # (2N, 3, H, W), rows image-major: i's views are 2i and 2i + 1
-        embeddings = self.embed(images)  # (2N, D)
-        itself = torch.arange(len(embeddings), device=embeddings.device)
-        other = itself ^ 1
+        """V views (N, 3, H, W), those of one size encoded in one pass; every view is contrasted with the first two.
+
+        Two views with all their negatives are one contrast of 2N queries with 2(N - 1) negatives each; otherwise there
+        is one for each pair of a view and a target view.
+        """
+        embeddings = in_passes(self.embed, views, alone=0)  # V x (N, D)
+        both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), image-major: i's views are 2i and 2i + 1
+        if len(views) == 2 and self.pool == "both_views" and self.negatives is None:
+            itself = torch.arange(len(both), device=both.device)
+            other = itself ^ 1
+            excluded = torch.stack([itself, other], 1)
+            return [Contrast(both, both[other, None], both, excluded, temperature=self.temperature)]
+        generator = self.generator()
         return [
-            Contrast(
-                queries=embeddings,
-                positives=embeddings[other, None],
-                negatives=embeddings,
-                excluded=torch.stack([itself, other], 1),
-                temperature=self.temperature,
-            )
+            self._contrast(embeddings[a], embeddings[b], both if self.pool == "both_views" else embeddings[b], generator)
+            for a, b in pairs(len(views))
         ]
+
+    def _contrast(self, queries: Tensor, positives: Tensor, pool: Tensor, generator: torch.Generator) -> Contrast:
+        """N queries against the columns of the pool (N or 2N, D) that are not of their own image, or some of them."""
+        n, width = len(queries), len(pool) // len(queries)  # columns of an image in the pool
+        first = width * torch.arange(n)
+        if self.negatives is None:
+            excluded = (first[:, None] + torch.arange(width)).to(pool.device)
+            return Contrast(queries, positives[:, None], pool, excluded, temperature=self.temperature)
+        count = min(self.negatives, width * (n - 1))  # a smaller last batch has fewer
+        selected = skip(draw(n, width * (n - 1), count, generator), first, width).to(pool.device)
+        return Contrast(queries, positives[:, None], pool, selected=selected, temperature=self.temperature)

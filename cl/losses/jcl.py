@@ -1,0 +1,46 @@
+"""Joint contrastive learning: infinitely many Gaussian positives in closed form."""
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.losses import LossConfig
+
+
+class Config(LossConfig):
+    """`strength` is the paper's lambda, which scales the covariance; `ramp`: from 0 to it, linearly over the run.
+
+    unbiased: the covariance divides by M' - 1 instead of M'.
+    """
+
+    needs_negatives: ClassVar[bool] = True
+    needs_several_positives: ClassVar[bool] = True
+    kind: Literal["jcl"]
+    strength: float = Field(ge=0)
+    ramp: bool
+    unbiased: bool
+
+
+def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
+    """An upper bound of InfoNCE's mean over keys drawn from N(mu, Sigma) (JCL, eq. S.2 and S.3).
+
+    L_i = log(exp(q . mu / tau + lambda / (2 tau^2) q' Sigma q) + exp Z_i) - q . mu / tau, with mu and Sigma the mean and
+    covariance of the query's M' keys: q . mu / tau is the mean of its positive logits, and q' Sigma q / tau^2 their
+    variance, so that no D x D matrix is needed. With one key or lambda = 0 it is InfoNCE against the mean key.
+
+    Returns:
+        Mean over queries, in nats; scalar.
+
+    Raises:
+        ValueError: the framework gives no negatives.
+    """
+    logits = contrast.positive_logits()  # (N, P)
+    mean = logits.mean(1)
+    strength = config.strength * (progress if config.ramp else 1.0)
+    divisor = max(1, logits.shape[1] - config.unbiased)
+    variance = (logits - mean[:, None]).square().sum(1) / divisor
+    joint = mean + strength / 2 * variance
+    return (torch.logaddexp(joint, contrast.negative_log_partition()) - mean).mean()

@@ -1,0 +1,74 @@
+"""SiMo: MoCo without a queue; the negatives are momentum keys of the other images in the batch."""
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.methods import Ema, Framework, MethodConfig, Setup, Target, contrast_in_batch, draw, in_passes, skip
+
+
+class Config(MethodConfig):
+    """`shuffle`: ShuffleBN instead of synchronised batch norm (EqCo, Table 4).
+
+    negatives: keys that a query meets; null: those of all other images. They are drawn once a step for all queries
+    (`sampling: shared`, as the authors' code does) or for each query (`per_query`).
+    """
+
+    gives_negatives: ClassVar[bool] = True
+    kind: Literal["simo"]
+    ema: Ema
+    shuffle: bool
+    negatives: int | None = Field(gt=0)
+    sampling: Literal["shared", "per_query"] | None
+
+    @model_validator(mode="after")
+    def _sampling_with_negatives(self) -> "Config":
+        if (self.negatives is None) != (self.sampling is None):
+            raise ValueError(
+                f"negatives={self.negatives} with sampling={self.sampling}: sampling is shared or per_query, or null without"
+            )
+        return self
+
+    def candidates(self, batch_size: int) -> int | None:
+        """N - 1."""
+        return batch_size - 1
+
+
+class Method(Framework):
+    """SiMo (EqCo, section 3): the first view is the query, the second the key; further small views are queries too."""
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.shuffle, self.config = config.shuffle, config
+        self.target = Target(self, config.ema)
+
+    def forward(self, views: list[Tensor]) -> list[Contrast]:
+        """Views (N, 3, H, W); a contrast of N queries with the keys of the batch for each query view."""
+        queries = in_passes(self.embed, [views[0], *views[2:]], alone=1)  # (N, D) each
+        order = None
+        if self.shuffle and self.bn_groups > 1:
+            order = torch.randperm(len(views[1]), generator=self.generator()).to(views[1].device)
+        keys = self.target.embed(views[1], order)  # (N, D)
+        selected = self._draw(len(keys))
+        if selected is None:
+            return [contrast_in_batch(q[:, None], keys, self.temperature) for q in queries]
+        selected = selected.to(keys.device)
+        return [Contrast(q, keys[:, None], keys, selected=selected, temperature=self.temperature) for q in queries]
+
+    def after_step(self, progress: float) -> None:
+        """Move the target encoder."""
+        self.target.follow(self, progress)
+
+    def _draw(self, n: int) -> Tensor | None:
+        """(N, K): the columns that each query meets. Shared: the same K places among the N - 1 others of each query."""
+        if self.config.negatives is None:
+            return None
+        count, generator = min(self.config.negatives, n - 1), self.generator()
+        if self.config.sampling == "shared":
+            places = torch.randperm(n - 1, generator=generator)[:count].expand(n, count)
+        else:
+            places = draw(n, n - 1, count, generator)
+        return skip(places, torch.arange(n))
