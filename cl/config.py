@@ -12,7 +12,7 @@ from cl import backbones, optim, patches
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
 from cl.machine import Precision
-from cl.methods import MethodConfig, Setup
+from cl.methods import MethodConfig
 from cl.sources import Source
 from cl.strict import Strict
 from cl.views import View
@@ -239,12 +239,6 @@ CHECKS = (
     _shuffle_has_groups,
     _baselines_name_what_exists,
 )
-
-
-def build_method(params: Params, *, bn_groups: int):  # type: ignore[no-untyped-def]
-    """The framework on its backbone, untrained; torch's random state decides the weights."""
-    setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, bn_groups, params.seed)
-    return module_of("methods", params.method.kind).Method(params.method, setup)
 
 
 def read(path: Path) -> dict[str, Any]:

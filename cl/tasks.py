@@ -1,6 +1,7 @@
 """What the training loop trains: modules that turn a batch of views into a loss."""
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,9 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from cl.machine import Machine
-from cl.methods import Framework
+
+if TYPE_CHECKING:
+    from cl.methods import Framework
 
 
 class Task(nn.Module):
@@ -32,7 +35,7 @@ class Task(nn.Module):
 class Contrastive(Task):
     """A framework and a loss: `scale` times the mean over the framework's contrasts."""
 
-    def __init__(self, method: Framework, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine) -> None:
+    def __init__(self, method: "Framework", loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine) -> None:
         super().__init__(machine)
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
         self.progress = 0.0

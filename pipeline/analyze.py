@@ -12,15 +12,17 @@ def main(name: str) -> None:
     """Run the analysis NAME of params.yaml on models/method.safetensors."""
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
-    from cl import machine
+    from cl import backbones, machine
     from cl.analyses import Context
     from cl.checkpoint import load_tensors
-    from cl.config import build_method, module_of
+    from cl.config import module_of
+    from cl.methods import Setup
     from cl.progress import Progress
     from cl.shards import Reader
 
     here = machine.find(params.precision, deterministic=params.deterministic)
-    method = build_method(params, bn_groups=1)
+    setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)
+    method = module_of("methods", params.method.kind).Method(params.method, setup)
     method.load_state_dict(load_tensors(command.METHOD)[0])
     with command.results("analyze", name) as results:
         context = Context(

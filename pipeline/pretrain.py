@@ -73,11 +73,14 @@ def build(params: "Params", here: "Machine") -> "Contrastive":
     """The framework with its loss, initialised from the seed, on the device."""
     import torch
 
-    from cl.config import build_method, module_of
+    from cl import backbones
+    from cl.config import module_of
+    from cl.methods import Setup
     from cl.tasks import Contrastive
 
     torch.manual_seed(params.seed)
-    method = build_method(params, bn_groups=params.bn_groups)
+    setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, params.seed)
+    method = module_of("methods", params.method.kind).Method(params.method, setup)
     task = Contrastive(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
     return here.place(task)
 

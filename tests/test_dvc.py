@@ -195,9 +195,11 @@ def test_a_write_that_fails_is_told_and_leaves_nothing(clone, stage, size, tmp_p
 
 
 def imports(path: Path) -> set[Path]:
-    """The project's files that a file imports, wherever in it, directly."""
+    """The project's files that a file imports, wherever in it but for types, directly."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if ast.unparse(getattr(node, "test", node)) != "TYPE_CHECKING"]
+    for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
