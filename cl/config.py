@@ -153,7 +153,7 @@ def _loss_fits_method(params: Params) -> None:
     if loss.needs_several_positives and not several:
         raise ValueError(
             f"{names[1]} needs the covariance of several keys an image, of which {names[0]} gives one; "
-            "choose method=moco_v2 with method.keys=rest and three or more views of an image"
+            "choose method=moco_v2_keys and three views or more"
         )
 
 

@@ -24,7 +24,7 @@ def choices() -> list[str]:
     """`-S` arguments for every file of every group."""
     conf = ROOT / "pipeline" / "conf"
     lists = {"evaluation", "transfer", "analysis", "baseline"}
-    inner = {"scenes", "crop"}  # not chosen by themselves
+    inner = {"scenes", "crop", "trainer"}  # not chosen by themselves
     result = []
     for path in sorted(conf.rglob("*.yaml")):
         group, *name = path.relative_to(conf).with_suffix("").parts
@@ -34,20 +34,18 @@ def choices() -> list[str]:
     return result
 
 
+ALONE_REFUSED = {"loss=cosine": "would collapse", "loss=jcl": "several keys", "loss=jcl_imagenet": "several keys"}
+NEEDS_PREDICTOR = ("patches=fast", "patches=fast_3", "patches=drawn")
+
+
 @pytest.mark.parametrize("choice", choices())
 def test_every_file_composes_and_validates(tmp_path, choice) -> None:
-    if choice == "loss=cosine":
-        with pytest.raises(ValueError, match="would collapse"):
+    with_patches = ["method=moco_v3"] if choice in NEEDS_PREDICTOR else []
+    if choice in ALONE_REFUSED:
+        with pytest.raises(ValueError, match=ALONE_REFUSED[choice]):
             config.check(compose(tmp_path, choice))
     else:
-        config.check(compose(tmp_path, choice))
-
-
-@pytest.mark.parametrize("loss", ["infonce", "dcl", "dclw", "eqco_a65536"])
-@pytest.mark.parametrize("method", ["simclr", "moco_v2"])
-def test_method_and_loss_cross(tmp_path, method, loss) -> None:
-    params = config.check(compose(tmp_path, f"method={method}", f"loss={loss}"))
-    assert params.temperature == {"simclr": 0.1, "moco_v2": 0.2}[method]
+        config.check(compose(tmp_path, choice, *with_patches))
 
 
 def test_a_recipe_yields_to_the_command_line(tmp_path) -> None:
@@ -62,14 +60,27 @@ def test_yaml_1_2_numbers(tmp_path) -> None:
     assert config.load(tmp_path / "params.yaml").optim.weight_decay == 0.001
 
 
-HEAD = {"hidden": [], "out": 8, "norm": False, "norm_last": False}
-MOCO = {"kind": "moco", "projector": HEAD, "queue": 64, "momentum": 0.9, "shuffle": True, "scale": 1}
+HEAD = {"hidden": [], "out": 8, "norm": False, "last_norm": "none", "last_bias": True, "std": None}
+EMA = {"momentum": 0.9, "schedule": "constant"}
+MOCO = {
+    "kind": "moco",
+    "projector": HEAD,
+    "queue": 64,
+    "ema": EMA,
+    "shuffle": True,
+    "keys": "second",
+    "symmetric": False,
+    "scale": 1,
+}
+BYOL = {"kind": "byol", "projector": HEAD, "predictor": HEAD, "ema": EMA, "scale": 2}
+SIMO = {"kind": "simo", "projector": HEAD, "ema": EMA, "shuffle": False, "negatives": None, "sampling": None, "scale": 1}
+COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs": "all"}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"loss": {"kind": "dclx"}}, "loss: kind=dclx is unknown; choose one of cosine, dcl, dclw, infonce"),
+        ({"loss": {"kind": "dclx"}}, "loss: kind=dclx is unknown; choose one of cosine, dcl, dclw, infonce, jcl"),
         ({"loss": {"kind": "dclw", "sigma": -1, "detach_weight": True}}, "loss.sigma=-1: input should be greater than 0"),
         ({"loss": {"kind": "infonce"}}, "loss.alpha is missing"),
         ({"loss": {"kind": "dcl", "sigma": 1}}, "loss: unknown key sigma; there are kind"),
@@ -77,6 +88,34 @@ MOCO = {"kind": "moco", "projector": HEAD, "queue": 64, "momentum": 0.9, "shuffl
         ({"loss": {"kind": "cosine"}}, "loss=cosine does not look at the negatives that method=simclr gives"),
         ({"loss": {"kind": "cosine"}}, "choose loss=dcl or dclw or infonce"),
         ({"temperature": None}, "temperature=null, but method=simclr needs one"),
+        ({"method": BYOL}, "method=byol gives no negatives, which loss=dcl needs; choose loss=cosine"),
+        (
+            {"method": BYOL, "loss": {"kind": "cosine"}},
+            "temperature=0.1 has no effect with method=byol; choose temperature=null",
+        ),
+        (
+            {"method": BYOL | {"predictor": HEAD | {"out": 9}}, "loss": {"kind": "cosine"}, "temperature": None},
+            "method.predictor.out=9 differs from method.projector.out=8",
+        ),
+        (
+            {"method": BYOL | {"predictor": HEAD | {"last_norm": "plain"}}},
+            "last_bias=true has no effect before last_norm=plain",
+        ),
+        (
+            {"loss": {"kind": "jcl", "strength": 4, "ramp": True, "unbiased": False}},
+            "loss=jcl needs the covariance of several keys an image, of which method=simclr gives one",
+        ),
+        ({"patches": COMBINE}, "method=simclr takes no combinatorial patches, which need a predictor; choose patches=whole or"),
+        ({"patches": COMBINE}, "method=byol or moco_v3 or nnclr or simsiam"),
+        ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose one of whole, combine"),
+        ({"patches": COMBINE | {"choose": 5}}, "choose=5 of a 2 x 2 grid is more than there are"),
+        ({"patches": COMBINE | {"grid": 3, "pairs": "drawn"}}, "pairs=drawn is for grid=2 and choose=2"),
+        ({"patches": COMBINE | {"stage": "input"}}, "stage=input stitches neighbours: choose pairs=adjacent or drawn"),
+        ({"method": SIMO | {"negatives": 16}}, "negatives=16 with sampling=None: sampling is shared or per_query"),
+        (
+            {"method": SIMO | {"negatives": 256, "sampling": "shared"}},
+            "method.negatives=256, but optim.batch_size=128 has 127 for a query; choose null for all",
+        ),
         ({"bn_group": 48}, "bn_group=48 does not divide optim.batch_size=128"),
         ({"precision": "fp16"}, "precision='fp16': input should be 'fp32', 'tf32' or 'bf16'"),
         (
@@ -98,6 +137,13 @@ def test_mistakes_are_named(change, message) -> None:
     ("key", "value", "message"),
     [
         ("optim.nesterov", True, "nesterov=true is for kind=sgd, kind=lars would ignore it"),
+        ("optim.lars", None, "lars goes with kind=lars and only with it, found kind=lars"),
+        ("optim.betas", [0.9, 0.99], "betas goes with kind=adamw and only with it, found kind=lars"),
+        ("optim.kind", "adamw", "momentum=0.9 is for kind=sgd or lars, kind=adamw has betas"),
+        ("optim.warmup_epochs", 0, "warmup_start=0.1 without warm-up would be ignored"),
+        ("optim.schedule", "constant", "final=0.5 is where a cosine ends, schedule=constant would ignore it"),
+        ("optim.predictor_lr", "fixed", "optim.predictor_lr=fixed, but method=simclr has no predictor; choose scheduled"),
+        ("views.random.order", ["jitter", "blur"], "order=['jitter', 'blur'] does not name each of jitter, grayscale"),
         ("optim.milestones", [0.5], "schedule=cosine with milestones=[0.5]: they go with schedule=steps alone"),
         ("optim.monitor.k", 1000, "k=1000 neighbours cannot come from bank=256 images"),
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] is no range from a smaller to a larger number"),
@@ -109,7 +155,8 @@ def test_mistakes_are_named(change, message) -> None:
 )
 def test_mistakes_inside_a_section_are_named(key, value, message) -> None:
     values = config.read(ROOT / "params.yaml")
-    values["optim"]["kind"] = "lars"
+    lars = {"eta": 0.001, "eps": 0, "adapt_1d": False, "norm": "sum", "order": "ratio"}
+    values["optim"] |= {"kind": "lars", "lars": lars, "warmup_start": 0.1, "final": 0.5}
     *path, last = key.split(".")
     section = values
     for part in path:
@@ -128,11 +175,30 @@ def test_broken_yaml_is_named(tmp_path) -> None:
         config.load(tmp_path / "nothing.yaml")
 
 
-def test_three_views_are_refused() -> None:
+def test_views_are_as_the_method_takes_them() -> None:
     values = config.read(ROOT / "params.yaml")
-    values["views"]["random"]["count"] = 3
-    with pytest.raises(ValueError, match="takes two views of one size, found 3: 32 px, 32 px, 32 px"):
+    values["views"]["random"]["count"] = 1
+    with pytest.raises(ValueError, match="method=simclr takes two views or more, found 1: 32 px"):
         config.check(values)
+    values["views"]["small"] = values["views"]["random"] | {"size": 16}
+    with pytest.raises(ValueError, match="method=simclr takes 2 views of one size first, found 32 px, 16 px"):
+        config.check(values)
+    values["views"]["random"]["count"] = 2
+    config.check(values)
+    with pytest.raises(ValueError, match="method=moco takes 3 views of one size first, found 32 px, 32 px, 16 px"):
+        config.check(values | {"method": MOCO | {"keys": "rest", "shuffle": False}})
+    values["views"]["small"]["size"] = 15
+    cut = {"method": BYOL, "loss": {"kind": "cosine"}, "temperature": None, "patches": COMBINE}
+    with pytest.raises(ValueError, match="views of 15 px cannot be cut into a grid of 2 x 2 patches"):
+        config.check(values | cut)
+
+
+def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
+    assert config.check(compose(tmp_path, "method=byol")).loss.kind == "cosine"
+    with pytest.raises(ValueError, match="method=byol gives no negatives, which loss=dclw needs; choose loss=cosine"):
+        config.check(compose(tmp_path, "method=byol", "loss=dclw"))
+    assert config.check(compose(tmp_path, "method=fast_moco")).patches.kind == "combine"
+    assert config.check(compose(tmp_path, "method=fast_moco", "patches=whole")).patches.kind == "whole"
 
 
 def test_a_baseline_names_evaluations_that_exist() -> None:

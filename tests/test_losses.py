@@ -10,7 +10,7 @@ from torch import Tensor
 from cl.analyses.npc import multiplier
 from cl.config import kinds, module_of
 from cl.contrast import Contrast
-from cl.losses import cosine, dcl, dclw, infonce
+from cl.losses import cosine, dcl, dclw, infonce, jcl
 
 TAU = 0.2
 
@@ -164,14 +164,124 @@ def test_values_equal_lightlys() -> None:
         torch.testing.assert_close(ours, theirs(first, second), rtol=1e-9, atol=1e-9)
 
 
+SETTINGS: dict[str, dict] = {
+    "infonce": {"alpha": None},
+    "dclw": {"sigma": 0.5, "detach_weight": True},
+    "jcl": {"strength": 4.0, "ramp": False, "unbiased": False},
+}
+
+
 @pytest.mark.parametrize("kind", kinds("losses"))
 def test_every_loss_says_whether_it_needs_negatives(kind, views) -> None:
     module = module_of("losses", kind)
-    settings = {"infonce": {"alpha": None}, "dclw": {"sigma": 0.5, "detach_weight": True}}.get(kind, {})
-    config = module.Config(kind=kind, **settings)
+    config = module.Config(kind=kind, **SETTINGS.get(kind, {}))
     without = Contrast(views[0], views[1][:, None], None)
     if config.needs_negatives:
         with pytest.raises(ValueError, match="loss=cosine"):
             module.loss(without, config, 0.0)
     else:
         assert module.loss(without, config, 0.0).ndim == 0
+
+
+def eqco(q: Tensor, key: Tensor, negatives: Tensor, alpha: float) -> Tensor:
+    contrast = Contrast(q, key[:, None], negatives, temperature=TAU)
+    return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=alpha), 0.0)
+
+
+def test_the_three_forms_of_the_margin_are_one() -> None:
+    """EqCo: a margin on the positive, a factor on the negatives, log(alpha / K) on the negative logits."""
+    torch.manual_seed(0)
+    q, key, negatives, alpha = unit(4, 5), unit(4, 5), unit(9, 5), 70.0
+    positive, others = (q * key).sum(1) / TAU, q @ negatives.T / TAU
+    margin = TAU * math.log(alpha / 9)
+    top = ((q * key).sum(1) / TAU - margin / TAU).exp()
+    first = -(top / (top + others.exp().sum(1))).log()
+    second = (positive.exp() + alpha / 9 * others.exp().sum(1)).log() - positive
+    logits = torch.cat([positive[:, None], others + math.log(alpha / 9)], 1)
+    third = F.cross_entropy(logits, torch.zeros(4, dtype=torch.int64), reduction="none")
+    for form in (first, second, third):
+        torch.testing.assert_close(form.mean(), eqco(q, key, negatives, alpha), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [9.0, 3.0, 4096.0])
+def test_eqcos_gradient_and_its_bound(alpha) -> None:
+    """EqCo, eq. 11 as corrected and the bound of eq. 12, with respect to the normalised query."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        q, key, negatives = unit(1, 5).requires_grad_(), unit(1, 5), unit(9, 5)
+        (gradient,) = torch.autograd.grad(eqco(q, key, negatives, alpha), q)
+        with torch.no_grad():
+            s0, s = ((q * key).sum() / TAU).exp(), (q @ negatives.T / TAU).exp()[0]
+            total = s0 + alpha / 9 * s.sum()
+            p0, p = s0 / total, alpha / 9 * s / total
+            expected = (-(1 - p0) * key[0] + p @ negatives) / TAU
+        torch.testing.assert_close(gradient[0], expected, rtol=1e-10, atol=1e-12)
+        assert float(gradient.norm()) <= 2 / TAU * float(1 - p0) + 1e-12
+
+
+def jcl_contrast(keys: int = 4) -> Contrast:
+    torch.manual_seed(0)
+    return Contrast(unit(6, 5), unit(6, keys, 5), unit(11, 5), temperature=TAU)
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_jcl_equals_its_formula_with_the_covariance_matrix(unbiased) -> None:
+    """JCL, eq. S.3, value and gradient; and the cross-entropy form of the authors' code."""
+    contrast = jcl_contrast()
+    q = contrast.queries.requires_grad_()
+    ours = jcl.loss(contrast, jcl.Config(kind="jcl", strength=4.0, ramp=False, unbiased=unbiased), 0.3)
+    losses, others = [], []
+    for i in range(6):
+        keys = contrast.positives[i]
+        mu = keys.mean(0)
+        covariance = sum(torch.outer(k - mu, k - mu) for k in keys) / (3 if unbiased else 4)
+        t = 4.0 / (2 * TAU**2) * (q[i] @ covariance @ q[i])
+        negatives = (contrast.negatives @ q[i] / TAU).exp().sum()
+        losses.append(((q[i] @ mu / TAU + t).exp() + negatives).log() - q[i] @ mu / TAU)
+        logits = torch.cat([(q[i] @ mu / TAU + t)[None], contrast.negatives @ q[i] / TAU])
+        others.append(-F.log_softmax(logits, 0)[0] + t)
+    for theirs in (torch.stack(losses).mean(), torch.stack(others).mean()):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+        a, b = (torch.autograd.grad(value, q, retain_graph=True)[0] for value in (ours, theirs))
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_jcl_is_the_limit_of_gaussian_keys() -> None:
+    """Eq. S.2 with lambda = 1: log E[exp(q k / tau) + sum over negatives] - q mu / tau, keys drawn from N(mu, Sigma)."""
+    contrast = jcl_contrast()
+    torch.manual_seed(1)
+    keys = contrast.positives
+    centred = keys - keys.mean(1, keepdim=True)
+    draws = keys.mean(1, keepdim=True) + torch.randn(6, 400_000, 4, dtype=torch.float64) @ centred / 2  # covariance / M'
+    inside = (torch.einsum("nd,nmd->nm", contrast.queries, draws) / TAU).exp().mean(1)
+    expected = (inside + contrast.negative_log_partition().exp()).log() - contrast.positive_logits().mean(1)
+    ours = jcl.loss(contrast, jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False), 0.0)
+    assert float(ours) == pytest.approx(float(expected.mean()), abs=0.02)
+    without = jcl.loss(contrast, jcl.Config(kind="jcl", strength=0.0, ramp=False, unbiased=False), 0.0)
+    assert float(ours) - float(without) > 0.2  # the check would not pass without the covariance
+
+
+def test_jcls_limits() -> None:
+    """lambda = 0 is InfoNCE against the mean key, one key is InfoNCE; the ramp is linear; the bound holds."""
+    plain = infonce.Config(kind="infonce", alpha=None)
+    contrast = jcl_contrast()
+    mean = Contrast(contrast.queries, contrast.positives.mean(1, keepdim=True), contrast.negatives, temperature=TAU)
+    settings = {"kind": "jcl", "unbiased": False}
+    none = jcl.loss(contrast, jcl.Config(strength=0.0, ramp=False, **settings), 0.0)
+    torch.testing.assert_close(none, infonce.loss(mean, plain, 0.0), rtol=1e-12, atol=1e-12)
+    one = jcl_contrast(keys=1)
+    for unbiased in (False, True):
+        config = jcl.Config(kind="jcl", strength=4.0, ramp=False, unbiased=unbiased)
+        torch.testing.assert_close(jcl.loss(one, config, 0.0), infonce.loss(one, plain, 0.0), rtol=1e-12, atol=1e-12)
+    ramped = jcl.loss(contrast, jcl.Config(strength=4.0, ramp=True, **settings), 0.25)
+    torch.testing.assert_close(ramped, jcl.loss(contrast, jcl.Config(strength=1.0, ramp=False, **settings), 0.0))
+
+
+def test_with_two_images_a_query_has_two_negatives() -> None:
+    """N = 2: the denominator of SimCLR's DCL has exactly the other image's two views."""
+    torch.manual_seed(0)
+    first, second = unit(2, 5), unit(2, 5)
+    contrast = simclr(first, second)
+    assert contrast.negative_counts().tolist() == [2.0] * 4
+    expected = ((first[0] @ first[1] / TAU).exp() + (first[0] @ second[1] / TAU).exp()).log()
+    torch.testing.assert_close(contrast.negative_log_partition()[0], expected)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cl import optim
 
@@ -17,10 +17,16 @@ BASE = {
     "scaling": "linear",
     "momentum": 0.9,
     "nesterov": False,
+    "betas": None,
+    "lars": None,
+    "clip": None,
     "weight_decay": 0.01,
     "decay_1d": False,
     "warmup_epochs": 2,
+    "warmup_start": 0.0,
     "schedule": "cosine",
+    "per": "step",
+    "final": 0.0,
     "milestones": [],
     "gamma": 0.1,
 }
@@ -51,31 +57,75 @@ def test_steps_at_fractions_of_the_run() -> None:
     assert optim.lr_factor(config(schedule="constant", warmup_epochs=0), 99, 100, 10) == 1
 
 
-def test_lars_equals_its_formula() -> None:
-    """Five steps of a matrix, a zero matrix and a vector, in a loop of plain numbers."""
+def test_simos_cosine_is_not_restarted_after_warm_up() -> None:
+    """w(t) (1 + cos(pi t / T)) / 2, w rising from 0.001 to 1 over the first two epochs."""
+    simo = config(schedule="cosine_whole", warmup_start=0.001)
+    for step in range(100):
+        w = 0.001 + 0.999 * min(1, step / 20)
+        assert optim.lr_factor(simo, step, 100, 10) == pytest.approx(w * (1 + math.cos(math.pi * step / 100)) / 2)
+
+
+def test_the_schedule_may_move_once_an_epoch() -> None:
+    """MoCo and SimSiam: (1 + cos(pi e / E)) / 2 for epochs e = 0 to E - 1."""
+    moco = config(per="epoch", warmup_epochs=0)
+    for step in range(100):
+        assert optim.lr_factor(moco, step, 100, 10) == pytest.approx((1 + math.cos(math.pi * (step // 10) / 10)) / 2)
+
+
+def test_warm_up_may_start_above_0_and_the_cosine_end_there() -> None:
+    """Fast-MoCo rises from a quarter; the small-scale benchmark goes down to 1e-6 of 0.03."""
+    factors = [optim.lr_factor(config(warmup_start=0.25, final=0.1), step, 100, 10) for step in (0, 10, 20, 60, 100)]
+    assert factors == pytest.approx([0.25, 0.625, 1, 0.55, 0.1])
+
+
+VARIANTS = {
+    "moco_v3": optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio"),
+    "simclr": optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio_rate"),
+    "openselfsup": optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="parts", order="ratio_rate"),
+    "larc": optim.Lars(eta=0.001, eps=1e-8, adapt_1d=True, norm="parts", order="ratio"),
+    "fast_moco": optim.Lars(eta=0.001, eps=1e-8, adapt_1d=True, norm="parts", order="last"),
+}
+
+
+def lars_loop(name: str, w: Tensor, g: Tensor, v: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """One step of each paper's code, written out: new weights and momentum buffer; decay 0.01, momentum 0.9."""
+    d, norm, adapted = g + 0.01 * w, float(w.norm()), w.ndim > 1 or name in ("larc", "fast_moco")
+    if name in ("moco_v3", "simclr"):
+        below = float(d.norm())
+    else:
+        below = float(g.norm()) + 0.01 * norm + (1e-8 if name in ("larc", "fast_moco") else 0.0)
+    ratio = 0.001 * norm / below if adapted and norm > 0 else 1.0
+    if name in ("moco_v3", "larc"):
+        v = 0.9 * v + ratio * d
+        return w - rate * v, v
+    if name in ("simclr", "openselfsup"):
+        v = 0.9 * v + rate * ratio * d
+        return w - v, v
+    v = 0.9 * v + d
+    return w - rate * ratio * v, v
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_lars_equals_its_formula(name) -> None:
+    """Five steps of a matrix, a zero matrix, a vector and a zero vector, in a loop of plain numbers."""
     torch.manual_seed(0)
     module = nn.Module()
     module.matrix = nn.Parameter(torch.randn(4, 3, dtype=torch.float64))
     module.zero = nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
     module.vector = nn.Parameter(torch.randn(5, dtype=torch.float64))
-    optimizer = optim.build(config(kind="lars"), [(module, 1.0)])
+    module.bias = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = optim.build(config(kind="lars", lars=VARIANTS[name], decay_1d=True), [(module, 1.0)])
     expected = {name: p.detach().clone() for name, p in module.named_parameters()}
     velocity = {name: torch.zeros_like(p) for name, p in expected.items()}
     for step in range(5):
         rate = 0.1 * (step + 1)
-        optim.set_lr(optimizer, rate)
-        for name, p in module.named_parameters():
+        optim.set_lr(optimizer, rate, 1.0)
+        for key, p in module.named_parameters():
             p.grad = torch.randn(p.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
-            gradient = p.grad.clone()
-            if expected[name].ndim > 1:
-                gradient += 0.01 * expected[name]
-                norm = float(expected[name].norm())
-                gradient *= 0.001 * norm / float(gradient.norm()) if norm > 0 else 1.0
-            velocity[name] = 0.9 * velocity[name] + gradient
-            expected[name] = expected[name] - rate * velocity[name]
+            expected[key], velocity[key] = lars_loop(name, expected[key], p.grad, velocity[key], rate)
         optimizer.step()
-        for name, p in module.named_parameters():
-            torch.testing.assert_close(p.detach(), expected[name], rtol=1e-12, atol=1e-14)
+        for key, p in module.named_parameters():
+            torch.testing.assert_close(p.detach(), expected[key], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("decay_1d", [True, False])
@@ -91,7 +141,26 @@ def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
 def test_modules_have_their_own_factor() -> None:
     head, body = nn.Linear(2, 2), nn.Linear(2, 2)
     optimizer = optim.build(config(), [(head, 1.0), (body, 0.1)])
-    optim.set_lr(optimizer, 2.0)
+    optim.set_lr(optimizer, 2.0, 1.0)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert rates[id(head.weight)] == rates[id(head.bias)] == 2.0
     assert rates[id(body.weight)] == rates[id(body.bias)] == pytest.approx(0.2)
+
+
+def test_a_fixed_predictor_keeps_the_largest_rate() -> None:
+    """SimSiam and Fast-MoCo: neither warm-up nor decay for the predictor; every parameter in exactly one group."""
+    module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    optimizer = optim.build(config(), [(module, 1.0)], fixed=module[2])
+    assert optim.set_lr(optimizer, 2.0, 0.25) == 0.5
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(rates) == sum(len(group["params"]) for group in optimizer.param_groups) == 6
+    for parameter in module.parameters():
+        assert rates[id(parameter)] == (2.0 if any(parameter is p for p in module[2].parameters()) else 0.5)
+
+
+def test_adamw_is_pytorchs() -> None:
+    module = nn.Linear(2, 2)
+    optimizer = optim.build(config(kind="adamw", momentum=0.0, betas=(0.8, 0.99)), [(module, 1.0)])
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.defaults["betas"] == (0.8, 0.99)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]

@@ -7,7 +7,7 @@ import torchvision.transforms.functional as tv
 from PIL import Image as Picture
 
 from cl import augment
-from cl.views import DRAWS, _box, centre, crop, draw_colour, generator
+from cl.views import DRAWS, View, _box, centre, crop, draw_colour, generator
 
 
 @pytest.fixture
@@ -68,38 +68,51 @@ def test_blur_equals_torchvisions(images) -> None:
     torch.testing.assert_close(augment.blur(x, sigma, 9), theirs, atol=2e-6, rtol=0)
 
 
-def reference(image: torch.Tensor, drawn: np.ndarray, kernel: int, mean: list[float], std: list[float]) -> torch.Tensor:
+def reference(image: torch.Tensor, drawn: np.ndarray, view: View, mean: list[float], std: list[float]) -> torch.Tensor:
     """One image through torchvision, with the parameters that were drawn."""
     flip, jitter, *rest = drawn
     order, factors, gray, sigma, solarize = rest[:4], rest[4:8], rest[8], rest[9], rest[10]
     x = image.float() / 255
     if flip:
         x = tv.hflip(x)
-    if jitter:
-        operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
-        for number in order:
-            x = operations[int(number)](x, float(factors[int(number)]))
-    if gray:
-        x = tv.rgb_to_grayscale(x, 3)
-    if sigma:
-        x = tv.gaussian_blur(x, [kernel, kernel], [float(sigma)] * 2)
-    if solarize:
-        x = tv.solarize(x, 0.5)
+    for operation in view.order:
+        if operation == "jitter" and jitter:
+            operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+            for number in order:
+                x = operations[int(number)](x, float(factors[int(number)]))
+        if operation == "grayscale" and gray:
+            x = tv.rgb_to_grayscale(x, 3)
+        if operation == "blur" and sigma:
+            x = tv.gaussian_blur(x, [view.blur.kernel] * 2, [float(sigma)] * 2)
+        if operation == "solarize" and solarize:
+            x = tv.solarize(x, 0.5)
     return tv.normalize(x, mean, std)
 
 
-def test_the_whole_chain_equals_torchvisions(images, params) -> None:
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["jitter", "grayscale", "blur", "solarize"],
+        ["grayscale", "jitter", "blur", "solarize"],  # MoCo v1
+        ["jitter", "blur", "grayscale", "solarize"],  # SiMo
+    ],
+)
+def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
     busy = params.views["random"].model_copy(
-        update={"blur": params.views["random"].blur.model_copy(update={"p": 0.5, "kernel": 5}), "solarize": 0.4}
+        update={
+            "blur": params.views["random"].blur.model_copy(update={"p": 0.5, "kernel": 5}),
+            "solarize": 0.4,
+            "order": order,
+        }
     )
     drawn = np.stack([draw_colour(busy, generator(0, 0, sample, 0)) for sample in range(len(images))])
     assert drawn.shape == (12, DRAWS)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
     ours = augment.augment(
-        images, torch.from_numpy(drawn), mean=torch.tensor(mean)[:, None, None], std=torch.tensor(std)[:, None, None], kernel=5
+        images, torch.from_numpy(drawn), busy, mean=torch.tensor(mean)[:, None, None], std=torch.tensor(std)[:, None, None]
     )
     for image, row, result in zip(images, drawn, ours, strict=True):
-        theirs = reference(image, row, 5, mean, std)
+        theirs = reference(image, row, busy, mean, std)
         close = (result - theirs).abs() < 2e-5
         # A pixel on the threshold of solarise may fall on either side.
         assert close.float().mean() > 0.999
