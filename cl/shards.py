@@ -17,7 +17,7 @@ import numpy as np
 import webdataset
 from PIL import Image as Picture
 
-from cl.sources import Image, Splits
+from cl.sources import UNLABELLED, Image, Splits
 from cl.strict import Strict
 
 INDEX = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("label", "<i4"), ("key", "S128")])
@@ -87,7 +87,8 @@ def _write_split(
         index.append(_write_shard(path, len(shards), batch))
         shards.append(Shard(name=path.name, bytes=path.stat().st_size, sha256=_sha256(path)))
     rows = np.concatenate(index) if index else np.empty(0, INDEX)
-    empty = np.flatnonzero(np.bincount(rows["label"], minlength=len(classes)) == 0)
+    labels = rows["label"][rows["label"] != UNLABELLED]
+    empty = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0)
     if len(empty):
         reasons = "; ".join(f"{key}: {why}" for key, why in list(skipped.items())[:3])
         raise ValueError(f"class {classes[empty[0]]} has no readable image in {name} ({reasons})")
@@ -111,7 +112,7 @@ def _readable(images: Iterable[Image], skipped: dict[str, str], report: Callable
     """(image, extension, bytes) of each image that decodes; the others go into `skipped`."""
     for image in images:
         try:
-            content = image.path.read_bytes()
+            content = image.read()
             if not content:
                 raise ValueError("the file is empty")
             with Picture.open(io.BytesIO(content)) as picture:
@@ -193,8 +194,13 @@ class Reader:
 
     @property
     def labels(self) -> np.ndarray:
-        """(n,) int64."""
+        """(n,) int64; UNLABELLED where there is none."""
         return self.index["label"].astype(np.int64)
+
+    @property
+    def labelled(self) -> np.ndarray:
+        """The positions of the images that have a label, in the order of the index; (m,) int64."""
+        return np.flatnonzero(self.index["label"] != UNLABELLED)
 
     def read(self, position: int) -> bytes:
         """The encoded image at `position` of the index."""

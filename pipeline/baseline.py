@@ -71,10 +71,11 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     reader = Reader(command.SHARDS, "train")
     task = Classification(backbone, classifier(backbone.fc_features, len(reader.manifest.classes)), here)
     here.place(task)
-    settings = config.training.optim
+    settings, labelled = config.training.optim, reader.labelled
+    plan = Plan(len(labelled), settings.batch_size, params.seed)
     run(
         task,
-        TrainSet(reader, list(config.training.views.values()), Plan(len(reader), settings.batch_size, params.seed)),
+        TrainSet(reader, list(config.training.views.values()), plan, labelled),
         settings,
         optim.build(settings, [(task, 1.0)]),
         source=params.dataset,

@@ -86,8 +86,7 @@ def build(params: "Params", here: "Machine") -> "Contrastive":
 
 
 def monitor(params: "Params", task: "Contrastive", train: "Reader", val: "Reader", here: "Machine") -> dict[str, float]:
-    """Nearest neighbours on a part of both splits with the backbone's features, in percent."""
-    import numpy as np
+    """Nearest neighbours on a part of both splits' labelled images with the backbone's features, in percent."""
     import torch
     import torch.nn.functional as F
 
@@ -97,7 +96,7 @@ def monitor(params: "Params", task: "Contrastive", train: "Reader", val: "Reader
     watch = params.optim.monitor
     parts = []
     for reader, count in ((train, watch.bank), (val, watch.queries)):
-        positions = np.arange(min(count, len(reader)))  # the shards are shuffled: any part is a fair sample
+        positions = reader.labelled[:count]  # the shards are shuffled: any part is a fair sample
         features = extract(task.method.backbone, reader, params.dataset, here, positions)
         labels = reader.labels[positions]
         parts.append((F.normalize(features, dim=1), torch.from_numpy(labels).to(here.device)))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY
 
-from cl.config import read
+from cl.config import kinds, read
 from pipeline.compose import compose
 
 SIZES = [
@@ -228,9 +228,13 @@ def closure(paths: set[Path]) -> set[str]:
     return seen
 
 
-def declared(stage: str) -> tuple[set[str], set[str]]:
-    """The source files that dvc.yaml names for a stage of the default experiment, and those among them chosen by a kind."""
+def declared(stage: str, source: str) -> tuple[set[str], set[str]]:
+    """The source files that dvc.yaml names for a stage of the default experiment, and those among them chosen by a kind.
+
+    source: the kind of the data set instead of the default one.
+    """
     values = read(ROOT / "params.yaml")
+    values["dataset"]["kind"] = source
     stages = read(ROOT / "dvc.yaml")["stages"]
     entries = [None] if "do" not in stages[stage] else values[stages[stage]["foreach"][2:-1]].values()
     files: set[str] = set()
@@ -252,6 +256,13 @@ def declared(stage: str) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("stage", ["prepare", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"])
 def test_dependencies_are_what_a_stage_imports(stage) -> None:
-    """Neither too few, or an edit goes unnoticed, nor too many, or it trains again for nothing."""
-    files, chosen = declared(stage)
-    assert files == closure({ROOT / f"pipeline/{stage}.py", *(ROOT / name for name in chosen)})
+    """Neither too few for any data source, or an edit goes unnoticed, nor what none imports, or it trains again for nothing."""
+    listed: set[str] = set()
+    needed: set[str] = set()
+    for source in kinds("sources"):
+        files, chosen = declared(stage, source)
+        imported = closure({ROOT / f"pipeline/{stage}.py", *(ROOT / name for name in chosen)})
+        assert imported <= files
+        listed |= files
+        needed |= imported
+    assert listed == needed

@@ -48,5 +48,5 @@ def write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None
 
 
 def labels_of(reader: Reader, device: torch.device) -> Tensor:
-    """(n,) int64."""
-    return torch.from_numpy(reader.labels).to(device)
+    """(n,) int64, of the images that have a label."""
+    return torch.from_numpy(reader.labels[reader.labelled]).to(device)

@@ -1,4 +1,4 @@
-"""Weighted k-nearest-neighbour classification on the training images' features (InstDisc, section 3.4)."""
+"""Weighted k-nearest-neighbour classification on the labelled training images' features (InstDisc, section 3.4)."""
 
 from typing import Literal
 
@@ -31,7 +31,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     metrics = {}
     for name, encoder in {"backbone": context.backbone, **context.representations}.items():
         bank, queries = (
-            F.normalize(extract(encoder, reader, context.source, context.machine), dim=1)
+            F.normalize(extract(encoder, reader, context.source, context.machine, reader.labelled), dim=1)
             for reader in (context.train, context.val)
         )
         settings = config.model_dump(exclude={"kind"})
@@ -50,13 +50,14 @@ def draw_neighbours(nearest: Tensor, labels: Tensor, truth: Tensor, context: Con
     shown = first[torch.linspace(0, len(first) - 1, min(SHOWN, len(first))).round().long().to(first.device)]
     side = THUMBNAIL + 6
     columns = min(NEIGHBOURS, nearest.shape[1])
+    bank = context.train.labelled  # `nearest` counts within it
     sheet = Picture.new("RGB", (side * (columns + 1) + 12, side * len(shown)), "white")
     for row, query in enumerate(shown.tolist()):
         _paste(sheet, context.val.picture(query), 0, row * side, "white")
         for column, position in enumerate(nearest[query, :columns].tolist()):
             right = bool(labels[position] == truth[query])
             x = (column + 1) * side + 12
-            _paste(sheet, context.train.picture(position), x, row * side, "#2a9d5c" if right else "#d1343a")
+            _paste(sheet, context.train.picture(bank[position]), x, row * side, "#2a9d5c" if right else "#d1343a")
     sheet.save(context.out / "neighbours.png")
 
 

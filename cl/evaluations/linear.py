@@ -37,11 +37,12 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     before = fingerprint(backbone)
     torch.manual_seed(context.seed)
     heads = nn.ModuleList(classifier(backbone.fc_features, len(context.classes)) for _ in config.base_lrs).to(machine.device)
-    plan = Plan(len(context.train), config.optim.batch_size, context.seed)
+    labelled = context.train.labelled
+    plan = Plan(len(labelled), config.optim.batch_size, context.seed)
     scales = [(head, lr / config.optim.base_lr) for head, lr in zip(heads, config.base_lrs, strict=True)]
     train(
         Probes(backbone, heads, machine),
-        TrainSet(context.train, list(config.views.values()), plan),
+        TrainSet(context.train, list(config.views.values()), plan, labelled),
         config.optim,
         optim.build(config.optim, scales),
         source=context.source,

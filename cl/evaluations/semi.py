@@ -30,7 +30,8 @@ class Config(Strict):
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
     """top1 after the last epoch, and the number of labels used; the encoder itself is left as it was."""
-    chosen = choose(context.train.labels, config.fraction, context.seed)
+    labelled = context.train.labelled
+    chosen = labelled[choose(context.train.labels[labelled], config.fraction, context.seed)]
     backbone = copy.deepcopy(context.backbone)
     torch.manual_seed(context.seed)
     head = classifier(backbone.fc_features, len(context.classes)).to(context.machine.device)

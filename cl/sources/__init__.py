@@ -1,30 +1,62 @@
 """Data sources, one file each: a pydantic `Config` and `splits(config, raw)`, which lists the images of every split."""
 
+import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+from PIL import Image as Picture
 from pydantic import Field, model_validator
 
 from cl.strict import Sizes, Strict
 
+UNLABELLED = -1
+
 
 @dataclass(frozen=True)
 class Image:
-    """One image file and the number of its class."""
+    """One image file and the number of its class, or UNLABELLED."""
 
     key: str
     path: Path
     label: int
 
+    def read(self) -> bytes:
+        """The encoded image."""
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True, eq=False)
+class RawImage(Image):
+    """One of many images that lie in `path` uncompressed; `pixels` (H, W, 3) uint8."""
+
+    pixels: np.ndarray
+
+    def read(self) -> bytes:
+        """The pixels as PNG, encoded at each call, so that only the images of one shard are held at a time."""
+        file = io.BytesIO()
+        Picture.fromarray(self.pixels).save(file, "PNG", compress_level=6)
+        return file.getvalue()
+
+
+def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int]) -> list[Image]:
+    """The images `pixels` (n, H, W, 3) of `path`; their keys are `<name>/<number>`, in the order of the file."""
+    pairs = zip(pixels, labels, strict=True)
+    return [RawImage(f"{name}/{number:06d}", path, int(label), image) for number, (image, label) in enumerate(pairs)]
+
 
 @dataclass(frozen=True)
 class Splits:
-    """The classes, in the order of their labels, and the images of each split."""
+    """The classes, in the order of their labels, and the images of each split; those of `val` all have a label."""
 
     classes: list[str]
     train: list[Image]
     val: list[Image]
+
+    def __post_init__(self) -> None:
+        assert all(image.label != UNLABELLED for image in self.val)
 
 
 class Scenes(Strict):
