@@ -145,7 +145,8 @@ def _loss_fits_method(params: Params) -> None:
     if loss.needs_negatives and not method.gives_negatives:
         raise ValueError(f"{names[0]} gives no negatives, which {names[1]} needs; {names[2]}")
     if method.gives_negatives and not loss.needs_negatives:
-        raise ValueError(f"{names[1]} does not look at the negatives that {names[0]} gives, and would collapse; {names[2]}")
+        remedy = "method=byol or simsiam is meant for it" if method.takes_patches else "without a predictor it would collapse"
+        raise ValueError(f"{names[1]} does not look at the negatives that {names[0]} gives; {remedy}; {names[2]}")
     if method.gives_negatives and params.temperature is None:
         raise ValueError(f"temperature=null, but {names[0]} needs one; 0.1 is customary")
     if not method.gives_negatives and params.temperature is not None:

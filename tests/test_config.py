@@ -34,7 +34,11 @@ def choices() -> list[str]:
     return result
 
 
-ALONE_REFUSED = {"loss=cosine": "would collapse", "loss=jcl": "several keys", "loss=jcl_imagenet": "several keys"}
+ALONE_REFUSED = {
+    "loss=cosine": "would collapse",
+    "loss=jcl": "several keys",
+    "loss=jcl_imagenet": "several keys",
+}
 NEEDS_PREDICTOR = ("patches=fast", "patches=fast_3", "patches=drawn")
 
 
