@@ -155,6 +155,13 @@ def test_mistakes_are_named(change, message) -> None:
         ("dataset.scenes.digit", [10, 500], "digit=[10, 500] does not fit into scenes of size=128"),
         ("dataset.scenes.classes", [12], "dataset.scenes.classes.0=12: input should be less than or equal to 9"),
         ("transfers.voc_c4.detector", "mask_rcnn_c4", "detector=mask_rcnn_c4 needs masks, which kind=voc has not"),
+        ("transfers.voc_c4.pooled", 7, "pooled=7 is odd, but res5 halves it; choose 14 as the papers"),
+        ("transfers.voc_c4.backbone_lr", 0, "transfers.voc_c4.backbone_lr=0: input should be greater than 0"),
+        (
+            "transfers.coco_c4.detector",
+            "faster_rcnn_fpn",
+            "faster_rcnn_fpn takes pooled=7 and five anchors, one for each of P2",
+        ),
     ],
 )
 def test_mistakes_inside_a_section_are_named(key, value, message) -> None:

@@ -7,12 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torchvision.models.detection import FasterRCNN
 
 from cl import backbones
 from cl.detection import data, models, scenes
 from cl.detection.average_precision import THRESHOLDS, Detections, coco, overlap, voc
+from cl.detection.config import Config
 from cl.detection.data import Record
-from cl.detection.transfer import read, run
+from cl.detection.transfer import _optimizer, _sample, read, run
+from cl.optim import set_lr
 from cl.sources import Scenes
 
 REAL = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -175,6 +179,73 @@ def test_a_transfer_runs_from_the_pretrained_backbone(drawn, params, here, quiet
     assert set(metrics) <= set(expected)
     assert (tmp_path / "detections.png").exists()
     assert len((tmp_path / "classes.csv").read_text().splitlines()) == 3
+
+
+RESNET18 = backbones.Config(kind="resnet18", width=1, stem="imagenet", zero_init_residual=False)
+FPN = {"detector": "faster_rcnn_fpn", "pooled": 7, "anchors": [16, 32, 64, 128, 256]}
+SMALL = {"iterations": 1, "milestones": [], "batch_size": 2, "train_sides": [96], "test_side": 96}
+
+
+def small(params, **changes) -> Config:  # type: ignore[no-untyped-def]
+    return Config(**params.transfers["coco_c4"].model_dump() | SMALL | changes)
+
+
+def built(config: Config, params) -> FasterRCNN:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    return models.build(config, backbones.build(RESNET18), 2, mean=params.dataset.mean, std=params.dataset.std)
+
+
+def test_fpn_has_the_parts_of_the_paper(params) -> None:
+    """P2 to P6 with one anchor side each; a head of four 3x3 convolutions and a linear layer, each convolution with norm."""
+    detector = built(small(params, **FPN), params)
+    levels = detector.backbone(torch.zeros(2, 3, 128, 128)).values()
+    assert [tuple(level.shape) for level in levels] == [(2, 256, side, side) for side in (32, 16, 8, 4, 2)]
+    assert detector.rpn.anchor_generator.sizes == ((16,), (32,), (64,), (128,), (256,))
+    assert detector.rpn.anchor_generator.num_anchors_per_location() == [3] * 5
+    head = list(detector.roi_heads.box_head.modules())
+    convolutions = [m for m in head if isinstance(m, nn.Conv2d)]
+    assert [(m.in_channels, m.out_channels, m.kernel_size) for m in convolutions] == [(256, 256, (3, 3))] * 4
+    assert [m.out_features for m in head if isinstance(m, nn.Linear)] == [1024]
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in head) == 4
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in detector.backbone.fpn.modules()) == 8
+    assert detector.roi_heads.box_roi_pool.featmap_names == ["0", "1", "2", "3"]
+
+
+def test_fpn_trains_every_layer(drawn, params, here) -> None:
+    config = small(params, **FPN)
+    detector = built(config, params).train()
+    batch = [_sample(record, here.device, with_masks=False) for record in read(config, drawn).train[:2]]
+    losses = detector(*map(list, zip(*batch, strict=True)))
+    assert set(losses) == {"loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg"}
+    assert all(loss.isfinite() for loss in losses.values())
+    sum(losses.values()).backward()
+    untrained = [name for name, p in detector.named_parameters() if p.grad is None or not p.grad.any()]
+    assert untrained == []
+    assert all(p.grad.isfinite().all() for p in detector.parameters())
+
+
+@pytest.mark.parametrize(("changes", "slow"), [({}, "backbone."), (FPN, "backbone.body.")])
+def test_pretrained_layers_have_their_own_rate(params, changes, slow) -> None:
+    """A tenth for stem to res4 of C4 (not its res5), and for stem to res5 of FPN (not its pyramid); all others in full."""
+    config = small(params, backbone_lr=0.1, **changes)
+    detector = built(config, params)
+    optimizer = _optimizer(detector, config)
+    set_lr(optimizer, 0.01, 0.5)
+    groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+    assert len(groups) == sum(len(group["params"]) for group in optimizer.param_groups) == len(list(detector.parameters()))
+    for name, parameter in detector.named_parameters():
+        norm = isinstance(detector.get_submodule(name.rpartition(".")[0]), nn.BatchNorm2d)
+        assert groups[parameter]["lr"] == pytest.approx(0.0005 if name.startswith(slow) else 0.005), name
+        assert groups[parameter]["weight_decay"] == (0 if norm else config.weight_decay), name
+
+
+def test_fpn_reports_boxes_alone(drawn, params, here, quiet, tmp_path) -> None:
+    config = small(params, **FPN)
+    data_set = read(config, drawn)
+    backbone = backbones.build(RESNET18)
+    metrics = run(config, backbone, data_set, source=params.dataset, seed=0, machine=here, progress=quiet, out=tmp_path)
+    assert set(metrics) == {"box_ap", "box_ap50", "box_ap75"}
+    assert (tmp_path / "classes.csv").read_text().splitlines()[0] == "class,box_ap"
 
 
 def test_masks_of_polygons_and_runs() -> None:

@@ -12,7 +12,10 @@ from torch import nn
 from cl.evaluations import Context, knn, linear, semi
 from cl.features import Pixels, extract, fingerprint
 from cl.knn import vote
+from cl.reader import Plan, TrainSet
 from cl.shards import Reader
+from cl.tasks import classifier
+from cl.train import Inputs
 
 
 def unit(*shape: int) -> torch.Tensor:
@@ -145,6 +148,40 @@ def test_semi_trains_a_copy_on_the_chosen_labels(context, params) -> None:
     assert metrics["labels"] == 20
     assert len((context.out / "labels.txt").read_text().splitlines()) == 20
     assert fingerprint(context.backbone) == before
+
+
+def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
+    """Nesterov's SGD written out, on the same batches, image by image through the frozen backbone."""
+    config = tiny(params.evaluations["semi_10"], weight_decay=0.0).model_copy(update={"backbone_lr": 0.0})
+    chosen = semi.choose(context.train.labels, 0.5, seed=0)
+    before = fingerprint(context.backbone)
+    backbone, head = semi.fine_tune(config, context, chosen)
+    assert fingerprint(backbone) == fingerprint(context.backbone) == before
+
+    torch.manual_seed(context.seed)
+    initial = torch.cat([classifier(8, 20).weight.detach().T, torch.zeros(1, 20)])  # (D + 1, classes), the bias last
+    velocity, expected = torch.zeros_like(initial), initial.clone()
+    settings, plan = config.optim, Plan(len(chosen), config.optim.batch_size, context.seed)
+    data = TrainSet(context.train, list(config.views.values()), plan, chosen)
+    inputs, steps = Inputs(context.source, data, context.machine.device), 3 * plan.steps_per_epoch
+    for step, batch in enumerate(data.batches(0, steps, 0)):
+        with torch.no_grad():
+            features = torch.cat([context.backbone(image[None]) for image in inputs(batch)[0]])
+        features = F.pad(features, (0, 1), value=1.0)  # (N, D + 1)
+        error = (features @ expected).softmax(1) - F.one_hot(batch.labels, 20)
+        gradient = features.T @ error / len(error)
+        velocity = 0.9 * velocity + gradient
+        rate = settings.base_lr * settings.gamma ** sum(step >= m * steps for m in settings.milestones)
+        expected -= rate * (gradient + 0.9 * velocity)
+    torch.testing.assert_close(head.weight.detach(), expected[:-1].T)
+    torch.testing.assert_close(head.bias.detach(), expected[-1])
+    assert not torch.allclose(head.weight.detach(), initial[:-1].T, atol=1e-3)
+
+
+def test_semi_on_all_labels_with_a_frozen_backbone_is_the_linear_evaluation(context, params) -> None:
+    linear_config = tiny(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0]})
+    config = semi.Config(**linear_config.model_dump(exclude={"kind", "base_lrs"}), kind="semi", fraction=1.0, backbone_lr=0.0)
+    assert semi.evaluate(config, context)["top1"] == linear.evaluate(linear_config, context)["top1"]
 
 
 def test_extract_follows_the_index_and_restores_the_mode(context) -> None:

@@ -1,20 +1,26 @@
-"""C4 detectors of torchvision's parts on a ResNet: res1-4 feed the proposals, res5 is the head of each region.
+"""Detectors of torchvision's parts on a ResNet, every layer and every batch norm trained.
 
-As the papers' detectron2 models: every layer trained, batch norm trained, one extra norm after res5, and (Mask R-CNN)
-res5 shared by box and mask head.
+C4: res1-4 feed the proposals, res5 is the head of each region. As the papers' detectron2 models: one extra norm after
+res5, and (Mask R-CNN) res5 shared by box and mask head.
+FPN: res2-5 feed a pyramid P2-P6, four convolutions and a linear layer are the head of each region, with batch norm in
+pyramid and head (EqCo, appendix B.5).
 """
 
 from collections import OrderedDict
 
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN, MaskRCNN
-from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, FastRCNNPredictor
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.rpn import AnchorGenerator
 from torchvision.models.resnet import ResNet
 from torchvision.ops import MultiScaleRoIAlign
 
 from cl.detection.config import Config
+
+RATIOS = (0.5, 1.0, 2.0)
+PYRAMID, HIDDEN = 256, 1024  # channels of the pyramid and of the convolutions behind it; width of the linear layer
 
 
 class Res5(nn.Module):
@@ -53,25 +59,31 @@ def build(config: Config, backbone: ResNet, classes: int, *, mean: tuple, std: t
     Args:
         mean, std: of RGB in [0, 1]; the detector takes a list of (3, H, W) images in [0, 1].
     """
-    b = backbone
-    body = nn.Sequential(
-        OrderedDict(conv1=b.conv1, bn1=b.bn1, relu=b.relu, maxpool=b.maxpool, res2=b.layer1, res3=b.layer2, res4=b.layer3)
-    )
-    body.out_channels = b.fc_features // 2
-    res5 = Res5(backbone)
     settings = {
         "num_classes": None,
         "min_size": tuple(config.train_sides),
         "max_size": config.max_side,
         "image_mean": list(mean),
         "image_std": list(std),
-        "rpn_anchor_generator": AnchorGenerator((tuple(config.anchors),), ((0.5, 1.0, 2.0),)),
         "rpn_batch_size_per_image": config.rpn_rois,
         "rpn_pre_nms_top_n_train": config.train_proposals[0],
         "rpn_post_nms_top_n_train": config.train_proposals[1],
         "rpn_pre_nms_top_n_test": config.test_proposals[0],
         "rpn_post_nms_top_n_test": config.test_proposals[1],
         "box_batch_size_per_image": config.rois,
+    }
+    architecture = _fpn if config.detector == "faster_rcnn_fpn" else _c4
+    return architecture(config, backbone, classes, settings)
+
+
+def _c4(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
+    body = nn.Sequential(
+        OrderedDict(conv1=b.conv1, bn1=b.bn1, relu=b.relu, maxpool=b.maxpool, res2=b.layer1, res3=b.layer2, res4=b.layer3)
+    )
+    body.out_channels = b.fc_features // 2
+    res5 = Res5(b)
+    settings |= {
+        "rpn_anchor_generator": AnchorGenerator((tuple(config.anchors),), (RATIOS,)),
         "box_roi_pool": MultiScaleRoIAlign(["0"], config.pooled, 2),
         "box_head": nn.Sequential(res5, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         "box_predictor": FastRCNNPredictor(b.fc_features, classes + 1),
@@ -85,3 +97,24 @@ def build(config: Config, backbone: ResNet, classes: int, *, mean: tuple, std: t
         mask_predictor=MaskRCNNPredictor(b.fc_features, 256, classes + 1),
         **settings,
     )
+
+
+def _fpn(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
+    levels = {"layer1": "0", "layer2": "1", "layer3": "2", "layer4": "3"}  # P2 to P5; P6 is every other pixel of P5
+    widths = [b.fc_features // share for share in (8, 4, 2, 1)]
+    return FasterRCNN(
+        BackboneWithFPN(b, levels, widths, PYRAMID, norm_layer=nn.BatchNorm2d),
+        rpn_anchor_generator=AnchorGenerator(tuple((side,) for side in config.anchors), (RATIOS,) * len(config.anchors)),
+        box_roi_pool=MultiScaleRoIAlign(list(levels.values()), config.pooled, 2),
+        box_head=FastRCNNConvFCHead(
+            (PYRAMID, config.pooled, config.pooled), [PYRAMID] * 4, [HIDDEN], norm_layer=nn.BatchNorm2d
+        ),
+        box_predictor=FastRCNNPredictor(HIDDEN, classes + 1),
+        **settings,
+    )
+
+
+def pretrained(detector: FasterRCNN) -> nn.Module:
+    """The pretrained layers before the proposals: stem to res4 (C4), where res5 is a head, or stem to res5 (FPN)."""
+    features = detector.backbone
+    return features.body if isinstance(features, BackboneWithFPN) else features

@@ -10,6 +10,7 @@ import torch
 from PIL import Image as Picture
 from PIL import ImageDraw
 from torch import Tensor, nn
+from torchvision.models.detection import FasterRCNN
 from torchvision.models.resnet import ResNet
 from torchvision.transforms.functional import hflip, pil_to_tensor
 
@@ -82,7 +83,7 @@ def run(
     """Fine-tune a detector, all layers of it, and return its average precisions in percent.
 
     VOC: ap50, ap75 and ap (mean over overlaps 0.5 to 0.95), 11-point for 2007 as detectron2 does. COCO: box_ap, box_ap50,
-    box_ap75 and the same of masks. Tables by class and a picture of detections go to `out`.
+    box_ap75 and, where the detector finds masks, the same of masks. Tables by class and a picture of detections go to `out`.
     """
     torch.manual_seed(seed)
     detector = models.build(config, backbone, len(dataset.classes), mean=source.mean, std=source.std)
@@ -96,7 +97,7 @@ def run(
 
 
 def _train(
-    detector: nn.Module,
+    detector: FasterRCNN,
     config: Config,
     records: list[data.Record],
     *,
@@ -141,18 +142,19 @@ def _train(
     detector.eval()
 
 
-def _optimizer(detector: nn.Module, config: Config) -> torch.optim.SGD:
-    """SGD on everything that wants a gradient, without weight decay on norm layers."""
+def _optimizer(detector: FasterRCNN, config: Config) -> torch.optim.SGD:
+    """SGD on everything that wants a gradient: no weight decay on norm layers, pretrained layers at a rate of their own."""
     norms = {p for m in detector.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
-    parameters = [p for p in detector.parameters() if p.requires_grad]
+    body = set(models.pretrained(detector).parameters())
     groups = [
         {
-            "params": [p for p in parameters if p not in norms],
-            "weight_decay": config.weight_decay,
-            "scale": 1.0,
+            "params": [p for p in detector.parameters() if p.requires_grad and (p in norms, p in body) == (norm, in_body)],
+            "weight_decay": 0.0 if norm else config.weight_decay,
+            "scale": config.backbone_lr if in_body else 1.0,
             "fixed": False,
-        },
-        {"params": [p for p in parameters if p in norms], "weight_decay": 0.0, "scale": 1.0, "fixed": False},
+        }
+        for norm in (False, True)
+        for in_body in (True, False)
     ]
     return torch.optim.SGD(groups, config.base_lr, momentum=config.momentum)
 
