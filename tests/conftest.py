@@ -3,6 +3,9 @@
 import io
 import shutil
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,32 @@ class TinyBackbone(nn.Module):
 def tiny_backbone() -> TinyBackbone:
     torch.manual_seed(0)
     return TinyBackbone()
+
+
+def memory_growth(function: Callable[[], object]) -> int:
+    """By how many bytes this process grows at the most while `function` runs."""
+    before = _resident()
+    largest = [before]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            largest[0] = max(largest[0], _resident())
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        function()
+    finally:
+        done.set()
+        watcher.join()
+    return largest[0] - before
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TinyBackbone
+from conftest import TinyBackbone, memory_growth
 from torch import Tensor, nn
 
 from cl import backbones, heads, machine, patches, tasks
@@ -609,6 +609,17 @@ def train_step_float(task: tasks.Contrastive, inputs: list[Tensor]) -> Tensor:
         assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
     task.after_step(0.6)
     return loss.detach()
+
+
+@pytest.mark.parametrize("name", ["infonce", "dcl", "dclw"])
+def test_a_step_of_simclr_holds_no_matrix_of_all_pairs(name) -> None:
+    """N = 8192 images: one matrix of their embeddings' logits would take 1 GiB."""
+    module = module_of("losses", name)
+    method = build("simclr").float()
+    task = tasks.Contrastive(method, module, module.Config(kind=name, **LOSSES[name]), 1.0, HERE)
+    inputs = [torch.randn(8192, 3, 8, 8) for _ in range(2)]
+    train_step_float(task, [view[:512] for view in inputs])  # warm-up
+    assert memory_growth(lambda: train_step_float(task, inputs)) < 200 * 2**20
 
 
 def test_no_loss_is_forgotten_here() -> None:
