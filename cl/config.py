@@ -165,7 +165,8 @@ def _views_fit_method(params: Params) -> None:
     if len(sizes) < 2:
         raise ValueError(f"method={params.method.kind} takes two views or more, found {len(sizes)}: {found}")
     if len(set(sizes[:large])) > 1:
-        raise ValueError(f"method={params.method.kind} takes {large} views of one size first, found {found}")
+        why = " (with keys=rest all views after the first are keys)" if large > 2 else ""
+        raise ValueError(f"method={params.method.kind} takes {large} views of one size first{why}, found {found}")
 
 
 def _patches_fit_method_and_views(params: Params) -> None:

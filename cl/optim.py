@@ -56,6 +56,10 @@ class Config(Strict):
     def _nothing_ignored(self) -> "Config":
         if self.nesterov and self.kind != "sgd":
             raise ValueError(f"nesterov=true is for kind=sgd, kind={self.kind} would ignore it")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=true needs momentum above 0, found momentum=0")
+        if self.betas and not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)}: both are at least 0 and below 1")
         if self.momentum and self.kind == "adamw":
             raise ValueError(f"momentum={self.momentum} is for kind=sgd or lars, kind=adamw has betas; choose momentum=0")
         for name, kind in (("lars", "lars"), ("betas", "adamw")):
@@ -63,6 +67,10 @@ class Config(Strict):
                 raise ValueError(f"{name} goes with kind={kind} and only with it, found kind={self.kind}")
         if bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError(f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone")
+        if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
+            raise ValueError(f"milestones={self.milestones} are fractions of the run, ascending: 120 of 200 epochs is 0.6")
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(f"warmup_epochs={self.warmup_epochs} is more than epochs={self.epochs}; lower it")
         if self.final and not self.schedule.startswith("cosine"):
             raise ValueError(f"final={self.final} is where a cosine ends, schedule={self.schedule} would ignore it")
         if self.warmup_start and not self.warmup_epochs:

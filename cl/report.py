@@ -161,7 +161,7 @@ def _curves(rows: list[dict[str, str]]) -> list[markupsafe.Markup]:
         return []
     epochs = [int(row["epoch"]) for row in rows]
     drawings = []
-    for key, title in (("loss", "loss, nats"), ("knn_top1", "kNN top-1 on a part of the data, %")):
+    for key, title in (("loss", "loss"), ("knn_top1", "kNN top-1 on a part of the data, %")):
         values = [float(row[key]) for row in rows]
 
         def draw(axes: Axes, values: list[float] = values, title: str = title) -> None:

@@ -86,7 +86,7 @@ def build(params: "Params", here: "Machine") -> "Contrastive":
 
 
 def monitor(params: "Params", task: "Contrastive", train: "Reader", val: "Reader", here: "Machine") -> dict[str, float]:
-    """Nearest neighbours on a part of both splits' labelled images with the backbone's features, in percent."""
+    """Nearest neighbours on a part of both splits' labelled images, by the features and by the embeddings, in percent."""
     import torch
     import torch.nn.functional as F
 
@@ -94,16 +94,19 @@ def monitor(params: "Params", task: "Contrastive", train: "Reader", val: "Reader
     from cl.knn import top1, vote
 
     watch = params.optim.monitor
-    parts = []
+    features, labels = [], []
     for reader, count in ((train, watch.bank), (val, watch.queries)):
         positions = reader.labelled[:count]  # the shards are shuffled: any part is a fair sample
-        features = extract(task.method.backbone, reader, params.dataset, here, positions)
-        labels = reader.labels[positions]
-        parts.append((F.normalize(features, dim=1), torch.from_numpy(labels).to(here.device)))
-    (bank, known), (queries, truth) = parts
-    classes = len(train.manifest.classes)
-    votes, _ = vote(queries, bank, known, classes, k=watch.k, temperature=watch.temperature, memory=64)
-    return {"knn_top1": top1(votes.argmax(1), truth)}
+        features.append(extract(task.method.backbone, reader, params.dataset, here, positions))
+        labels.append(torch.from_numpy(reader.labels[positions]).to(here.device))
+    scores = {}
+    for name, network in {"knn_top1": torch.nn.Identity(), "knn_embedding_top1": task.method.projector}.items():
+        with torch.no_grad():
+            bank, queries = (F.normalize(network(x), dim=1) for x in features)
+        classes = len(train.manifest.classes)
+        votes, _ = vote(queries, bank, labels[0], classes, k=watch.k, temperature=watch.temperature, memory=64)
+        scores[name] = top1(votes.argmax(1), labels[1])
+    return scores
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

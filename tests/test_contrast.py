@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import memory_growth
 
 from cl import contrast
 from cl.contrast import Contrast, log_partition

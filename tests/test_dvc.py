@@ -228,13 +228,13 @@ def closure(paths: set[Path]) -> set[str]:
     return seen
 
 
-def declared(stage: str, source: str) -> tuple[set[str], set[str]]:
+def declared(stage: str, group: str, kind: str) -> tuple[set[str], set[str]]:
     """The source files that dvc.yaml names for a stage of the default experiment, and those among them chosen by a kind.
 
-    source: the kind of the data set instead of the default one.
+    group, kind: the kind of the data set, method or loss instead of the default one.
     """
     values = read(ROOT / "params.yaml")
-    values["dataset"]["kind"] = source
+    values[group]["kind"] = kind
     stages = read(ROOT / "dvc.yaml")["stages"]
     entries = [None] if "do" not in stages[stage] else values[stages[stage]["foreach"][2:-1]].values()
     files: set[str] = set()
@@ -256,11 +256,12 @@ def declared(stage: str, source: str) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("stage", ["prepare", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"])
 def test_dependencies_are_what_a_stage_imports(stage) -> None:
-    """Neither too few for any data source, or an edit goes unnoticed, nor what none imports, or it trains again for nothing."""
+    """Neither too few for any kind, or an edit goes unnoticed, nor what none imports, or it trains again for nothing."""
     listed: set[str] = set()
     needed: set[str] = set()
-    for source in kinds("sources"):
-        files, chosen = declared(stage, source)
+    packages = {"dataset": "sources", "method": "methods", "loss": "losses"}
+    for group, kind in [(group, kind) for group, package in packages.items() for kind in kinds(package)]:
+        files, chosen = declared(stage, group, kind)
         imported = closure({ROOT / f"pipeline/{stage}.py", *(ROOT / name for name in chosen)})
         assert imported <= files
         listed |= files

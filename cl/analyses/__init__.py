@@ -35,10 +35,11 @@ class Context:
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int) -> Iterator[list[Tensor]]:
         """Unit embeddings (N, D) of two views of random batches, augmented as in training, batch norm in eval mode."""
-        data = TrainSet(self.train, self.views, Plan(len(self.train), batch_size, self.seed))
+        two = [view.model_copy(update={"count": 1}) for view in self.views for _ in range(view.count)][:2]
+        data = TrainSet(self.train, two, Plan(len(self.train), batch_size, self.seed))
         inputs = Inputs(self.source, data, self.machine.device)
         for batch in data.batches(0, batches, self.machine.workers):
-            yield [self.method.embed(view) for view in inputs(batch)[:2]]
+            yield [self.method.embed(view) for view in inputs(batch)]
 
 
 def write_histogram(path: Path, values: dict[str, np.ndarray], bins: np.ndarray) -> None:

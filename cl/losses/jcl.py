@@ -11,8 +11,9 @@ from cl.losses import LossConfig
 
 
 class Config(LossConfig):
-    """`strength` is the paper's lambda, which scales the covariance; `ramp`: from 0 to it, linearly over the run.
+    """`strength` is the paper's lambda, which scales the covariance.
 
+    ramp: from 0 to it, linearly over the run, step by step; the authors' code steps once an epoch, to (e + 1) / E of it.
     unbiased: the covariance divides by M' - 1 instead of M'.
     """
 

@@ -1,6 +1,7 @@
 """Frameworks, one file each: a pydantic `Config` and an `nn.Module` named `Method`."""
 
 import copy
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Framework(nn.Module):
     """What every framework has: the encoder that is evaluated, and the number of the step.
 
     A framework turns views into contrasts (`forward`) and looks after its own state once the optimizer has moved
-    (`after_step`). It has no hidden random state: what it draws comes from `self.generator()`, that is from (seed, step).
+    (`after_step`). It has no hidden random state: what it draws comes from `self.generator(purpose)`.
     """
 
     step = 0  # set by the training loop before `forward`
@@ -92,9 +93,14 @@ class Framework(nn.Module):
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
 
-    def generator(self) -> torch.Generator:
-        """Random numbers on the host that depend on (seed, step) alone."""
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + self.step)
+    def generator(self, purpose: str) -> torch.Generator:
+        """Random numbers on the host that depend on (seed, step, purpose) alone, other ones for each purpose."""
+        digest = hashlib.sha256(f"{self.seed} {self.step} {purpose}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+
+    def shuffled(self, images: int, purpose: str) -> Tensor | None:
+        """A permutation of the images of a pass, on the host, for ShuffleBN; None where there is but one group."""
+        return torch.randperm(images, generator=self.generator(purpose)) if self.bn_groups > 1 else None
 
 
 class Target(nn.Sequential):
@@ -110,6 +116,7 @@ class Target(nn.Sequential):
         """(N, 3, H, W) to unit rows (N, D) without gradient; encoded in another `order` (ShuffleBN) where one is given."""
         if order is None:
             return unit(self(images))
+        order = order.to(images.device)
         shuffled = unit(self(images[order]))
         return torch.empty_like(shuffled).index_copy_(0, order, shuffled)
 
@@ -172,7 +179,9 @@ class Predicting(Framework):
             return projections[-1]
 
         def predict(images: Tensor) -> Tensor:
-            return unit(patches.encode(self.patches, images, self.backbone, projector, self.predictor, self.generator()))
+            return unit(
+                patches.encode(self.patches, images, self.backbone, projector, self.predictor, self.generator("patches"))
+            )
 
         predictions = in_passes(predict, views, alone=2)
         if self.target:
@@ -201,14 +210,23 @@ def in_passes(encode: Callable[[Tensor], Tensor], views: list[Tensor], *, alone:
     encoded = [encode(view) for view in views[:alone]]
     for _, group in groupby(views[alone:], key=lambda view: view.shape[-1]):
         together = list(group)
-        joint = encode(torch.stack(together, 1).flatten(0, 1))  # (N V, ...)
-        encoded += joint.unflatten(0, (-1, len(together))).unbind(1)
+        encoded += encode(image_major(together)).unflatten(0, (-1, len(together))).unbind(1)
     return encoded
+
+
+def image_major(views: list[Tensor]) -> Tensor:
+    """V views (N, 3, H, W) as one batch (N V, 3, H, W): the views of an image follow each other."""
+    return torch.stack(views, 1).flatten(0, 1) if len(views) > 1 else views[0]
 
 
 def pairs(views: int, targets: int = 2) -> list[tuple[int, int]]:
     """(a, b) for every view a and every target view b of another crop: 2 (V - 1) pairs for two targets."""
     return [(a, b) for b in range(targets) for a in range(views) if a != b]
+
+
+def agreement(predictions: Tensor, targets: Tensor) -> Contrast:
+    """E predictions an image (N, E, D) and its target (N, D), without negatives."""
+    return Contrast(predictions.flatten(0, 1), targets.repeat_interleave(predictions.shape[1], 0)[:, None], None)
 
 
 def contrast_in_batch(queries: Tensor, keys: Tensor, temperature: float) -> Contrast:
@@ -224,7 +242,10 @@ def contrast_in_batch(queries: Tensor, keys: Tensor, temperature: float) -> Cont
 
 
 def draw(rows: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
-    """(rows, count) int64 on the host: each row `count` distinct numbers below `candidates`, independent of the others."""
+    """(rows, count) int64 on the host: each row `count` distinct numbers below `candidates`, independent of the others.
+
+    Work grows with rows x candidates: meant for the batches of hundreds that EqCo draws from.
+    """
     blocks = torch.arange(rows).split(max(1, DRAWN // candidates))
     return torch.cat([torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks])
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import Ema, Predicting, PredictingConfig, Setup, pairs
+from cl.methods import Ema, Predicting, PredictingConfig, Setup, agreement, pairs
 
 
 class Config(PredictingConfig):
@@ -26,8 +26,3 @@ class Method(Predicting):
         """Views (N, 3, H, W); a contrast without negatives for each view and target view."""
         predictions, targets = self.predictions_and_targets(views)
         return [agreement(predictions[a], targets[b]) for a, b in pairs(len(views))]
-
-
-def agreement(predictions: Tensor, targets: Tensor) -> Contrast:
-    """E predictions an image (N, E, D) and its target (N, D)."""
-    return Contrast(predictions.flatten(0, 1), targets.repeat_interleave(predictions.shape[1], 0)[:, None], None)

@@ -3,11 +3,11 @@
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import Ema, Framework, MethodConfig, Queue, Setup, Target, in_passes
+from cl.methods import Ema, Framework, MethodConfig, Queue, Setup, Target, image_major, in_passes
 
 
 class Config(MethodConfig):
@@ -25,6 +25,14 @@ class Config(MethodConfig):
     keys: Literal["second", "rest"]
     symmetric: bool
 
+    @model_validator(mode="after")
+    def _one_key_each_way(self) -> "Config":
+        if self.symmetric and self.keys == "rest":
+            raise ValueError(
+                "symmetric=true swaps a query and its key, keys=rest has several; choose keys=second or symmetric=false"
+            )
+        return self
+
     def large_views(self, views: int) -> int:
         """One query and its keys."""
         return views if self.keys == "rest" else 2
@@ -39,7 +47,7 @@ class Method(Framework):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.shuffle, self.config = config.shuffle, config
+        self.config = config
         self.target = Target(self, config.ema)
         self.queue = Queue(config.queue, config.projector.out)
         self._keys: list[Tensor] = []
@@ -51,11 +59,11 @@ class Method(Framework):
         query_views = [v for v in range(len(views)) if v < len(key_views) or v >= large]
         encoded = in_passes(self.embed, [views[v] for v in query_views], alone=len(key_views))
         queries = dict(zip(query_views, encoded, strict=True))  # (N, D) by view
-        keys = [(group, self._encode_keys([views[v] for v in group])) for group in key_views]  # (N, P, D) by views
-        self._keys = [k.mean(1) for _, k in keys]
+        keys = [self._encode_keys([views[v] for v in group], f"keys {group[0]}") for group in key_views]  # (N, P, D)
+        self._keys = [k.mean(1) for k in keys]
         return [
             Contrast(q, k, self.queue.rows, temperature=self.temperature)
-            for group, k in keys
+            for group, k in zip(key_views, keys, strict=True)
             for view, q in queries.items()
             if view not in group
         ]
@@ -66,12 +74,10 @@ class Method(Framework):
         The target moves before the next keys are computed, as in the paper; batch statistics are its own.
         """
         self.target.follow(self, progress)
-        self.queue.push(torch.cat(self._keys), self.generator())
+        self.queue.push(torch.cat(self._keys), self.generator("queue"))
 
-    def _encode_keys(self, views: list[Tensor]) -> Tensor:
+    def _encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""
-        images = torch.stack(views, 1).flatten(0, 1)  # (N P, ...), image-major
-        order = None
-        if self.shuffle and self.bn_groups > 1:
-            order = torch.randperm(len(images), generator=self.generator()).to(images.device)
+        images = image_major(views)
+        order = self.shuffled(len(images), purpose) if self.config.shuffle else None
         return self.target.embed(images, order).unflatten(0, (-1, len(views)))

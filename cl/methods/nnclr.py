@@ -44,11 +44,12 @@ class Method(Predicting):
         """Move the target, if there is one, and queue the first view's projections."""
         super().after_step(progress)
         assert self._new is not None
-        self.queue.push(self._new, self.generator())
+        self.queue.push(self._new, self.generator("queue"))
 
     @torch.no_grad()
     def _nearest(self, embeddings: Tensor) -> Tensor:
         """(N, D): of each embedding the most similar entry of the queue."""
         rows = self.queue.rows
         blocks = embeddings.split(max(1, SIMILARITIES // len(rows)))
-        return rows[torch.cat([(block @ rows.T).argmax(1) for block in blocks])]
+        with torch.autocast(rows.device.type, enabled=False):  # in bfloat16 near neighbours would be ties
+            return rows[torch.cat([(block @ rows.T).argmax(1) for block in blocks])]

@@ -47,7 +47,7 @@ class Method(Framework):
             other = itself ^ 1
             excluded = torch.stack([itself, other], 1)
             return [Contrast(both, both[other, None], both, excluded, temperature=self.temperature)]
-        generator = self.generator()
+        generator = self.generator("negatives")
         return [
             self._contrast(embeddings[a], embeddings[b], both if self.pool == "both_views" else embeddings[b], generator)
             for a, b in pairs(len(views))

@@ -42,15 +42,13 @@ class Method(Framework):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.shuffle, self.config = config.shuffle, config
+        self.config = config
         self.target = Target(self, config.ema)
 
     def forward(self, views: list[Tensor]) -> list[Contrast]:
         """Views (N, 3, H, W); a contrast of N queries with the keys of the batch for each query view."""
         queries = in_passes(self.embed, [views[0], *views[2:]], alone=1)  # (N, D) each
-        order = None
-        if self.shuffle and self.bn_groups > 1:
-            order = torch.randperm(len(views[1]), generator=self.generator()).to(views[1].device)
+        order = self.shuffled(len(views[1]), "keys") if self.config.shuffle else None
         keys = self.target.embed(views[1], order)  # (N, D)
         selected = self._draw(len(keys))
         if selected is None:
@@ -66,7 +64,7 @@ class Method(Framework):
         """(N, K): the columns that each query meets. Shared: the same K places among the N - 1 others of each query."""
         if self.config.negatives is None:
             return None
-        count, generator = min(self.config.negatives, n - 1), self.generator()
+        count, generator = min(self.config.negatives, n - 1), self.generator("negatives")
         if self.config.sampling == "shared":
             places = torch.randperm(n - 1, generator=generator)[:count].expand(n, count)
         else:

@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import Predicting, PredictingConfig, Setup, pairs
-from cl.methods.byol import agreement
+from cl.methods import Predicting, PredictingConfig, Setup, agreement, pairs
 
 
 class Config(PredictingConfig):
