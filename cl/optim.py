@@ -65,10 +65,10 @@ class Config(Strict):
         for name, kind in (("lars", "lars"), ("betas", "adamw")):
             if (getattr(self, name) is not None) != (self.kind == kind):
                 raise ValueError(f"{name} goes with kind={kind} and only with it, found kind={self.kind}")
-        if bool(self.milestones) != (self.schedule == "steps"):
-            raise ValueError(f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone")
         if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
             raise ValueError(f"milestones={self.milestones} are fractions of the run, ascending: 120 of 200 epochs is 0.6")
+        if bool(self.milestones) != (self.schedule == "steps"):
+            raise ValueError(f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone")
         if self.warmup_epochs > self.epochs:
             raise ValueError(f"warmup_epochs={self.warmup_epochs} is more than epochs={self.epochs}; lower it")
         if self.final and not self.schedule.startswith("cosine"):

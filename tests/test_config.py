@@ -143,6 +143,8 @@ def test_mistakes_are_named(change, message) -> None:
         ("optim.nesterov", True, "nesterov=true is for kind=sgd, kind=lars would ignore it"),
         ("optim.lars", None, "lars goes with kind=lars and only with it, found kind=lars"),
         ("optim.betas", [0.9, 0.99], "betas goes with kind=adamw and only with it, found kind=lars"),
+        ("optim.milestones", [60, 80], "milestones=[60.0, 80.0] are fractions of the run, ascending: 120 of 200 epochs is 0.6"),
+        ("optim.warmup_epochs", 50, "warmup_epochs=50.0 is more than epochs=15.0; lower it"),
         ("optim.kind", "adamw", "momentum=0.9 is for kind=sgd or lars, kind=adamw has betas"),
         ("optim.warmup_epochs", 0, "warmup_start=0.1 without warm-up would be ignored"),
         ("optim.schedule", "constant", "final=0.5 is where a cosine ends, schedule=constant would ignore it"),
@@ -196,7 +198,9 @@ def test_views_are_as_the_method_takes_them() -> None:
         config.check(values)
     values["views"]["random"]["count"] = 2
     config.check(values)
-    with pytest.raises(ValueError, match="method=moco takes 3 views of one size first, found 32 px, 32 px, 16 px"):
+    with pytest.raises(
+        ValueError, match="takes 3 views of one size first .with keys=rest all views after the first are keys., found"
+    ):
         config.check(values | {"method": MOCO | {"keys": "rest", "shuffle": False}})
     values["views"]["small"]["size"] = 15
     cut = {"method": BYOL, "loss": {"kind": "cosine"}, "temperature": None, "patches": COMBINE}

@@ -29,7 +29,7 @@ def expected(cell: cross.Cell) -> str:
     if cell.loss == "jcl" and cell.method != "moco_v2_keys":
         return "loss=jcl needs the covariance of several keys an image"
     if cell.method == "moco_v2_keys" and cell.views == "multi-crop":
-        return "method=moco takes 7 views of one size first, found 32 px, 32 px, 32 px, 16 px"
+        return "method=moco takes 7 views of one size first (with keys=rest all views after the first are keys), found 32 px"
     if cell.patches == "patches" and cell.method not in ("moco_v3", "byol", "simsiam", "nnclr"):
         return f"method={cell.values['method']['kind']} takes no combinatorial patches"
     return ""
