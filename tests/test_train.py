@@ -1,6 +1,7 @@
 """The loop: exact resume after any end, checkpoints of one experiment only, and a loss that is not finite."""
 
 import copy
+import itertools
 import os
 import signal
 import subprocess
@@ -18,12 +19,17 @@ from cl.reader import Plan, TrainSet
 from cl.shards import Reader
 from cl.train import train
 
+LARS = optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio")
+OPTIMIZERS: list[dict] = [{}, {"kind": "lars", "lars": LARS}, {"kind": "adamw", "momentum": 0.0, "betas": (0.9, 0.99)}]
 
-def run(folder, params, here, quiet, checkpoints=None, steps=None, **arguments):  # type: ignore[no-untyped-def]
-    """Train the tiny supervised network for two epochs; its task and rows."""
+
+def run(folder, params, here, quiet, checkpoints=None, settings=None, **arguments):  # type: ignore[no-untyped-def]
+    """Train the tiny supervised network for four epochs; its task and rows."""
     torch.manual_seed(0)
     task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 20), here)
-    config = params.baselines["supervised"].training.optim.model_copy(update={"epochs": 4, "batch_size": 40})
+    config = params.baselines["supervised"].training.optim.model_copy(
+        update={"epochs": 4, "batch_size": 40, **(settings or {})}
+    )
     reader = Reader(folder, "train")
     data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
     optimizer = optim.build(config, [(task, 1.0)])
@@ -38,10 +44,12 @@ class PowerCutError(Exception):
     pass
 
 
-@pytest.mark.parametrize("at", [1, 4, 7])
-def test_a_run_cut_anywhere_continues_to_the_same_weights(shard_folder, params, here, quiet, tmp_path, monkeypatch, at) -> None:
+@pytest.mark.parametrize(("at", "settings"), [(1, {}), (7, {}), *((4, settings) for settings in OPTIMIZERS)])
+def test_a_run_cut_anywhere_continues_to_the_same_weights(
+    shard_folder, params, here, quiet, tmp_path, monkeypatch, at, settings
+) -> None:
     """Also in mid-epoch: 3 steps an epoch, a checkpoint after every step; the rows come out the same too."""
-    whole, rows = run(shard_folder, params, here, quiet)
+    whole, rows = run(shard_folder, params, here, quiet, settings=settings)
     saved = checkpoint.Checkpoints.save
 
     def cut(self, step, *arguments):  # type: ignore[no-untyped-def]
@@ -51,13 +59,27 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(shard_folder, params, 
 
     monkeypatch.setattr(checkpoint.Checkpoints, "save", cut)
     with pytest.raises(PowerCutError):
-        run(shard_folder, params, here, quiet, Checkpoints(tmp_path, 0))
+        run(shard_folder, params, here, quiet, Checkpoints(tmp_path, 0), settings)
     monkeypatch.setattr(checkpoint.Checkpoints, "save", saved)
-    resumed, again = run(shard_folder, params, here, quiet, Checkpoints(tmp_path, 0))
+    resumed, again = run(shard_folder, params, here, quiet, Checkpoints(tmp_path, 0), settings)
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
     for a, b in zip(rows, again, strict=True):
         assert [a[key] for key in ("epoch", "step", "loss", "lr")] == [b[key] for key in ("epoch", "step", "loss", "lr")]
+
+
+def test_clipping_bounds_the_gradient_of_all_parameters_together(shard_folder, params, here, quiet, monkeypatch) -> None:
+    """Plain gradient descent moves no further than the rate times the bound, and moves that far where the bound is small."""
+    moved = []
+
+    def follow(self, progress: float) -> None:  # type: ignore[no-untyped-def]
+        moved.append(torch.cat([p.detach().flatten().clone() for p in self.parameters()]))
+
+    monkeypatch.setattr(tasks.Classification, "after_step", follow)
+    settings = {"momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "warmup_epochs": 0, "clip": 1e-3}
+    _, rows = run(shard_folder, params, here, quiet, settings=settings)
+    lengths = [float((b - a).norm()) for a, b in itertools.pairwise(moved)]
+    assert lengths == pytest.approx([rows[0]["lr"] * 1e-3] * len(lengths), rel=1e-3)
 
 
 def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path) -> None:

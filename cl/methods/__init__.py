@@ -122,7 +122,7 @@ class Target(nn.Sequential):
 
     @torch.no_grad()
     def follow(self, framework: Framework, progress: float) -> None:
-        """W' <- m w' + (1 - m) w for the parameters; batch norm's running statistics are the target's own."""
+        """Each parameter w' becomes m w' + (1 - m) w; batch norm's running statistics are the target's own."""
         online = [*framework.backbone.parameters(), *framework.projector.parameters()]
         torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.at(progress))
 
