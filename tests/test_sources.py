@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.io
 import torch
 from conftest import ROOT, TINY, compose
 from PIL import Image as Picture
@@ -20,7 +21,7 @@ from cl.config import kinds, module_of
 from cl.evaluations import Context, knn, linear, semi
 from cl.features import Pixels
 from cl.shards import Reader
-from cl.sources import UNLABELLED, Source, Splits, cifar10, cifar100, raw_images
+from cl.sources import UNLABELLED, Source, Splits, cifar10, cifar100, imagenet, raw_images
 
 REAL = ROOT.parent / "shared" / "data" / "cifar-10-batches-py.tar.xz"
 CLASSES = ["apple", "bee", "cup", "dog"]
@@ -354,3 +355,88 @@ def test_the_supervised_baseline_trains_on_the_labelled_images(context, params, 
     monkeypatch.setattr(shards, "Reader", lambda *_: context.train)
     baseline.train(params.baselines["supervised"], "supervised", params, Checkpoints(tmp_path / "checkpoints", 60))
     assert context.train.seen == set(context.train.labelled)
+
+
+WNIDS = ["n00000003", "n00000001", "n00000002"]  # in the order of their numbers in the devkit
+
+
+def imagenet_folders(root: Path) -> None:
+    """Class folders: three training and two validation images a class."""
+    for label, wnid in enumerate(WNIDS):
+        for split, count in (("train", 3), ("val", 2)):
+            (root / split / wnid).mkdir(parents=True)
+            for number in range(count):
+                name = f"{wnid}_{number}" if split == "train" else f"ILSVRC2012_val_{2 * label + number + 1:08d}"
+                Picture.fromarray(noise(10 * label + number, 40, 50, 3)).save(root / split / wnid / f"{name}.JPEG")
+
+
+def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def imagenet_archives(folders: Path, root: Path) -> None:
+    """The same images in the official archives."""
+    root.mkdir(parents=True)
+    with tarfile.open(root / imagenet.TRAIN, "w") as outer:
+        for wnid in WNIDS:
+            memory = io.BytesIO()
+            with tarfile.open(fileobj=memory, mode="w") as inner:
+                for path in sorted((folders / "train" / wnid).iterdir(), reverse=True):
+                    add(inner, path.name, path.read_bytes())
+            add(outer, f"{wnid}.tar", memory.getvalue())
+    with tarfile.open(root / imagenet.VAL, "w") as tar:
+        for path in sorted((folders / "val").rglob("*.JPEG"), key=lambda p: p.name):
+            add(tar, path.name, path.read_bytes())
+    fields = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words")]
+    synsets = np.array([(number + 1, wnid, "words") for number, wnid in enumerate(WNIDS)], fields)
+    meta = io.BytesIO()
+    scipy.io.savemat(meta, {"synsets": synsets})
+    with tarfile.open(root / imagenet.DEVKIT, "w:gz") as tar:
+        add(tar, imagenet.META, meta.getvalue())
+        add(tar, imagenet.TRUTH, b"1\n1\n2\n2\n3\n3\n")
+
+
+def test_imagenet_is_the_same_from_archives_as_from_folders(tmp_path) -> None:
+    """Byte-identical shards, for all classes and for a list of them."""
+    imagenet_folders(tmp_path / "folders/imagenet")
+    imagenet_archives(tmp_path / "folders/imagenet", tmp_path / "archives/imagenet")
+    (tmp_path / "list.txt").write_text("n00000002\nn00000003\n")
+    for kind, settings in (("imagenet", {}), ("imagenet100", {"list": str(tmp_path / "list.txt")})):
+        module = module_of("sources", kind)
+        for name in ("folders", "archives"):
+            found = module.splits(SimpleNamespace(**settings), tmp_path / name)
+            shards.write(found, kind, tmp_path / kind / name, 4, lambda done: None)
+        files = sorted(p.name for p in (tmp_path / kind / "folders").iterdir())
+        assert files == sorted(p.name for p in (tmp_path / kind / "archives").iterdir())
+        for file in files:
+            assert (tmp_path / kind / "folders" / file).read_bytes() == (tmp_path / kind / "archives" / file).read_bytes()
+
+
+def test_wrong_imagenet_archives_are_named(tmp_path) -> None:
+    imagenet_folders(tmp_path / "folders")
+    root = tmp_path / "raw" / "imagenet"
+    with pytest.raises(ValueError, match=r"no folder .*train, and no file .*ILSVRC2012_img_train.tar: put"):
+        imagenet.splits(SimpleNamespace(), tmp_path / "raw")
+    imagenet_archives(tmp_path / "folders", root)
+    whole = (root / imagenet.TRAIN).read_bytes()
+    (root / imagenet.TRAIN).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"ILSVRC2012_img_train.tar is no complete archive .*: get it again"):
+        imagenet.splits(SimpleNamespace(), tmp_path / "raw")
+    for bad in ("../n00000001.tar", "/n00000001.tar", "notes.txt"):
+        with tarfile.open(root / imagenet.TRAIN, "w") as tar:
+            add(tar, bad, b"")
+        with pytest.raises(ValueError, match="which the official archive has not"):
+            imagenet.splits(SimpleNamespace(), tmp_path / "raw")
+    with tarfile.open(root / imagenet.TRAIN, "w") as tar:
+        link = tarfile.TarInfo("n00000001.tar")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with pytest.raises(ValueError, match="which the official archive has not"):
+        imagenet.splits(SimpleNamespace(), tmp_path / "raw")
+    (root / imagenet.TRAIN).write_bytes(whole)
+    with tarfile.open(root / imagenet.VAL, "w") as tar:
+        add(tar, "ILSVRC2012_val_00000001.JPEG", b"")
+    with pytest.raises(ValueError, match=r"ILSVRC2012_img_val.tar lacks 2 of 3 classes, the first is n00000001"):
+        imagenet.splits(SimpleNamespace(), tmp_path / "raw")
