@@ -60,7 +60,8 @@ def of_classes(root: Path, classes: list[str] | None = None) -> Splits:
     if missing := [name for name in (TRAIN, VAL, DEVKIT) if not (root / name).is_file()]:
         raise ValueError(
             f"no folder {root / 'train'}, and no file {root / missing[0]}: put the class folders "
-            f"{{train,val}}/<wnid>/ or the archives {TRAIN}, {VAL} and {DEVKIT} into {root}, or set CL_RAW to the folder that holds the raw data sets"
+            f"{{train,val}}/<wnid>/ or the archives {TRAIN}, {VAL} and {DEVKIT} into {root}, "
+            "or set CL_RAW to the folder that holds the raw data sets"
         )
     train, val = _train(root / TRAIN), _val(root / VAL, _truth(root / DEVKIT))
     classes = sorted(train) if classes is None else classes
