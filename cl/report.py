@@ -81,6 +81,7 @@ def render(params: dict[str, Any], results: Path) -> str:
         tables={"Evaluation": evaluations, "Detection transfer": transfers},
         curves=curves,
         analyses=analyses,
+        views=read.picture("pretrain/views.png"),
         neighbours={name: read.picture(f"evaluate/{name}/neighbours.png") for name in params["evaluations"]},
         detections={name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
         classes={name: read.table(f"evaluate/{name}/classes.csv") for name in params["evaluations"]},

@@ -24,7 +24,7 @@ def main() -> None:
     A run that was stopped or killed continues by itself: checkpoints lie in CL_SCRATCH (default scratch/).
     """
     params = command.params()
-    from cl import machine, optim
+    from cl import machine, optim, view_sheet
     from cl.checkpoint import Checkpoints, save_tensors
     from cl.progress import Progress
     from cl.reader import Plan, TrainSet
@@ -57,6 +57,7 @@ def main() -> None:
             each_epoch=lambda epoch: monitor(params, task, bank, queries, here),
         )
         _write_rows(results.folder / "epochs.csv", rows)
+        view_sheet.draw(params.dataset, data, results.folder / "views.png")
         results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
         results.notes |= {"effective_lr": params.optim.lr(), "negatives": task.negatives, "images_left_out": dropped}
         results.notes["images_per_second"] = round(sum(row["images_per_second"] for row in rows) / len(rows), 1)

@@ -101,7 +101,7 @@ def test_repro_runs_every_stage_to_a_report(clone) -> None:
     knn = clone.metrics("evaluate/knn")
     assert f"<b>{knn['knn_top1']:.1f}</b>" in page
     assert "http://www.w3.org" not in page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
-    assert page.count("<img") == page.count("data:image/png;base64,") == 2
+    assert page.count("<img") == page.count("data:image/png;base64,") == 3
     assert clone.run("git", "status", "--porcelain") == ""
 
 

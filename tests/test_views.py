@@ -6,7 +6,9 @@ import torch
 import torchvision.transforms.functional as tv
 from PIL import Image as Picture
 
-from cl import augment
+from cl import augment, view_sheet
+from cl.reader import Plan, TrainSet
+from cl.shards import Reader
 from cl.views import DRAWS, View, _box, centre, crop, draw_colour, generator
 
 
@@ -128,3 +130,23 @@ def test_drawn_flags_have_the_stated_probabilities(params) -> None:
     assert drawn[:, 6:9].max() <= 1.4
     assert np.abs(drawn[:, 9]).max() <= 0.1
     assert (np.sort(drawn[:, 2:6], 1) == np.arange(4)).all()
+
+
+def test_the_sheet_shows_images_beside_their_views(shard_folder, params, tmp_path) -> None:
+    """Without any change of colour a view of the whole image is the image."""
+    still = params.views["random"].model_copy(
+        update={
+            "area": (1.0, 1.0),
+            "flip": 0.0,
+            "jitter": params.views["random"].jitter.model_copy(update={"p": 0.0}),
+            "grayscale": 0,
+        }
+    )
+    reader = Reader(shard_folder, "train")
+    view_sheet.draw(params.dataset, TrainSet(reader, [still], Plan(len(reader), 40, 0)), tmp_path / "views.png")
+    sheet = np.asarray(Picture.open(tmp_path / "views.png")).astype(int)
+    assert sheet.shape == (8 * 68 - 4, 3 * 68 + 4, 3)
+    first, second, third = sheet[:64, :64], sheet[:64, 72:136], sheet[:64, 140:204]
+    assert np.array_equal(second, third)
+    assert np.abs(first - second).mean() < 12  # the view has 32 px
+    assert np.abs(first - sheet[68:132, 72:136]).mean() > 12

@@ -12,6 +12,7 @@ from cl.evaluations import Context, labels_of, write_per_class
 from cl.features import extract
 from cl.knn import top1, vote
 from cl.strict import Strict
+from cl.views import centre
 
 SHOWN, NEIGHBOURS, THUMBNAIL = 8, 8, 64
 
@@ -63,6 +64,4 @@ def draw_neighbours(nearest: Tensor, labels: Tensor, truth: Tensor, context: Con
 
 def _paste(sheet: Picture.Image, picture: Picture.Image, x: int, y: int, frame: str) -> None:
     sheet.paste(Picture.new("RGB", (THUMBNAIL + 4, THUMBNAIL + 4), frame), (x, y))
-    side = min(picture.size)
-    left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    sheet.paste(picture.crop((left, top, left + side, top + side)).resize((THUMBNAIL, THUMBNAIL)), (x + 2, y + 2))
+    sheet.paste(Picture.fromarray(centre(picture, THUMBNAIL, THUMBNAIL)), (x + 2, y + 2))

@@ -1,0 +1,38 @@
+"""A picture of what the encoder is trained on: some images and their augmented views."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as Picture
+from torch import Tensor
+
+from cl.reader import TrainSet
+from cl.sources import Source
+from cl.train import Inputs, normalisation
+from cl.views import centre
+
+IMAGES, SIDE, GAP = 8, 64, 4
+
+
+def draw(source: Source, data: TrainSet, path: Path) -> None:
+    """A row for each of the first images of the first batch: the image, then its views as the encoder gets them."""
+    cpu = torch.device("cpu")
+    batch = data[0]
+    mean, std = normalisation(source, cpu)
+    rows = [[data.reader.picture(int(position))] for position in batch.positions[:IMAGES]]
+    for view in Inputs(source, data, cpu)(batch):
+        for row, image in zip(rows, view, strict=False):
+            row.append(_picture(image * std + mean))
+    step = SIDE + GAP
+    sheet = Picture.new("RGB", (step * len(rows[0]) + GAP, step * len(rows) - GAP), "white")
+    for y, row in enumerate(rows):
+        for x, picture in enumerate(row):
+            sheet.paste(Picture.fromarray(centre(picture, SIDE, SIDE)), (step * x + (GAP if x else 0), step * y))
+    sheet.save(path)
+
+
+def _picture(image: Tensor) -> Picture.Image:
+    """(3, H, W) in [0, 1]."""
+    pixels = image.clamp(0, 1).mul(255).round().byte().permute(1, 2, 0)
+    return Picture.fromarray(np.ascontiguousarray(pixels.numpy()))
