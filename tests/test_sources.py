@@ -288,6 +288,7 @@ def params(stl, tmp_path) -> config.Params:
     parts = ["evaluations.linear.optim", "evaluations.semi_1.optim", "baselines.supervised.training.optim"]
     sizes = [f"{part}.{size}" for part in parts for size in ("batch_size=12", "epochs=1")]
     small = ["dataset.resize=32", "dataset.crop=32", "optim.monitor.k=3"]
+    small += ["baselines.supervised.training.optim.warmup_epochs=0"]
     return config.check(compose(tmp_path, "dataset=stl10", *small, *sizes))
 
 
