@@ -320,7 +320,7 @@ def test_the_picture_of_neighbours_shows_labelled_images(context) -> None:
     nearest = torch.arange(8)[:, None]
     knn.draw_neighbours(nearest, labels, truth, context)
     shown = (truth == 0).nonzero()[0].item()
-    expected = context.train.picture(context.train.labelled[shown]).resize((64, 64))
+    expected = context.train.picture(context.train.labelled[shown]).resize((64, 64), Picture.Resampling.BILINEAR)
     with Picture.open(context.out / "neighbours.png") as sheet:
         assert np.array_equal(np.asarray(sheet.crop((84, 2, 148, 66))), np.asarray(expected))
 
@@ -344,7 +344,7 @@ def test_the_monitor_looks_at_the_first_labelled_images(context, params, here) -
 
     watch = params.optim.monitor.model_copy(update={"bank": 5})
     settings = params.model_copy(update={"optim": params.optim.model_copy(update={"monitor": watch})})
-    task = SimpleNamespace(method=SimpleNamespace(backbone=context.backbone))
+    task = SimpleNamespace(method=SimpleNamespace(backbone=context.backbone, projector=torch.nn.Identity()))
     monitor(settings, task, context.train, context.val, here)
     assert context.train.seen == set(context.train.labelled[:5])
 
