@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Task(nn.Module):
-    """A module whose `forward` is the loss of a batch."""
+    """A module whose `forward(views, labels)` turns V views (N, 3, S, S) and labels (N,) into a loss, a scalar."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -23,10 +23,6 @@ class Task(nn.Module):
 
     def begin_step(self, step: int, progress: float) -> None:
         """Called before `forward`; `progress` in [0, 1) is the fraction of steps done."""
-
-    def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:
-        """V views (N, 3, S, S), labels (N,) to a scalar."""
-        raise NotImplementedError
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step."""

@@ -122,6 +122,8 @@ def test_protocols_of_the_papers(tmp_path: Path) -> None:
     assert small.view_sizes == [96, 96]
     jcl = params("jcl/visualisation")
     assert (jcl.method.positives(len(jcl.view_sizes)), jcl.loss.strength, jcl.optim.lr(), jcl.bn_groups) == (9, 4.0, 0.1, 8)
+    v3 = params("fast_moco/adamw_moco_v3")
+    assert v3.method.scale == 4 * v3.temperature  # 2 temperature times the sum of both directions
     fast = params("fast_moco/table1")
     assert (fast.optim.lr(), fast.optim.warmup_start, fast.optim.clip, fast.optim.predictor_lr) == (0.1, 0.25, 1.0, "fixed")
     assert (fast.temperature, fast.method.ema.schedule, fast.patches.kind) == (1.0, "constant", "combine")
