@@ -8,6 +8,8 @@ from typing import Literal, TypeVar
 import torch
 from torch import nn
 
+from cl.cores import cores
+
 Precision = Literal["fp32", "tf32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
 
@@ -40,12 +42,11 @@ def find(precision: Precision, *, deterministic: bool) -> Machine:
     if precision == "tf32" and not torch.cuda.is_available():
         raise ValueError("precision=tf32 is a format of NVIDIA GPUs, and there is none here; choose fp32")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if device.type == "cpu":
-        torch.set_num_threads(cores)
+        torch.set_num_threads(cores())
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.use_deterministic_algorithms(deterministic)
-    return Machine(device, max(1, cores - 1), precision)
+    return Machine(device, max(1, cores() - 1), precision)
 
 
 def slow_bf16() -> bool:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 T = TypeVar("T")
-QUIET = 5.0  # seconds between plain lines
+QUIET, RARELY = 5.0, 30.0  # seconds between plain lines, of training and of mere counting
 
 
 class Progress:
@@ -45,7 +45,7 @@ class Progress:
         """Show the progress of `total` units of work; yields a function that takes how many were done."""
         if not self.console.is_terminal:
             self.say(f"{total} {unit}")
-            yield lambda done: None
+            yield _Lines(self, total, unit).add
             return
         with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self.console) as bar:
             task = bar.add_task(f"{self.title} ({unit})", total=total)
@@ -54,6 +54,22 @@ class Progress:
     def say(self, text: str) -> None:
         """One line."""
         self.console.print(f"{self.title}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+class _Lines:
+    """How far a count is, and how long it will take, in a plain line now and then."""
+
+    def __init__(self, progress: Progress, total: int, unit: str) -> None:
+        self.progress, self.total, self.unit, self.done = progress, total, unit, 0
+        self._began = self._said = time.monotonic()
+
+    def add(self, done: int) -> None:
+        self.done += done
+        now = time.monotonic()
+        if now - self._said >= RARELY and self.done:
+            self._said = now
+            left = (now - self._began) / self.done * (self.total - self.done)
+            self.progress.say(f"{self.done} of {self.total} {self.unit}, {left:.0f} s left")
 
 
 class Meter:

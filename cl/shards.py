@@ -2,34 +2,46 @@
 
 <folder>/train-000000.tar ...     members <key>.jpg and <key>.cls, as any WebDataset reader expects
 <folder>/train.npy                the index: one INDEX row a sample
+<folder>/train_keys.npy           the samples' keys, n strings of bytes
 <folder>/manifest.json            classes, counts, sizes and hashes of the shards, what was left out and why
+
+`cl.prepare` writes them.
 """
 
-import hashlib
-import io
 import json
 import os
-import tarfile
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import webdataset
-from PIL import Image as Picture
 
-from cl.sources import UNLABELLED, Image, Splits
+from cl import images
+from cl.sources import UNLABELLED
 from cl.strict import Strict
 
-INDEX = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("label", "<i4"), ("key", "S128")])
-EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "BMP": "bmp", "WEBP": "webp", "PPM": "ppm", "TIFF": "tif"}
-# What Pillow raises for a broken, unknown or monstrous file, and a link to nowhere.
-BROKEN = (OSError, SyntaxError, ValueError, KeyError, Picture.DecompressionBombError)
+# height and width are 0 where the sample is an image file, and not an array of pixels.
+INDEX = np.dtype(
+    [
+        ("shard", "<u4"),
+        ("offset", "<u8"),
+        ("length", "<u4"),
+        ("label", "<i4"),
+        ("height", "<u2"),
+        ("width", "<u2"),
+        ("orientation", "u1"),
+    ]
+)
+OPEN = 256  # shards that a process keeps open: ImageNet has more of them than a process may open files
+AGAIN = "run `dvc repro prepare` again"
 
 
 class Shard(Strict):
     """One tar file."""
 
     name: str
+    images: int
     bytes: int
     sha256: str
 
@@ -39,135 +51,26 @@ class Split(Strict):
 
     images: int
     shards: list[Shard]
+    reencoded: int
+    turned: int
     skipped: dict[str, str]
 
 
 class Manifest(Strict):
-    """What lies in a folder of shards."""
+    """What lies in a folder of shards; `storage` says how the images were stored."""
 
     kind: str
+    storage: dict[str, Any]
     classes: list[str]
     classes_sha256: str
     splits: dict[str, Split]
-
-
-def write(splits: Splits, kind: str, folder: Path, shard_images: int, report: Callable[[int], None]) -> Manifest:
-    """Write the shards, the index and the manifest of both splits into the new folder `folder`.
-
-    Args:
-        shard_images: images a shard.
-        report: called with the number of images done since the last call.
-
-    Raises:
-        ValueError: two images have the same key, a key is longer than the index holds, or a class has no readable image.
-    """
-    folder.mkdir(parents=True)
-    written = {
-        name: _write_split(name, images, splits.classes, folder, shard_images, report)
-        for name, images in (("train", splits.train), ("val", splits.val))
-    }
-    digest = hashlib.sha256("\n".join(splits.classes).encode()).hexdigest()
-    manifest = Manifest(kind=kind, classes=splits.classes, classes_sha256=digest, splits=written)
-    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
-    return manifest
-
-
-def _write_split(
-    name: str, images: list[Image], classes: list[str], folder: Path, shard_images: int, report: Callable[[int], None]
-) -> Split:
-    _check_keys(images)
-    skipped: dict[str, str] = {}
-    # Neighbours in a shard should not share a class: readers shuffle within a window only.
-    order = np.random.Generator(np.random.Philox(key=len(images))).permutation(len(images))
-    readable = _readable((images[i] for i in order), skipped, report)
-    shards: list[Shard] = []
-    index = []
-    while batch := [sample for _, sample in zip(range(shard_images), readable, strict=False)]:
-        path = folder / f"{name}-{len(shards):06d}.tar"
-        index.append(_write_shard(path, len(shards), batch))
-        shards.append(Shard(name=path.name, bytes=path.stat().st_size, sha256=_sha256(path)))
-    rows = np.concatenate(index) if index else np.empty(0, INDEX)
-    labels = rows["label"][rows["label"] != UNLABELLED]
-    empty = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0)
-    if len(empty):
-        reasons = "; ".join(f"{key}: {why}" for key, why in list(skipped.items())[:3])
-        raise ValueError(f"class {classes[empty[0]]} has no readable image in {name} ({reasons})")
-    np.save(folder / f"{name}.npy", rows)
-    return Split(images=len(rows), shards=shards, skipped=skipped)
-
-
-def _check_keys(images: list[Image]) -> None:
-    seen: dict[str, Path] = {}
-    for image in images:
-        if len(image.key.encode()) > INDEX["key"].itemsize:
-            raise ValueError(f"the name of {image.path} is longer than {INDEX['key'].itemsize} bytes: rename it")
-        if image.key in seen:
-            raise ValueError(
-                f"{seen[image.key]} and {image.path} have the same name {image.key!r} without extension: rename one"
-            )
-        seen[image.key] = image.path
-
-
-def _readable(images: Iterable[Image], skipped: dict[str, str], report: Callable[[int], None]):  # type: ignore[no-untyped-def]
-    """(image, extension, bytes) of each image that decodes; the others go into `skipped`."""
-    for image in images:
-        try:
-            content = image.read()
-            if not content:
-                raise ValueError("the file is empty")
-            with Picture.open(io.BytesIO(content)) as picture:
-                extension = EXTENSIONS[picture.format or ""]
-                rgb(picture)
-            yield image, extension, content
-        except BROKEN as error:
-            skipped[image.key] = f"{type(error).__name__}: {error}"
-        report(1)
-
-
-def rgb(picture: Picture.Image) -> Picture.Image:
-    """Any picture in 8-bit RGB; 16-bit gray is scaled, where Pillow would cut it off at 255.
-
-    Raises:
-        ValueError: the pixels are floats or 32-bit integers, whose range nothing tells.
-    """
-    if picture.mode.startswith("I;16"):
-        return Picture.fromarray((np.asarray(picture) // 256).astype(np.uint8)).convert("RGB")
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"pixels of mode {picture.mode} have no known range")
-    return picture.convert("RGB")
-
-
-def _write_shard(path: Path, number: int, batch: list[tuple[Image, str, bytes]]) -> np.ndarray:
-    """One tar without anything in it that changes from run to run, and its rows of the index."""
-    memory = io.BytesIO()
-    writer = webdataset.TarWriter(memory, user="cl", group="cl", mode=0o644, mtime=0)
-    for image, extension, content in batch:
-        writer.write({"__key__": image.key, extension: content, "cls": str(image.label)})
-    writer.close()
-    with path.open("wb") as file:
-        file.write(memory.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    memory.seek(0)
-    with tarfile.open(fileobj=memory) as tar:
-        members = [m for m in tar if not m.name.endswith(".cls")]
-    rows = np.zeros(len(batch), INDEX)
-    for row, member, (image, _, _) in zip(rows, members, batch, strict=True):
-        row["shard"], row["offset"], row["length"] = number, member.offset_data, member.size
-        row["label"], row["key"] = image.label, image.key.encode()
-    return rows
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Reader:
     """Random access to the images of one split by their position in the index.
 
     Raises:
-        ValueError: the folder is no complete set of shards, or a shard has not the size that the manifest says.
+        ValueError: the folder is no complete set of shards, or a shard is not, or no longer, what the manifest says.
     """
 
     def __init__(self, folder: Path, split: str) -> None:
@@ -175,24 +78,21 @@ class Reader:
         if not manifest.is_file():
             raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
         self.manifest = Manifest(**json.loads(manifest.read_text()))
-        index = folder / f"{split}.npy"
-        if not index.is_file():
-            raise ValueError(f"no {index}: run `dvc repro prepare` again")
-        self.index = np.load(index, allow_pickle=False)
-        self._paths = [folder / shard.name for shard in self.manifest.splits[split].shards]
-        for path, shard in zip(self._paths, self.manifest.splits[split].shards, strict=True):
-            size = path.stat().st_size if path.is_file() else None
-            if size != shard.bytes:
-                raise ValueError(f"{path} has {size} bytes, its manifest says {shard.bytes}: run `dvc repro prepare` again")
-        self._files: dict[int, int] = {}  # file descriptors by shard, of this process
+        self.index = _rows(folder / f"{split}.npy")
+        self._keys = folder / f"{split}_keys.npy"
+        self._files = LocalFiles(folder, self.manifest.splits[split].shards)
+        if len(self.index) != self.manifest.splits[split].images:
+            raise ValueError(f"{folder}/{split}.npy has {len(self.index)} rows, the manifest another number: {AGAIN}")
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, "_files": {}}
+    @cached_property
+    def keys(self) -> np.ndarray:
+        """(n,) bytes: the names of the samples."""
+        return _rows(self._keys)
 
-    @property
+    @cached_property
     def labels(self) -> np.ndarray:
         """(n,) int64; UNLABELLED where there is none."""
         return self.index["label"].astype(np.int64)
@@ -203,16 +103,54 @@ class Reader:
         return np.flatnonzero(self.index["label"] != UNLABELLED)
 
     def read(self, position: int) -> bytes:
-        """The encoded image at `position` of the index."""
-        row = self.index[position]
-        shard = int(row["shard"])
-        if shard not in self._files:
-            self._files[shard] = os.open(self._paths[shard], os.O_RDONLY)
-        content = os.pread(self._files[shard], int(row["length"]), int(row["offset"]))
-        if len(content) != row["length"]:
-            raise ValueError(f"{self._paths[shard]} ends inside an image: run `dvc repro prepare` again")
-        return content
+        """The stored bytes at `position` of the index: an image file, or pixels."""
+        shard, offset, length, *_ = self.index[position].item()
+        return self._files.read(shard, offset, length)
 
-    def picture(self, position: int) -> Picture.Image:
-        """The decoded image in RGB."""
-        return rgb(Picture.open(io.BytesIO(self.read(position))))
+    def pixels(self, position: int) -> np.ndarray:
+        """(H, W, 3) uint8, read-only."""
+        shard, offset, length, _, height, width, orientation = self.index[position].item()
+        content = self._files.read(shard, offset, length)
+        if height:
+            return np.frombuffer(content, np.uint8).reshape(height, width, 3)
+        return images.turn(images.decode(content), orientation)
+
+
+def _rows(path: Path) -> np.ndarray:
+    """An array that lies on the disk and is shared by all processes."""
+    if not path.is_file():
+        raise ValueError(f"no {path}: {AGAIN}")
+    return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+
+
+class LocalFiles:
+    """Shards in a folder of this machine; one that changes after this object was made is noticed."""
+
+    def __init__(self, folder: Path, shards: list[Shard]) -> None:
+        self._paths = [folder / shard.name for shard in shards]
+        self._found = [_state(path.stat()) if path.is_file() else None for path in self._paths]
+        for path, shard, found in zip(self._paths, shards, self._found, strict=True):
+            size = found and found[0]
+            if size != shard.bytes:
+                raise ValueError(f"{path} has {size} bytes, its manifest says {shard.bytes}: {AGAIN}")
+        self._open: OrderedDict[int, int] = OrderedDict()  # file descriptors of this process, the least used first
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """`length` bytes of a shard from `offset` on."""
+        if shard in self._open:
+            self._open.move_to_end(shard)
+        else:
+            if len(self._open) == OPEN:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[shard] = os.open(self._paths[shard], os.O_RDONLY)
+        file = self._open[shard]
+        if _state(os.fstat(file)) != self._found[shard]:
+            raise ValueError(f"{self._paths[shard]} was changed while it was read: start again")
+        return os.pread(file, length, offset)
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino

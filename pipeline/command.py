@@ -158,16 +158,26 @@ def results(stage: str, name: str | None = None, *, folder: bool = True) -> Iter
 
 
 @contextmanager
-def published(path: Path) -> Iterator[Path]:
-    """A folder that appears under its name when all went well, and not at all otherwise."""
+def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
+    """A folder that appears under its name when all went well, and not at all otherwise.
+
+    Args:
+        resumable: what was done when the run was cut short is kept beside it, for the next run to go on from.
+    """
     partial = path.with_name(path.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    if not resumable:
+        shutil.rmtree(partial, ignore_errors=True)
     try:
         yield partial
         shutil.rmtree(path, ignore_errors=True)
         os.replace(partial, path)
+    except (OSError, KeyboardInterrupt):
+        if resumable and partial.exists():
+            click.echo(f"what is finished is kept in {partial}: run again to go on from there", err=True)
+        raise
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if not resumable:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

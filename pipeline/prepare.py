@@ -13,20 +13,21 @@ def main() -> None:
     Raw data is looked for below CL_RAW (default data/raw).
     """
     dataset = command.params().dataset
-    from cl import shards
+    from cl import prepare
     from cl.config import module_of
+    from cl.cores import cores
     from cl.detection import scenes
     from cl.progress import Progress
 
     progress = Progress("prepare")
     with (
         command.results("prepare", folder=False) as results,
-        command.published(command.SHARDS) as folder,
+        command.published(command.SHARDS, resumable=True) as folder,
         command.published(command.SCENES) as drawn,
     ):
         splits = module_of("sources", dataset.kind).splits(dataset, command.raw())
         with progress.count(len(splits.train) + len(splits.val), "images") as report:
-            manifest = shards.write(splits, dataset.kind, folder, dataset.shard_images, report)
+            manifest = prepare.write(splits, dataset.kind, dataset, folder, report, workers=cores())
         scenes.write(dataset.scenes, drawn)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}

@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from PIL import Image as Picture
@@ -76,7 +76,18 @@ class Scenes(Strict):
         return self
 
 
-class Source(Strict):
+class Storage(Strict):
+    """How images are stored in shards."""
+
+    shard_images: int = Field(gt=0, description="images a shard")
+    encode: Literal["copy", "jpeg", "raw"] = Field(description="files as they are, JPEG, or uint8 pixels as .npy")
+    shrink: int | None = Field(gt=0, description="short side in pixels to which larger images are brought; null: as they are")
+    quality: int = Field(ge=1, le=95, description="of the JPEGs that are written anew")
+    verify: bool = Field(description="decode every image, so that none fails in training")
+    upright: bool = Field(description="turn images as their EXIF orientation says; the papers' ImageNet code does not")
+
+
+class Source(Storage):
     """What every data source has in common; a source's own `Config` extends it."""
 
     kind: str
@@ -84,5 +95,4 @@ class Source(Strict):
     std: tuple[float, float, float]
     resize: int = Field(gt=0, description="evaluation: short side after resizing, pixels")
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
-    shard_images: int = Field(gt=0, description="images a shard")
     scenes: Scenes

@@ -1,0 +1,277 @@
+"""Images to WebDataset shards: in parallel, byte by byte the same for any number of workers, and restartable."""
+
+import fcntl
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numpy as np
+import webdataset
+
+from cl import images
+from cl.shards import INDEX, Manifest, Shard, Split
+from cl.sources import UNLABELLED, Image, Splits, Storage
+
+LONGEST_KEY = 200  # bytes
+
+
+def write(
+    splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[[int], None], *, workers: int
+) -> Manifest:
+    """Write the shards, the index and the manifest of both splits into `folder`.
+
+    Shards that an earlier call with the same arguments finished before it was killed are kept.
+
+    Args:
+        report: called with the number of images done since the last call.
+        workers: processes; the bytes do not depend on it.
+
+    Raises:
+        ValueError: two images have the same key, a key is too long, a class has no readable image, or another process
+            is writing into the same folder.
+        OSError: the disk is full, or the like; no half shard is left.
+    """
+    orders = {"train": _shuffled(splits.train), "val": _shuffled(splits.val)}
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        work = Work(orders, storage, folder)
+        work.begin(kind)
+        _run(work, report, workers)
+        try:
+            written = {name: _finish(name, splits.classes, work) for name in orders}
+        except ValueError:
+            shutil.rmtree(folder)
+            raise
+        digest = hashlib.sha256("\n".join(splits.classes).encode()).hexdigest()
+        manifest = Manifest(
+            kind=kind,
+            storage=storage.model_dump(include=set(Storage.model_fields)),
+            classes=splits.classes,
+            classes_sha256=digest,
+            splits=written,
+        )
+        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
+        shutil.rmtree(work.notes)
+    return manifest
+
+
+def _shuffled(listed: list[Image]) -> list[Image]:
+    """Neighbours in a shard should not share a class: readers shuffle within a window only."""
+    _check_keys(listed)
+    order = np.random.Generator(np.random.Philox(key=len(listed))).permutation(len(listed))
+    return [listed[i] for i in order]
+
+
+def _check_keys(listed: list[Image]) -> None:
+    seen: dict[str, Path] = {}
+    for image in listed:
+        if len(image.key.encode()) > LONGEST_KEY:
+            raise ValueError(f"the name of {image.path} is longer than {LONGEST_KEY} bytes: rename it")
+        if image.key in seen:
+            raise ValueError(
+                f"{seen[image.key]} and {image.path} have the same name {image.key!r} without extension: rename one"
+            )
+        seen[image.key] = image.path
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else, nor a worker that outlived its killed parent, writes into the folder."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ValueError(f"another process is writing into {folder}: wait until it has finished, or stop it") from error
+    finally:
+        os.close(lock)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The shards to be written: number i of a split holds the i-th `storage.shard_images` images of its order."""
+
+    orders: dict[str, list[Image]]
+    storage: Storage
+    folder: Path
+
+    @property
+    def notes(self) -> Path:
+        """The folder with the notes on finished shards, and with what they were made from."""
+        return self.folder / "notes"
+
+    def jobs(self) -> list[tuple[str, int]]:
+        """Split and number of every shard."""
+        return [
+            (name, number)
+            for name, order in self.orders.items()
+            for number in range(-(-len(order) // self.storage.shard_images))
+        ]
+
+    def listed(self, name: str, number: int) -> list[Image]:
+        """The images of one shard."""
+        size = self.storage.shard_images
+        return self.orders[name][number * size : (number + 1) * size]
+
+    def note(self, name: str, number: int) -> Path:
+        """Where a shard is noted as finished."""
+        return self.notes / f"{name}-{number:06d}.npz"
+
+    def begin(self, kind: str) -> None:
+        """Clear the folder, unless it holds shards of the same images, stored in the same way by the same code."""
+        sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()}".encode())
+        for module in (__file__, images.__file__):
+            sha.update(Path(module).read_bytes())
+        status: dict[Path, str] = {}
+        for image in (image for order in self.orders.values() for image in order):
+            if image.path not in status:
+                found = image.path.stat() if image.path.exists() else None
+                status[image.path] = f"{found.st_size} {found.st_mtime_ns}" if found else "missing"
+            sha.update(f"{image.key}\0{image.label}\0{image.path}\0{status[image.path]}\n".encode())
+        origin = self.notes / "origin"
+        if not origin.is_file() or origin.read_text() != sha.hexdigest():
+            for path in self.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self.notes.mkdir()
+            origin.write_text(sha.hexdigest())
+
+
+def _run(work: Work, report: Callable[[int], None], workers: int) -> None:
+    jobs = []
+    for name, number in work.jobs():
+        if work.note(name, number).is_file():
+            report(len(work.listed(name, number)))
+        else:
+            jobs.append((name, number))
+    if workers == 1:
+        for name, number in jobs:
+            report(_write_shard(work, name, number))
+        return
+    pool = ProcessPoolExecutor(workers, initializer=_start, initargs=(work,))
+    try:
+        for done in as_completed([pool.submit(_write_one, *job) for job in jobs]):
+            report(done.result())
+    except BrokenProcessPool as error:
+        raise ValueError("a worker was killed, perhaps as memory ran out: run again, it goes on from here") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_work: Work  # of a worker process
+
+
+def _start(work: Work) -> None:
+    """In a worker: Ctrl-C is the parent's matter, and without a parent there is nothing left to do."""
+    global _work
+    _work = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+
+
+def _write_one(name: str, number: int) -> int:
+    return _write_shard(_work, name, number)
+
+
+def _write_shard(work: Work, name: str, number: int) -> int:
+    """One tar without anything in it that changes from run to run, and its note; returns the number of images seen."""
+    listed = work.listed(name, number)
+    target = work.folder / f"{name}-{number:06d}.tar"
+    partial = target.with_name(f"{target.name}.partial")
+    skipped: dict[str, str] = {}
+    kept: list[tuple[Image, images.Stored]] = []
+    try:
+        with partial.open("wb") as file:
+            writer = webdataset.TarWriter(file, user="cl", group="cl", mode=0o644, mtime=0)
+            for image, stored in _stored(listed, work.storage, skipped):
+                writer.write({"__key__": image.key, stored.extension: stored.content, "cls": str(image.label)})
+                kept.append((image, stored._replace(content=b"")))
+            writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+        rows = _index(partial, kept)
+        with partial.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        shard = Shard(name=target.name, images=len(kept), bytes=partial.stat().st_size, sha256=digest)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    notes = {
+        "shard": shard.model_dump(),
+        "reencoded": sum(stored.reencoded for _, stored in kept),
+        "turned": sum(stored.turned for _, stored in kept),
+        "skipped": skipped,
+    }
+    keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
+    note = work.note(name, number)
+    with note.with_suffix(".partial").open("wb") as file:
+        np.savez(file, rows=rows, keys=keys, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8))
+    os.replace(note.with_suffix(".partial"), note)
+    return len(listed)
+
+
+def _stored(listed: list[Image], storage: Storage, skipped: dict[str, str]) -> Iterator[tuple[Image, images.Stored]]:
+    """Each image that can be read; the others go into `skipped`."""
+    for image in listed:
+        try:
+            stored = images.store(image.read(), storage)
+        except Exception as error:  # a decoder may raise anything on damaged bytes
+            skipped[image.key] = f"{type(error).__name__}: {error}"
+        else:
+            yield image, stored
+
+
+def _index(path: Path, kept: list[tuple[Image, images.Stored]]) -> np.ndarray:
+    """The INDEX rows of a shard, whose number is not known to it."""
+    with tarfile.open(path) as tar:
+        members = [member for member in tar if not member.name.endswith(".cls")]
+    rows = np.zeros(len(kept), INDEX)
+    for row, member, (image, stored) in zip(rows, members, kept, strict=True):
+        height, width = stored.size
+        length = height * width * 3 or member.size  # pixels are the end of their file, after its header
+        row["offset"], row["length"] = member.offset_data + member.size - length, length
+        row["label"], row["height"], row["width"], row["orientation"] = image.label, height, width, stored.orientation
+    return rows
+
+
+def _finish(name: str, classes: list[str], work: Work) -> Split:
+    """The index of a split from the notes on its shards; shards without an image are left out."""
+    rows, keys = [np.empty(0, INDEX)], [np.empty(0, "S1")]
+    shards: list[Shard] = []
+    skipped: dict[str, str] = {}
+    totals = {"reencoded": 0, "turned": 0}
+    for _, number in (job for job in work.jobs() if job[0] == name):
+        with np.load(work.note(name, number), allow_pickle=False) as found:
+            note = json.loads(found["notes"].tobytes())
+            shard = Shard(**note["shard"])
+            skipped |= note["skipped"]
+            if shard.images:
+                rows.append(found["rows"])
+                rows[-1]["shard"] = len(shards)
+                keys.append(found["keys"])
+                shards.append(shard)
+                totals = {key: totals[key] + note[key] for key in totals}
+            else:
+                (work.folder / shard.name).unlink(missing_ok=True)
+    index = np.concatenate(rows)
+    labels = index["label"][index["label"] != UNLABELLED]
+    empty = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0)
+    if len(empty):
+        reasons = "; ".join(f"{key}: {why}" for key, why in list(skipped.items())[:3])
+        raise ValueError(f"class {classes[empty[0]]} has no readable image in {name} ({reasons})")
+    np.save(work.folder / f"{name}.npy", index)
+    np.save(work.folder / f"{name}_keys.npy", np.concatenate(keys))
+    return Split(images=len(index), shards=shards, skipped=skipped, **totals)
