@@ -1,111 +1,90 @@
-"""Colour operations, flip and normalisation of a batch on the training device, with parameters drawn by `cl.views`.
+"""Colour operations, flip and normalisation of a batch of crops on the training device, as drawn by `cl.views`.
 
-Same arithmetic as torchvision's functional transforms on float images, but each image has its own parameters.
+On a GPU the whole batch at once (`cl.colour`); on the CPU image by image, as a batch would only spill the cache, with OpenCV,
+which takes an image as it lies in memory. Both do the arithmetic of torchvision's functional transforms on float images.
 """
 
+import math
+
+import cv2
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from cl.views import View
+from cl import colour
+from cl.views import FACTORS, FLIP, GRAY, JITTER, ORDER, SIGMA, SOLARIZE, View
 
-FLIP, JITTER, ORDER, FACTORS, GRAY, SIGMA, SOLARIZE = 0, 1, slice(2, 6), slice(6, 10), 10, 11, 12
+LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))  # of ITU-R 601, as torchvision, for each channel
+cv2.setNumThreads(1)  # an image is too little work to be shared
 
 
 def augment(images: Tensor, drawn: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
     """Flip, the operations of `view` in its order, normalise.
 
     Args:
-        images: (N, 3, H, W) uint8.
+        images: (N, 3, H, W) uint8, channels-last.
         drawn: (N, DRAWS) of `cl.views.draw_colour`, on the host.
         mean, std: (3, 1, 1) of RGB in [0, 1].
 
     Returns:
         (N, 3, H, W) float32, channels-last.
     """
-    x = images.float().div_(255)
-    x = _where(x, drawn[:, FLIP], lambda part: part.flip(-1))
+    if images.device.type != "cpu":
+        x = colour.recolour(images.contiguous().float().div_(255), drawn, view)
+        return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
+    out = np.empty((len(images), *images.shape[2:], 3), np.float32)
+    normalise = np.hstack([np.diag(1 / std.flatten().numpy()), (-mean / std).reshape(3, 1).numpy()])  # (3, 4), affine
+    for image, row, target in zip(images.permute(0, 2, 3, 1).numpy(), drawn.tolist(), out, strict=True):
+        cv2.transform(recolour(image, row, view), normalise, dst=target)
+    return torch.from_numpy(out).permute(0, 3, 1, 2)
+
+
+def recolour(image: np.ndarray, drawn: list[float], view: View) -> np.ndarray:
+    """One image (H, W, 3) uint8, flipped and with the operations of `view` in its order, float32 in [0, 1]."""
+    x = np.multiply(cv2.flip(image, 1) if drawn[FLIP] else image, np.float32(1 / 255), dtype=np.float32)
     for operation in view.order:
-        if operation == "jitter":
-            x = _jitter(x, drawn)
-        elif operation == "grayscale":
-            x = _where(x, drawn[:, GRAY], lambda part: _gray(part).expand_as(part))
-        elif operation == "blur":
-            x = _where(x, drawn[:, SIGMA], lambda part, sigma: blur(part, sigma, view.blur.kernel), drawn[:, SIGMA])
-        else:
-            x = _where(x, drawn[:, SOLARIZE], lambda part: torch.where(part >= 0.5, 1 - part, part))
-    return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
-
-
-def _where(x: Tensor, flags: Tensor, operation, *parameters: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-    """`operation` on the images whose flag is not 0, with their rows of the parameters; in place."""
-    rows = flags.nonzero()[:, 0]
-    if len(rows):
-        values = [p[rows].to(x.device) for p in parameters]
-        rows = rows.to(x.device)
-        x[rows] = operation(x[rows], *values)
+        if operation == "jitter" and drawn[JITTER]:
+            for number in drawn[ORDER]:
+                x = JITTERS[int(number)](x, drawn[FACTORS][int(number)])
+        elif operation == "grayscale" and drawn[GRAY]:
+            x = cv2.transform(x, LUMA)
+        elif operation == "blur" and drawn[SIGMA]:
+            x = blur(x, drawn[SIGMA], view.blur.kernel)
+        elif operation == "solarize" and drawn[SOLARIZE]:
+            x = np.where(x >= 0.5, 1 - x, x)
     return x
 
 
-def _jitter(x: Tensor, drawn: Tensor) -> Tensor:
-    order = drawn[:, ORDER] + 1  # 0 stands for no operation
-    order = order * drawn[:, JITTER, None]
-    for place in range(4):
-        for number, operation in enumerate((brightness, contrast, saturation, hue)):
-            x = _where(x, order[:, place] == number + 1, operation, drawn[:, FACTORS][:, number])
-    return x
-
-
-def _gray(x: Tensor) -> Tensor:
-    """(N, 1, H, W): luma of ITU-R 601, as torchvision."""
-    return 0.2989 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
-
-
-def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    factor = factor[:, None, None, None]
-    return (factor * x + (1 - factor) * other).clamp_(0, 1)
-
-
-def brightness(x: Tensor, factor: Tensor) -> Tensor:
+def brightness(x: np.ndarray, factor: float) -> np.ndarray:
     """Blend with black."""
-    return _blend(x, torch.zeros_like(x), factor)
+    return _clip(x * np.float32(factor))
 
 
-def contrast(x: Tensor, factor: Tensor) -> Tensor:
+def contrast(x: np.ndarray, factor: float) -> np.ndarray:
     """Blend with the mean of the gray image."""
-    return _blend(x, _gray(x).mean((1, 2, 3), keepdim=True), factor)
+    gray = float(LUMA[0] @ cv2.mean(x)[:3])
+    return _clip(x * np.float32(factor) + np.float32((1 - factor) * gray))
 
 
-def saturation(x: Tensor, factor: Tensor) -> Tensor:
+def saturation(x: np.ndarray, factor: float) -> np.ndarray:
     """Blend with the gray image."""
-    return _blend(x, _gray(x), factor)
+    return _clip(cv2.transform(x, factor * np.eye(3, dtype=np.float32) + (1 - factor) * LUMA))
 
 
-def hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue by `shift` (N,) of a full circle, in HSV.
-
-    With k = (n + 6 hue) mod 6 and n = 5, 3, 1 for red, green, blue, a channel is V - V S clamp(min(k, 4 - k), 0, 1).
-    """
-    red, green, blue = x.split(1, 1)
-    top, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    span = top - low
-    scaled = torch.where(span > 0, span, 1)
-    angle = torch.where(
-        top == red,
-        (green - blue) / scaled,
-        torch.where(top == green, 2 + (blue - red) / scaled, 4 + (red - green) / scaled),
-    )  # in sixths of a circle
-    angle = angle + 6 * shift[:, None, None, None]
-    k = (angle + x.new_tensor([5.0, 3.0, 1.0]).view(1, 3, 1, 1)) % 6
-    return top - span * torch.minimum(k, 4 - k).clamp_(0, 1)
+def hue(x: np.ndarray, shift: float) -> np.ndarray:
+    """Turn the hue by `shift` of a full circle, in HSV."""
+    hsv = cv2.cvtColor(x, cv2.COLOR_RGB2HSV)  # hue in degrees; beyond 360 it is taken back, below 0 it is not
+    return cv2.cvtColor(cv2.add(hsv, np.array([360 * (shift % 1), 0, 0, 0])), cv2.COLOR_HSV2RGB)
 
 
-def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Separable Gaussian blur with reflected borders; sigma (N,) in pixels."""
-    n, c, h, w = x.shape
-    taps = torch.arange(kernel, device=x.device, dtype=x.dtype) - kernel // 2
-    weight = torch.exp(-0.5 * (taps / sigma[:, None]) ** 2)
-    weight = (weight / weight.sum(1, keepdim=True)).repeat_interleave(c, 0)[:, None, None]  # (N C, 1, 1, kernel)
-    padded = F.pad(x, [kernel // 2] * 4, mode="reflect").reshape(1, n * c, h + kernel - 1, w + kernel - 1)
-    rows = F.conv2d(padded, weight, groups=n * c)
-    return F.conv2d(rows, weight.transpose(2, 3), groups=n * c).view(n, c, h, w)
+JITTERS = (brightness, contrast, saturation, hue)
+
+
+def blur(x: np.ndarray, sigma: float, kernel: int) -> np.ndarray:
+    """Gaussian blur with reflected borders; sigma in pixels. Taps beyond 6 sigma would not change a float32."""
+    taps = min(kernel, 2 * math.ceil(6 * sigma) + 1)
+    return cv2.GaussianBlur(x, (taps, taps), sigma, borderType=cv2.BORDER_REFLECT_101)
+
+
+def _clip(x: np.ndarray) -> np.ndarray:
+    return np.clip(x, 0, 1, out=x)

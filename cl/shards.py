@@ -102,18 +102,19 @@ class Reader:
         """The positions of the images that have a label, in the order of the index; (m,) int64."""
         return np.flatnonzero(self.index["label"] != UNLABELLED)
 
-    def read(self, position: int) -> bytes:
+    def read(self, position: int) -> bytearray:
         """The stored bytes at `position` of the index: an image file, or pixels."""
         shard, offset, length, *_ = self.index[position].item()
         return self._files.read(shard, offset, length)
 
     def pixels(self, position: int) -> np.ndarray:
-        """(H, W, 3) uint8, read-only."""
+        """(H, W, 3) uint8."""
         shard, offset, length, _, height, width, orientation = self.index[position].item()
         content = self._files.read(shard, offset, length)
         if height:
             return np.frombuffer(content, np.uint8).reshape(height, width, 3)
-        return images.turn(images.decode(content), orientation)
+        pixels = images.decode(content)
+        return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
 
 
 def _rows(path: Path) -> np.ndarray:
@@ -138,8 +139,8 @@ class LocalFiles:
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_open": OrderedDict()}
 
-    def read(self, shard: int, offset: int, length: int) -> bytes:
-        """`length` bytes of a shard from `offset` on."""
+    def read(self, shard: int, offset: int, length: int) -> bytearray:
+        """`length` bytes of a shard from `offset` on; writable, so that a tensor may share them."""
         if shard in self._open:
             self._open.move_to_end(shard)
         else:
@@ -149,7 +150,9 @@ class LocalFiles:
         file = self._open[shard]
         if _state(os.fstat(file)) != self._found[shard]:
             raise ValueError(f"{self._paths[shard]} was changed while it was read: start again")
-        return os.pread(file, length, offset)
+        content = bytearray(length)
+        os.preadv(file, [content], offset)
+        return content
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:

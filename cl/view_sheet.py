@@ -20,19 +20,18 @@ def draw(source: Source, data: TrainSet, path: Path) -> None:
     cpu = torch.device("cpu")
     batch = data[0]
     mean, std = normalisation(source, cpu)
-    rows = [[data.reader.picture(int(position))] for position in batch.positions[:IMAGES]]
+    rows = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
     for view in Inputs(source, data, cpu)(batch):
         for row, image in zip(rows, view, strict=False):
-            row.append(_picture(image * std + mean))
+            row.append(_pixels(image * std + mean))
     step = SIDE + GAP
     sheet = Picture.new("RGB", (step * len(rows[0]) + GAP, step * len(rows) - GAP), "white")
     for y, row in enumerate(rows):
-        for x, picture in enumerate(row):
-            sheet.paste(Picture.fromarray(centre(picture, SIDE, SIDE)), (step * x + (GAP if x else 0), step * y))
+        for x, pixels in enumerate(row):
+            sheet.paste(Picture.fromarray(centre(pixels, SIDE, SIDE)), (step * x + (GAP if x else 0), step * y))
     sheet.save(path)
 
 
-def _picture(image: Tensor) -> Picture.Image:
-    """(3, H, W) in [0, 1]."""
-    pixels = image.clamp(0, 1).mul(255).round().byte().permute(1, 2, 0)
-    return Picture.fromarray(np.ascontiguousarray(pixels.numpy()))
+def _pixels(image: Tensor) -> np.ndarray:
+    """(3, H, W) in [0, 1] to (H, W, 3) uint8."""
+    return image.clamp(0, 1).mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()

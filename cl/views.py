@@ -8,14 +8,15 @@ import math
 from typing import Literal
 
 import numpy as np
-from PIL import Image as Picture
+import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torchvision.transforms.functional import InterpolationMode, center_crop, resize
+from torchvision.transforms.v2 import functional as tv
 
 from cl.strict import Range, Strict
 
-RESAMPLING = {"bilinear": Picture.Resampling.BILINEAR, "bicubic": Picture.Resampling.BICUBIC}
-DRAWS = 13  # numbers a view that `cl.augment` needs, see `draw_colour`
+DRAWS = 13  # numbers a view that `cl.augment` needs; where `draw_colour` puts them:
+FLIP, JITTER, ORDER, FACTORS, GRAY, SIGMA, SOLARIZE = 0, 1, slice(2, 6), slice(6, 10), 10, 11, 12
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 
@@ -70,15 +71,10 @@ def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Genera
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, epoch, sample, view]))
 
 
-def crop(picture: Picture.Image, view: View, rng: np.random.Generator) -> np.ndarray:
-    """A random resized crop, (size, size, 3) uint8, with torchvision's distribution and arithmetic on pictures."""
-    box = _box(*picture.size, view.area, rng)
-    return np.asarray(picture.crop(box).resize((view.size, view.size), RESAMPLING[view.interpolation]))
-
-
-def _box(width: int, height: int, area: tuple[float, float], rng: np.random.Generator) -> tuple[int, int, int, int]:
+def box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator) -> tuple[int, int, int, int]:
     """left, top, right, bottom of a crop of random area and aspect ratio 3/4 to 4/3; the centre if ten draws do not fit."""
-    for scale, ratio, x, y in rng.random((ATTEMPTS, 4)):
+    height, width, _ = pixels.shape
+    for scale, ratio, x, y in rng.random((ATTEMPTS, 4)).tolist():
         covered = width * height * (area[0] + (area[1] - area[0]) * scale)
         aspect = math.exp(math.log(3 / 4) + math.log(16 / 9) * ratio)
         w, h = round(math.sqrt(covered * aspect)), round(math.sqrt(covered / aspect))
@@ -88,6 +84,15 @@ def _box(width: int, height: int, area: tuple[float, float], rng: np.random.Gene
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
+
+
+def resized(pixels: np.ndarray, box: tuple[int, int, int, int], view: View) -> np.ndarray:
+    """The part of `pixels` (H, W, 3) uint8 within left, top, right, bottom, brought to (size, size, 3) with antialiasing."""
+    left, top, right, bottom = box
+    part = np.ascontiguousarray(pixels[top:bottom, left:right])
+    image = torch.from_numpy(part)[None].permute(0, 3, 1, 2)  # channels-last, which is resized three times faster
+    size = (view.size, view.size)
+    return F.interpolate(image, size, mode=view.interpolation, antialias=True).permute(0, 2, 3, 1)[0].numpy()
 
 
 def draw_colour(view: View, rng: np.random.Generator) -> np.ndarray:
@@ -114,6 +119,7 @@ def draw_colour(view: View, rng: np.random.Generator) -> np.ndarray:
     )
 
 
-def centre(picture: Picture.Image, short_side: int, side: int) -> np.ndarray:
+def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
     """The evaluation's view, (side, side, 3) uint8: short side to `short_side`, then the centre."""
-    return np.asarray(center_crop(resize(picture, short_side, InterpolationMode.BILINEAR), side))
+    image = tv.resize(torch.from_numpy(pixels)[None].permute(0, 3, 1, 2), [short_side], antialias=True)
+    return tv.center_crop(image, [side]).permute(0, 2, 3, 1)[0].numpy()

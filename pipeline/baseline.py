@@ -58,7 +58,8 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
 
     from cl import backbones, machine, optim
     from cl.progress import Progress
-    from cl.reader import Plan, TrainSet
+    from cl.order import Plan
+    from cl.reader import TrainSet
     from cl.shards import Reader
     from cl.tasks import Classification, classifier
     from cl.train import train as run

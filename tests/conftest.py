@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from cl import config, machine, shards
+from cl import config, machine, prepare, shards
 from cl.progress import Progress
-from cl.sources import photos
+from cl.sources import Splits, Storage, photos
 
 ROOT = Path(__file__).parent.parent
 TINY = ["dataset.train_patches=6", "dataset.val_patches=3", "dataset.shard_images=50", "optim.batch_size=32", "optim.epochs=2"]
@@ -29,6 +29,13 @@ def compose(tmp_path: Path, *overrides: str) -> dict:
     return config.read(tmp_path / "params.yaml")
 
 
+def write_shards(splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object) -> shards.Manifest:
+    """Shards of images as they are, but for the changes."""
+    usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
+    storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]
+    return prepare.write(splits, "test", storage, folder, lambda done: None, workers=workers)
+
+
 @pytest.fixture(scope="session")
 def params(tmp_path_factory: pytest.TempPathFactory) -> config.Params:
     """The default experiment at a tiny size."""
@@ -40,7 +47,7 @@ def shard_folder(tmp_path_factory: pytest.TempPathFactory, params: config.Params
     """Shards of the tiny embedded data set: 120 training and 60 validation images."""
     folder = tmp_path_factory.mktemp("shards")
     splits = photos.splits(params.dataset, folder / "raw")
-    shards.write(splits, "photos", folder / "shards", params.dataset.shard_images, lambda done: None)
+    write_shards(splits, folder / "shards", params.dataset.shard_images)
     return folder / "shards"
 
 

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 import webdataset
+from conftest import write_shards
 from PIL import Image as Picture
 
-from cl import shards
-from cl.reader import CHUNK, EvalSet, Plan, TrainSet, epoch_order
+from cl.order import Plan
+from cl.reader import EvalSet, TrainSet
 from cl.shards import Reader
-from cl.sources import imagenet100, photos
+from cl.sources import Source, imagenet100, photos
 from cl.sources.folder import Config as Folder
 from cl.sources.folder import class_folders
+from cl.views import centre
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -39,15 +41,17 @@ def test_two_prepares_give_the_same_bytes(params, tmp_path) -> None:
     folders = []
     for name in ("a", "b"):
         splits = photos.splits(params.dataset, tmp_path / name)
-        shards.write(splits, "photos", tmp_path / name / "shards", 50, lambda done: None)
+        write_shards(splits, tmp_path / name / "shards", 50)
         folders.append(digest(tmp_path / name / "shards"))
     assert folders[0] == folders[1]
     assert sorted(folders[0]) == [
         "manifest.json",
         *(f"train-{i:06d}.tar" for i in range(3)),
         "train.npy",
+        "train_keys.npy",
         *(f"val-{i:06d}.tar" for i in range(2)),
         "val.npy",
+        "val_keys.npy",
     ]
 
 
@@ -58,16 +62,16 @@ def test_the_webdataset_library_reads_the_shards(shard_folder) -> None:
     samples = list(dataset)
     assert len(samples) == len(reader) == 120
     for position, sample in enumerate(samples):
-        assert sample["__key__"].encode() == reader.index["key"][position]
+        assert sample["__key__"].encode() == reader.keys[position]
         assert sample["cls"] == reader.labels[position]
-        assert np.array_equal(np.asarray(sample["jpg"]), np.asarray(reader.picture(position)))
+        assert np.array_equal(np.asarray(sample["jpg"]), reader.pixels(position))
 
 
 def test_jpegs_are_copied_byte_by_byte(shard_folder) -> None:
     reader = Reader(shard_folder, "train")
     raw = next((shard_folder.parent / "raw" / "photos").iterdir())
     for position in (0, 57, 119):
-        assert reader.read(position) == (raw / "train" / (reader.index["key"][position].decode() + ".jpg")).read_bytes()
+        assert reader.read(position) == (raw / "train" / (reader.keys[position].decode() + ".jpg")).read_bytes()
 
 
 def test_manifest_names_every_shard_with_its_hash(shard_folder) -> None:
@@ -108,16 +112,16 @@ def test_bad_images_are_listed_and_odd_ones_read(tmp_path) -> None:
     first.save(cat / "phone.jpg", "MPO", save_all=True, append_images=[second])
     (cat / "nowhere.jpg").symlink_to("nothing")
     picture_file(cat / "a_png.JPEG", "RGB", "PNG")
-    manifest = shards.write(class_folders(root), "folder", tmp_path / "shards", 4, lambda done: None)
+    manifest = write_shards(class_folders(root), tmp_path / "shards", 4)
     assert set(manifest.splits["train"].skipped) == {
         f"cat/{name}" for name in ("empty", "text", "truncated", "float", "nowhere")
     }
     assert manifest.splits["train"].images == 6 + 4
     reader = Reader(tmp_path / "shards", "train")
-    assert {reader.picture(p).mode for p in range(len(reader))} == {"RGB"}
-    keys = [key.decode() for key in reader.index["key"]]
-    assert np.unique(np.asarray(reader.picture(keys.index("cat/sixteen")))).tolist() == [40_000 // 256]
-    assert np.asarray(reader.picture(keys.index("cat/phone")))[:, :, 0].min() > 250
+    assert {reader.pixels(p).shape[2] for p in range(len(reader))} == {3}
+    keys = [key.decode() for key in reader.keys]
+    assert np.unique(reader.pixels(keys.index("cat/sixteen"))).tolist() == [40_000 // 256]
+    assert reader.pixels(keys.index("cat/phone"))[:, :, 0].min() > 250
     names = [m.name for p in (tmp_path / "shards").glob("train*.tar") for m in tarfile.open(p)]
     assert "cat/a_png.png" in names
 
@@ -127,18 +131,18 @@ def test_a_class_without_a_readable_image_is_refused(tmp_path) -> None:
     for file in (root / "val" / "dog").iterdir():
         file.write_bytes(b"")
     with pytest.raises(ValueError, match=r"class dog has no readable image in val \(dog/\d: ValueError: the file is empty"):
-        shards.write(class_folders(root), "folder", tmp_path / "shards", 4, lambda done: None)
+        write_shards(class_folders(root), tmp_path / "shards", 4)
 
 
 def test_same_names_are_refused(tmp_path) -> None:
     root = tree(tmp_path / "own")
     picture_file(root / "train" / "cat" / "0.png", form="PNG")
     with pytest.raises(ValueError, match="have the same name 'cat/0' without extension: rename one"):
-        shards.write(class_folders(root), "folder", tmp_path / "shards", 4, lambda done: None)
+        write_shards(class_folders(root), tmp_path / "shards", 4)
 
 
 def test_folders_say_what_is_missing(tmp_path, params) -> None:
-    common = params.dataset.model_dump(include={"mean", "std", "resize", "crop", "shard_images", "scenes"})
+    common = params.dataset.model_dump(include={*Source.model_fields} - {"kind"})
     from cl.sources import folder
 
     with pytest.raises(ValueError, match=r"no folder .*own/train: put the images at .*own/\{train,val\}/<class>/<image>"):
@@ -180,52 +184,38 @@ def test_a_changed_shard_is_noticed(shard_folder, tmp_path) -> None:
         Reader(copy, "train")
 
 
-@pytest.mark.parametrize("samples", [1, 63, 64, 130, 1000, 40_000])
-def test_an_epoch_is_a_permutation(samples) -> None:
-    order = epoch_order(samples, 3, 5)
-    assert np.array_equal(np.sort(order), np.arange(samples))
-
-
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
-    assert np.array_equal(epoch_order(1000, 1, 2), epoch_order.__wrapped__(1000, 1, 2))
-    for other in ((1, 3), (2, 2)):
-        assert (epoch_order(1000, 1, 2) != epoch_order(1000, *other)).mean() > 0.9
-
-
-def test_a_large_epoch_reads_chunks_that_lie_together() -> None:
-    """Within a window every chunk is read whole, so cold disks see long reads; yet the window is shuffled."""
-    order = epoch_order(100_000, 0, 0)
-    window = order[:16384]
-    chunks, counts = np.unique(window // CHUNK, return_counts=True)
-    assert (counts == CHUNK).all()
-    assert np.abs(np.corrcoef(window[:-1], window[1:])[0, 1]) < 0.05
-
-
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_exactly_once_an_epoch_whatever_the_workers(shard_folder, params, workers) -> None:
+def test_every_number_of_ranks_and_workers_sees_the_same_batches(shard_folder, params, ranks, workers) -> None:
     reader = Reader(shard_folder, "train")
-    plan = Plan(len(reader), 32, 7)
-    data = TrainSet(reader, list(params.views.values()), plan)
-    assert plan.steps_per_epoch == 3
-    batches = list(data.batches(0, 6, workers))
-    for epoch in range(2):
-        seen = torch.cat([b.positions for b in batches[3 * epoch : 3 * epoch + 3]])
-        assert len(seen.unique()) == len(seen) == 96
-    reference = data[4]
-    for ours, theirs in zip(batches[4].images, reference.images, strict=True):
-        assert torch.equal(ours, theirs)
-    assert torch.equal(batches[4].drawn, reference.drawn)
-    assert torch.equal(batches[4].labels, torch.from_numpy(reader.labels)[batches[4].positions])
+    views = list(params.views.values())
+    reference = TrainSet(reader, views, Plan(len(reader), 36, 7))
+    assert reference.plan.steps_per_epoch == 3
+    shares = [TrainSet(reader, views, Plan(len(reader), 36, 7, rank, ranks)).batches(0, 6, workers) for rank in range(ranks)]
+    seen = []
+    for step, parts in enumerate(zip(*shares, strict=True)):
+        whole = reference[step]
+        assert {len(part.labels) for part in parts} == {36 // ranks}
+        assert torch.equal(torch.cat([part.positions for part in parts]), whole.positions)
+        assert torch.equal(torch.cat([part.labels for part in parts]), torch.from_numpy(reader.labels)[whole.positions])
+        assert torch.equal(torch.cat([part.drawn for part in parts], 1), whole.drawn)
+        for view, images in enumerate(whole.images):
+            assert torch.equal(torch.cat([part.images[view] for part in parts]), images)
+        seen.append(whole.positions)
+    for epoch in (seen[:3], seen[3:]):
+        assert len(torch.cat(epoch).unique()) == 108
 
 
-def test_resume_in_mid_epoch_gives_the_same_batches(shard_folder, params) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_resumed_at_any_step_sees_the_same_batches(shard_folder, params, workers) -> None:
     reader = Reader(shard_folder, "train")
     data = TrainSet(reader, list(params.views.values()), Plan(len(reader), 32, 7))
-    whole, rest = list(data.batches(0, 6, 0)), list(data.batches(4, 6, 1))
-    for a, b in zip(whole[4:], rest, strict=True):
-        assert torch.equal(a.positions, b.positions)
-        assert all(torch.equal(x, y) for x, y in zip(a.images, b.images, strict=True))
-        assert torch.equal(a.drawn, b.drawn)
+    whole = [data[step] for step in range(6)]
+    for start in range(6):
+        for expected, found in zip(whole[start:], data.batches(start, 6, workers), strict=True):
+            assert torch.equal(expected.positions, found.positions)
+            assert all(torch.equal(x, y) for x, y in zip(expected.images, found.images, strict=True))
+            assert torch.equal(expected.drawn, found.drawn)
 
 
 def test_views_differ_between_epochs_and_views(shard_folder, params) -> None:
@@ -241,11 +231,7 @@ def test_views_differ_between_epochs_and_views(shard_folder, params) -> None:
 def test_evaluation_reads_every_sample_once(shard_folder) -> None:
     reader = Reader(shard_folder, "val")
     data = EvalSet(reader, resize=32, crop=32)
-    images = torch.cat(list(data.batches(25, 2)))
-    assert images.shape == (60, 3, 32, 32)
-    assert torch.equal(images[47], torch.cat(list(data.batches(7, 0)))[47])
-
-
-def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size=128 is more than the 120 images there are"):
-        Plan(120, 128, 0)
+    expected = np.stack([centre(reader.pixels(position), 32, 32) for position in range(60)])
+    for batch_size, workers in ((25, 2), (60, 1), (7, 0), (100, 2)):
+        images = torch.cat([block.clone() for block in data.batches(batch_size, workers)])
+        assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), expected)

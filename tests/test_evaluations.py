@@ -12,7 +12,8 @@ from torch import nn
 from cl.evaluations import Context, knn, linear, semi
 from cl.features import Pixels, extract, fingerprint
 from cl.knn import vote
-from cl.reader import Plan, TrainSet
+from cl.order import Plan
+from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.tasks import classifier
 from cl.train import Inputs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
-from conftest import ROOT, TINY, compose
+from conftest import ROOT, TINY, compose, write_shards
 from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, CIFAR100
 
@@ -22,6 +22,7 @@ from cl.evaluations import Context, knn, linear, semi
 from cl.features import Pixels
 from cl.shards import Reader
 from cl.sources import UNLABELLED, Source, Splits, cifar10, cifar100, imagenet, raw_images
+from cl.views import centre
 
 REAL = ROOT.parent / "shared" / "data" / "cifar-10-batches-py.tar.xz"
 CLASSES = ["apple", "bee", "cup", "dog"]
@@ -110,7 +111,7 @@ def splits(source: Source, raw: Path) -> Splits:
 
 
 def write(found: Splits, folder: Path, shard_images: int = 10) -> tuple[Reader, Reader]:
-    shards.write(found, "test", folder, shard_images, lambda done: None)
+    write_shards(found, folder, shard_images)
     return Reader(folder, "train"), Reader(folder, "val")
 
 
@@ -169,13 +170,13 @@ def test_raw_images_come_back_pixel_for_pixel() -> None:
 @pytest.mark.parametrize(("kind", "batch"), [("cifar10", "data_batch_3"), ("cifar100", "train")])
 def test_cifar_keeps_pixels_and_labels(kind, batch, source, tmp_path) -> None:
     train, _ = write(splits(source(kind), tmp_path / "raw"), tmp_path / "shards")
-    stored = {key.decode(): position for position, key in enumerate(train.index["key"])}
+    stored = {key.decode(): position for position, key in enumerate(train.keys)}
     (file,) = (tmp_path / "raw").glob(f"*/{batch}")
     rows = pickle.loads(file.read_bytes())["data"]
     first = 16 if kind == "cifar10" else 0
     for number, row in enumerate(rows):
         position = stored[f"train/{first + number:06d}"]
-        image = np.asarray(train.picture(position))
+        image = train.pixels(position)
         for channel in range(3):  # a row is red, green, blue, each line by line
             assert np.array_equal(image[:, :, channel].reshape(-1), row[1024 * channel : 1024 * (channel + 1)])
         assert train.labels[position] == [3, 2, 1, 0][number % 4]
@@ -215,8 +216,8 @@ def test_the_real_cifar10_equals_torchvisions(tmp_path) -> None:
     for reader, train in zip(readers, (True, False), strict=True):
         expected = CIFAR10(tmp_path, train=train)
         for position in range(0, len(reader), len(reader) // 500):
-            picture, label = expected[int(reader.index["key"][position].split(b"/")[1])]
-            assert np.array_equal(np.asarray(reader.picture(position)), np.asarray(picture))
+            picture, label = expected[int(reader.keys[position].split(b"/")[1])]
+            assert np.array_equal(reader.pixels(position), np.asarray(picture))
             assert reader.labels[position] == label
 
 
@@ -228,15 +229,15 @@ def stl(source, tmp_path) -> tuple[Reader, Reader]:
 def test_stl10_trains_on_labelled_and_unlabelled_images(stl, tmp_path) -> None:
     train, val = stl
     assert (len(train), len(val)) == (12 + 20, 8)
-    names = np.array([key.decode().split("/")[0] for key in train.index["key"]])
+    names = np.array([key.decode().split("/")[0] for key in train.keys])
     assert set(names[train.labelled]) == {"train"}
     assert len(train.labelled) == 12
     assert set(train.labels[names == "unlabeled"]) == {UNLABELLED}
     assert np.array_equal(val.labelled, np.arange(8))
     for position in (0, 11, 31):
-        name, number = train.index["key"][position].decode().split("/")
+        name, number = train.keys[position].decode().split("/")
         content = (tmp_path / f"raw/stl10_binary/{name}_X.bin").read_bytes()
-        image = np.asarray(train.picture(position))
+        image = train.pixels(position)
         for y, x, channel in ((0, 0, 0), (0, 95, 1), (95, 0, 2), (17, 60, 0)):  # the file goes column by column
             assert image[y, x, channel] == content[int(number) * 27648 + channel * 9216 + x * 96 + y]
         if name == "train":
@@ -278,9 +279,9 @@ class Recording(Reader):
         super().__init__(folder, split)
         self.seen: set[int] = set()
 
-    def picture(self, position: int) -> Picture.Image:
+    def pixels(self, position: int) -> np.ndarray:
         self.seen.add(int(position))
-        return super().picture(position)
+        return super().pixels(position)
 
 
 @pytest.fixture
@@ -320,9 +321,9 @@ def test_the_picture_of_neighbours_shows_labelled_images(context) -> None:
     nearest = torch.arange(8)[:, None]
     knn.draw_neighbours(nearest, labels, truth, context)
     shown = (truth == 0).nonzero()[0].item()
-    expected = context.train.picture(context.train.labelled[shown]).resize((64, 64), Picture.Resampling.BILINEAR)
+    expected = centre(context.train.pixels(context.train.labelled[shown]), 64, 64)
     with Picture.open(context.out / "neighbours.png") as sheet:
-        assert np.array_equal(np.asarray(sheet.crop((84, 2, 148, 66))), np.asarray(expected))
+        assert np.array_equal(np.asarray(sheet.crop((84, 2, 148, 66))), expected)
 
 
 def test_linear_evaluation_trains_on_the_labelled_images(context, params) -> None:
@@ -408,7 +409,7 @@ def test_imagenet_is_the_same_from_archives_as_from_folders(tmp_path) -> None:
         module = module_of("sources", kind)
         for name in ("folders", "archives"):
             found = module.splits(SimpleNamespace(**settings), tmp_path / name)
-            shards.write(found, kind, tmp_path / kind / name, 4, lambda done: None)
+            write_shards(found, tmp_path / kind / name, 4)
         files = sorted(p.name for p in (tmp_path / kind / "folders").iterdir())
         assert files == sorted(p.name for p in (tmp_path / kind / "archives").iterdir())
         for file in files:

@@ -15,7 +15,8 @@ from conftest import TinyBackbone
 
 from cl import checkpoint, optim, tasks
 from cl.checkpoint import Checkpoints, load_tensors, save_tensors
-from cl.reader import Plan, TrainSet
+from cl.order import Plan
+from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.train import train
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from cl.machine import Machine
 from cl.methods import Framework
 from cl.progress import Progress
-from cl.reader import Plan, TrainSet
+from cl.order import Plan
+from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.sources import Source
 from cl.train import Inputs

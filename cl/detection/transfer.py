@@ -21,7 +21,7 @@ from cl.detection.config import Config
 from cl.machine import Machine
 from cl.optim import set_lr
 from cl.progress import Progress
-from cl.reader import Plan
+from cl.order import Plan
 from cl.sources import Source
 from cl.stop import StoppedError, signals
 

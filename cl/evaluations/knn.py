@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image as Picture
@@ -54,14 +55,14 @@ def draw_neighbours(nearest: Tensor, labels: Tensor, truth: Tensor, context: Con
     bank = context.train.labelled  # `nearest` counts within it
     sheet = Picture.new("RGB", (side * (columns + 1) + 12, side * len(shown)), "white")
     for row, query in enumerate(shown.tolist()):
-        _paste(sheet, context.val.picture(query), 0, row * side, "white")
+        _paste(sheet, context.val.pixels(query), 0, row * side, "white")
         for column, position in enumerate(nearest[query, :columns].tolist()):
             right = bool(labels[position] == truth[query])
             x = (column + 1) * side + 12
-            _paste(sheet, context.train.picture(bank[position]), x, row * side, "#2a9d5c" if right else "#d1343a")
+            _paste(sheet, context.train.pixels(bank[position]), x, row * side, "#2a9d5c" if right else "#d1343a")
     sheet.save(context.out / "neighbours.png")
 
 
-def _paste(sheet: Picture.Image, picture: Picture.Image, x: int, y: int, frame: str) -> None:
+def _paste(sheet: Picture.Image, pixels: np.ndarray, x: int, y: int, frame: str) -> None:
     sheet.paste(Picture.new("RGB", (THUMBNAIL + 4, THUMBNAIL + 4), frame), (x, y))
-    sheet.paste(Picture.fromarray(centre(picture, THUMBNAIL, THUMBNAIL)), (x + 2, y + 2))
+    sheet.paste(Picture.fromarray(centre(pixels, THUMBNAIL, THUMBNAIL)), (x + 2, y + 2))

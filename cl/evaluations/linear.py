@@ -11,7 +11,8 @@ from cl import optim
 from cl.evaluations import Context, labels_of, write_per_class
 from cl.features import extract, fingerprint
 from cl.knn import top1
-from cl.reader import Plan, TrainSet
+from cl.order import Plan
+from cl.reader import TrainSet
 from cl.strict import Strict
 from cl.tasks import Probes, classifier
 from cl.train import train

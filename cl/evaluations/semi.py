@@ -12,7 +12,8 @@ from cl import optim
 from cl.evaluations import Context, labels_of, write_per_class
 from cl.features import extract, fingerprint
 from cl.knn import top1
-from cl.reader import Plan, TrainSet
+from cl.order import Plan
+from cl.reader import TrainSet
 from cl.strict import Strict
 from cl.tasks import Classification, Probes, classifier
 from cl.train import train
@@ -41,7 +42,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     with torch.no_grad():
         predicted = head(extract(backbone, context.val, context.source, context.machine)).argmax(1)
     write_per_class(predicted, truth, context)
-    (context.out / "labels.txt").write_text("".join(context.train.index["key"][p].decode() + "\n" for p in chosen))
+    (context.out / "labels.txt").write_text("".join(context.train.keys[p].decode() + "\n" for p in chosen))
     return {"top1": top1(predicted, truth), "labels": len(chosen)}
 
 
