@@ -57,8 +57,8 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     import torch
 
     from cl import backbones, machine, optim
-    from cl.progress import Progress
     from cl.order import Plan
+    from cl.progress import Progress
     from cl.reader import TrainSet
     from cl.shards import Reader
     from cl.tasks import Classification, classifier

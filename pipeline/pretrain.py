@@ -26,8 +26,8 @@ def main() -> None:
     params = command.params()
     from cl import machine, optim, view_sheet
     from cl.checkpoint import Checkpoints, save_tensors
-    from cl.progress import Progress
     from cl.order import Plan
+    from cl.progress import Progress
     from cl.reader import TrainSet
     from cl.shards import Reader
     from cl.train import train

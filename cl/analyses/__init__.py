@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cl.machine import Machine
 from cl.methods import Framework
-from cl.progress import Progress
 from cl.order import Plan
+from cl.progress import Progress
 from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.sources import Source

@@ -20,8 +20,8 @@ from cl.detection.average_precision import THRESHOLDS, Detections, coco, voc
 from cl.detection.config import Config
 from cl.machine import Machine
 from cl.optim import set_lr
-from cl.progress import Progress
 from cl.order import Plan
+from cl.progress import Progress
 from cl.sources import Source
 from cl.stop import StoppedError, signals
 
