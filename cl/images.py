@@ -6,32 +6,45 @@ from typing import NamedTuple
 import numpy as np
 import simplejpeg
 from PIL import Image as Picture
+from PIL import UnidentifiedImageError
 
 from cl.sources import Storage
 
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "BMP": "bmp", "WEBP": "webp", "PPM": "ppm", "TIFF": "tif"}
 LARGEST = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # pixels; above it Pillow takes a file for an attack
+LONGEST_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels, of the index and of libjpeg
 ORIENTATION = 274  # the tag of EXIF
 
 
 def decode(content: bytes | bytearray) -> np.ndarray:
     """The pixels of an image file, (H, W, 3) uint8, bit-equal to Pillow's.
 
-    Plain JPEG goes through libjpeg-turbo alone; what that finds odd (CMYK, a damaged stretch), and other formats, is
-    Pillow's to read or to refuse.
+    Plain JPEG goes through libjpeg-turbo alone; CMYK, what that finds damaged, and other formats are Pillow's to read or
+    to refuse.
 
     Raises:
         Exception: of whatever type Pillow chooses, as the file is damaged, too large, or no image.
     """
     if content[:2] == b"\xff\xd8":
         try:
-            height, width, *_ = simplejpeg.decode_jpeg_header(content)
-            if height * width <= LARGEST:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+            if height * width <= LARGEST and colours in ("YCbCr", "RGB", "Gray"):
                 return simplejpeg.decode_jpeg(content)
         except ValueError:
             pass
-    with Picture.open(io.BytesIO(content)) as picture:
+    with _opened(content) as picture:
         return np.array(rgb(picture))
+
+
+def _opened(content: bytes | bytearray) -> Picture.Image:
+    """A picture of a known format, whose pixels are not looked at yet."""
+    try:
+        picture = Picture.open(io.BytesIO(content))
+    except UnidentifiedImageError:
+        raise ValueError("it is no image, or of an unknown format") from None  # Pillow names an address in memory
+    if picture.format not in EXTENSIONS:
+        raise ValueError(f"the format {picture.format} is none of {', '.join(EXTENSIONS)}")
+    return picture
 
 
 def rgb(picture: Picture.Image) -> Picture.Image:
@@ -77,10 +90,8 @@ def store(content: bytes, storage: Storage) -> Stored:
     """
     if not content:
         raise ValueError("the file is empty")
-    with Picture.open(io.BytesIO(content)) as picture:
-        if picture.format not in EXTENSIONS:
-            raise ValueError(f"the format {picture.format} is none of {', '.join(EXTENSIONS)}")
-        extension, short_side = EXTENSIONS[picture.format], min(picture.size)
+    with _opened(content) as picture:
+        extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
         orientation = _orientation(picture) if storage.upright else 1
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
@@ -92,10 +103,11 @@ def store(content: bytes, storage: Storage) -> Stored:
         scale = storage.shrink / short_side  # type: ignore[operator]
         size = [max(1, round(scale * side)) for side in pixels.shape[1::-1]]
         pixels = np.asarray(Picture.fromarray(pixels).resize(tuple(size), Picture.Resampling.BICUBIC))
+    kind = "raw" if storage.encode == "raw" else "jpeg"
+    if max(pixels.shape) > LONGEST_SIDE[kind]:
+        raise ValueError(f"an image of {pixels.shape[1]}x{pixels.shape[0]} pixels is too large for encode={kind}")
     file = io.BytesIO()
-    if storage.encode == "raw":
-        if max(pixels.shape) >= 2**16:
-            raise ValueError(f"an image of {pixels.shape[1]}x{pixels.shape[0]} pixels is too large for encode=raw")
+    if kind == "raw":
         np.save(file, pixels)
         return Stored("npy", file.getvalue(), pixels.shape[:2], 1, reencoded=True, turned=orientation > 1)
     Picture.fromarray(pixels).save(file, "JPEG", quality=storage.quality)
@@ -103,6 +115,8 @@ def store(content: bytes, storage: Storage) -> Stored:
 
 
 def _orientation(picture: Picture.Image) -> int:
+    if picture.format == "TIFF":  # Pillow turns these as it reads them
+        return 1
     try:
         found = picture.getexif().get(ORIENTATION, 1)
     except Exception:  # damaged EXIF in an image that is whole otherwise
