@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import webdataset
 
-from cl import images
+from cl import images, shards
 from cl.shards import INDEX, Manifest, Shard, Split
 from cl.sources import UNLABELLED, Image, Splits, Storage
 
@@ -30,7 +31,7 @@ LONGEST_KEY = 200  # bytes
 def write(
     splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[[int], None], *, workers: int
 ) -> Manifest:
-    """Write the shards, the index and the manifest of both splits into `folder`.
+    """Write the shards, the index and the manifest of both splits into `folder`, where nobody else may write (`alone`).
 
     Shards that an earlier call with the same arguments finished before it was killed are kept.
 
@@ -39,31 +40,28 @@ def write(
         workers: processes; the bytes do not depend on it.
 
     Raises:
-        ValueError: two images have the same key, a key is too long, a class has no readable image, or another process
-            is writing into the same folder.
+        ValueError: two images have the same key, a key is too long, a class has no readable image, or a worker was killed.
         OSError: the disk is full, or the like; no half shard is left.
     """
     orders = {"train": _shuffled(splits.train), "val": _shuffled(splits.val)}
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        work = Work(orders, storage, folder)
-        work.begin(kind)
-        _run(work, report, workers)
-        try:
-            written = {name: _finish(name, splits.classes, work) for name in orders}
-        except ValueError:
-            shutil.rmtree(folder)
-            raise
-        digest = hashlib.sha256("\n".join(splits.classes).encode()).hexdigest()
-        manifest = Manifest(
-            kind=kind,
-            storage=storage.model_dump(include=set(Storage.model_fields)),
-            classes=splits.classes,
-            classes_sha256=digest,
-            splits=written,
-        )
-        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
-        shutil.rmtree(work.notes)
+    work = Work(orders, storage, folder)
+    work.begin(kind)
+    _run(work, report, workers)
+    try:
+        written = {name: _finish(name, splits.classes, work) for name in orders}
+    except ValueError:
+        shutil.rmtree(folder)
+        raise
+    manifest = Manifest(
+        kind=kind,
+        storage=storage.model_dump(include=set(Storage.model_fields)),
+        classes=splits.classes,
+        classes_sha256=hashlib.sha256("\n".join(splits.classes).encode()).hexdigest(),
+        splits=written,
+    )
+    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
+    shutil.rmtree(work.notes)
     return manifest
 
 
@@ -87,8 +85,13 @@ def _check_keys(listed: list[Image]) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else, nor a worker that outlived its killed parent, writes into the folder."""
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else, nor a worker that outlived its killed parent, writes below the folder.
+
+    Raises:
+        ValueError: somebody does.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,6 +128,10 @@ class Work:
         size = self.storage.shard_images
         return self.orders[name][number * size : (number + 1) * size]
 
+    def shard(self, name: str, number: int) -> Path:
+        """Where a shard lies when it is whole."""
+        return self.folder / f"{name}-{number:06d}.tar"
+
     def note(self, name: str, number: int) -> Path:
         """Where a shard is noted as finished."""
         return self.notes / f"{name}-{number:06d}.npz"
@@ -132,7 +139,7 @@ class Work:
     def begin(self, kind: str) -> None:
         """Clear the folder, unless it holds shards of the same images, stored in the same way by the same code."""
         sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()}".encode())
-        for module in (__file__, images.__file__):
+        for module in (__file__, images.__file__, shards.__file__):
             sha.update(Path(module).read_bytes())
         status: dict[Path, str] = {}
         for image in (image for order in self.orders.values() for image in order):
@@ -151,7 +158,7 @@ class Work:
 def _run(work: Work, report: Callable[[int], None], workers: int) -> None:
     jobs = []
     for name, number in work.jobs():
-        if work.note(name, number).is_file():
+        if work.note(name, number).is_file() and work.shard(name, number).is_file():
             report(len(work.listed(name, number)))
         else:
             jobs.append((name, number))
@@ -189,7 +196,7 @@ def _write_one(name: str, number: int) -> int:
 def _write_shard(work: Work, name: str, number: int) -> int:
     """One tar without anything in it that changes from run to run, and its note; returns the number of images seen."""
     listed = work.listed(name, number)
-    target = work.folder / f"{name}-{number:06d}.tar"
+    target = work.shard(name, number)
     partial = target.with_name(f"{target.name}.partial")
     skipped: dict[str, str] = {}
     kept: list[tuple[Image, images.Stored]] = []
@@ -216,9 +223,13 @@ def _write_shard(work: Work, name: str, number: int) -> int:
         "skipped": skipped,
     }
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
+    content = io.BytesIO()
+    np.savez(content, rows=rows, keys=keys, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8))
     note = work.note(name, number)
     with note.with_suffix(".partial").open("wb") as file:
-        np.savez(file, rows=rows, keys=keys, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8))
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(note.with_suffix(".partial"), note)
     return len(listed)
 
@@ -229,9 +240,14 @@ def _stored(listed: list[Image], storage: Storage, skipped: dict[str, str]) -> I
         try:
             stored = images.store(image.read(), storage)
         except Exception as error:  # a decoder may raise anything on damaged bytes
-            skipped[image.key] = f"{type(error).__name__}: {error}"
+            skipped[image.key] = _reason(error)
         else:
             yield image, stored
+
+
+def _reason(error: Exception) -> str:
+    """Why an image cannot be read, without the place of the raw data, as the manifest is the same wherever that lies."""
+    return f"{type(error).__name__}: {(isinstance(error, OSError) and error.strerror) or error}"
 
 
 def _index(path: Path, kept: list[tuple[Image, images.Stored]]) -> np.ndarray:
@@ -250,7 +266,7 @@ def _index(path: Path, kept: list[tuple[Image, images.Stored]]) -> np.ndarray:
 def _finish(name: str, classes: list[str], work: Work) -> Split:
     """The index of a split from the notes on its shards; shards without an image are left out."""
     rows, keys = [np.empty(0, INDEX)], [np.empty(0, "S1")]
-    shards: list[Shard] = []
+    kept: list[Shard] = []
     skipped: dict[str, str] = {}
     totals = {"reencoded": 0, "turned": 0}
     for _, number in (job for job in work.jobs() if job[0] == name):
@@ -260,9 +276,9 @@ def _finish(name: str, classes: list[str], work: Work) -> Split:
             skipped |= note["skipped"]
             if shard.images:
                 rows.append(found["rows"])
-                rows[-1]["shard"] = len(shards)
+                rows[-1]["shard"] = len(kept)
                 keys.append(found["keys"])
-                shards.append(shard)
+                kept.append(shard)
                 totals = {key: totals[key] + note[key] for key in totals}
             else:
                 (work.folder / shard.name).unlink(missing_ok=True)
@@ -272,6 +288,8 @@ def _finish(name: str, classes: list[str], work: Work) -> Split:
     if len(empty):
         reasons = "; ".join(f"{key}: {why}" for key, why in list(skipped.items())[:3])
         raise ValueError(f"class {classes[empty[0]]} has no readable image in {name} ({reasons})")
-    np.save(work.folder / f"{name}.npy", index)
-    np.save(work.folder / f"{name}_keys.npy", np.concatenate(keys))
-    return Split(images=len(index), shards=shards, skipped=skipped, **totals)
+    for file, array in ((f"{name}.npy", index), (f"{name}_keys.npy", np.concatenate(keys))):
+        content = io.BytesIO()  # NumPy writing to a file hides why it fails
+        np.save(content, array)
+        (work.folder / file).write_bytes(content.getbuffer())
+    return Split(images=len(index), shards=kept, skipped=skipped, **totals)

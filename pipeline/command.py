@@ -164,13 +164,16 @@ def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
     Args:
         resumable: what was done when the run was cut short is kept beside it, for the next run to go on from.
     """
-    partial = path.with_name(path.name + ".partial")
+    partial, old = (path.with_name(f"{path.name}.{suffix}") for suffix in ("partial", "old.partial"))
     if not resumable:
         shutil.rmtree(partial, ignore_errors=True)
     try:
         yield partial
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
         os.replace(partial, path)
+        shutil.rmtree(old, ignore_errors=True)
     except (OSError, KeyboardInterrupt):
         if resumable and partial.exists():
             click.echo(f"what is finished is kept in {partial}: run again to go on from there", err=True)

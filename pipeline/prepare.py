@@ -21,14 +21,16 @@ def main() -> None:
 
     progress = Progress("prepare")
     with (
+        prepare.alone(command.SHARDS.parent),
         command.results("prepare", folder=False) as results,
         command.published(command.SHARDS, resumable=True) as folder,
         command.published(command.SCENES) as drawn,
     ):
         splits = module_of("sources", dataset.kind).splits(dataset, command.raw())
+        scenes.write(dataset.scenes, drawn)
+        # Last, as a run that is killed after the last shard starts over.
         with progress.count(len(splits.train) + len(splits.val), "images") as report:
             manifest = prepare.write(splits, dataset.kind, dataset, folder, report, workers=cores())
-        scenes.write(dataset.scenes, drawn)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
             for key, reason in split.skipped.items():
