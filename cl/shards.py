@@ -8,7 +8,6 @@
 `cl.prepare` writes them.
 """
 
-import json
 import os
 from collections import OrderedDict
 from functools import cached_property
@@ -77,11 +76,17 @@ class Reader:
         manifest = folder / "manifest.json"
         if not manifest.is_file():
             raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
-        self.manifest = Manifest(**json.loads(manifest.read_text()))
+        try:
+            self.manifest = Manifest.model_validate_json(manifest.read_bytes())
+            listed = self.manifest.splits[split]
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{manifest} is damaged: {AGAIN}") from error
         self.index = _rows(folder / f"{split}.npy")
+        if self.index.dtype != INDEX or self.index.ndim != 1:
+            raise ValueError(f"{folder}/{split}.npy is no index: {AGAIN}")
         self._keys = folder / f"{split}_keys.npy"
-        self._files = LocalFiles(folder, self.manifest.splits[split].shards)
-        if len(self.index) != self.manifest.splits[split].images:
+        self._files = LocalFiles(folder, listed.shards)
+        if len(self.index) != listed.images:
             raise ValueError(f"{folder}/{split}.npy has {len(self.index)} rows, the manifest another number: {AGAIN}")
 
     def __len__(self) -> int:
@@ -112,6 +117,8 @@ class Reader:
         shard, offset, length, _, height, width, orientation = self.index[position].item()
         content = self._files.read(shard, offset, length)
         if height:
+            if length != height * width * 3:
+                raise ValueError(f"the index gives {length} bytes for {height}x{width} pixels: {AGAIN}")
             return np.frombuffer(content, np.uint8).reshape(height, width, 3)
         pixels = images.decode(content)
         return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
@@ -121,7 +128,10 @@ def _rows(path: Path) -> np.ndarray:
     """An array that lies on the disk and is shared by all processes."""
     if not path.is_file():
         raise ValueError(f"no {path}: {AGAIN}")
-    return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    except Exception as error:  # NumPy may raise anything on damaged bytes
+        raise ValueError(f"{path} is damaged: {AGAIN}") from error
 
 
 class LocalFiles:
@@ -129,9 +139,8 @@ class LocalFiles:
 
     def __init__(self, folder: Path, shards: list[Shard]) -> None:
         self._paths = [folder / shard.name for shard in shards]
-        self._found = [_state(path.stat()) if path.is_file() else None for path in self._paths]
-        for path, shard, found in zip(self._paths, shards, self._found, strict=True):
-            size = found and found[0]
+        self._found = [_state(path.stat()) if path.is_file() else (0, 0, 0) for path in self._paths]
+        for path, shard, (size, _, _) in zip(self._paths, shards, self._found, strict=True):
             if size != shard.bytes:
                 raise ValueError(f"{path} has {size} bytes, its manifest says {shard.bytes}: {AGAIN}")
         self._open: OrderedDict[int, int] = OrderedDict()  # file descriptors of this process, the least used first
@@ -141,6 +150,8 @@ class LocalFiles:
 
     def read(self, shard: int, offset: int, length: int) -> bytearray:
         """`length` bytes of a shard from `offset` on; writable, so that a tensor may share them."""
+        if shard >= len(self._found) or offset + length > self._found[shard][0]:
+            raise ValueError(f"the index points outside of shard {shard}: {AGAIN}")
         if shard in self._open:
             self._open.move_to_end(shard)
         else:
@@ -151,7 +162,8 @@ class LocalFiles:
         if _state(os.fstat(file)) != self._found[shard]:
             raise ValueError(f"{self._paths[shard]} was changed while it was read: start again")
         content = bytearray(length)
-        os.preadv(file, [content], offset)
+        if os.preadv(file, [content], offset) != length:
+            raise ValueError(f"{self._paths[shard]} was changed while it was read: start again")
         return content
 
 

@@ -1,17 +1,11 @@
 """Shards, the reader and its order."""
 
-import hashlib
-import io
-import json
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import webdataset
-from conftest import write_shards
 from PIL import Image as Picture
 
 from cl.order import Plan
@@ -19,12 +13,7 @@ from cl.reader import EvalSet, TrainSet
 from cl.shards import Reader
 from cl.sources import Source, imagenet100, photos
 from cl.sources.folder import Config as Folder
-from cl.sources.folder import class_folders
 from cl.views import centre
-
-
-def digest(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_photos_are_twenty_classes_from_disjoint_bands(params, tmp_path) -> None:
@@ -35,52 +24,6 @@ def test_photos_are_twenty_classes_from_disjoint_bands(params, tmp_path) -> None
         train, val = photos.bands(picture).values()
         assert train.width + val.width == picture.width
         assert train.height == val.height == picture.height
-
-
-def test_two_prepares_give_the_same_bytes(params, tmp_path) -> None:
-    folders = []
-    for name in ("a", "b"):
-        splits = photos.splits(params.dataset, tmp_path / name)
-        write_shards(splits, tmp_path / name / "shards", 50)
-        folders.append(digest(tmp_path / name / "shards"))
-    assert folders[0] == folders[1]
-    assert sorted(folders[0]) == [
-        "manifest.json",
-        *(f"train-{i:06d}.tar" for i in range(3)),
-        "train.npy",
-        "train_keys.npy",
-        *(f"val-{i:06d}.tar" for i in range(2)),
-        "val.npy",
-        "val_keys.npy",
-    ]
-
-
-def test_the_webdataset_library_reads_the_shards(shard_folder) -> None:
-    urls = sorted(str(p) for p in shard_folder.glob("train-*.tar"))
-    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode("pil")
-    reader = Reader(shard_folder, "train")
-    samples = list(dataset)
-    assert len(samples) == len(reader) == 120
-    for position, sample in enumerate(samples):
-        assert sample["__key__"].encode() == reader.keys[position]
-        assert sample["cls"] == reader.labels[position]
-        assert np.array_equal(np.asarray(sample["jpg"]), reader.pixels(position))
-
-
-def test_jpegs_are_copied_byte_by_byte(shard_folder) -> None:
-    reader = Reader(shard_folder, "train")
-    raw = next((shard_folder.parent / "raw" / "photos").iterdir())
-    for position in (0, 57, 119):
-        assert reader.read(position) == (raw / "train" / (reader.keys[position].decode() + ".jpg")).read_bytes()
-
-
-def test_manifest_names_every_shard_with_its_hash(shard_folder) -> None:
-    manifest = json.loads((shard_folder / "manifest.json").read_text())
-    assert manifest["splits"]["train"]["images"] == 120
-    for split in manifest["splits"].values():
-        for shard in split["shards"]:
-            content = (shard_folder / shard["name"]).read_bytes()
-            assert (len(content), hashlib.sha256(content).hexdigest()) == (shard["bytes"], shard["sha256"])
 
 
 def picture_file(path: Path, mode: str = "RGB", form: str = "JPEG") -> Path:
@@ -95,50 +38,6 @@ def tree(root: Path) -> Path:
             for number in range(3):
                 picture_file(root / split / name / f"{number}.jpg")
     return root
-
-
-def test_bad_images_are_listed_and_odd_ones_read(tmp_path) -> None:
-    root = tree(tmp_path / "own")
-    cat = root / "train" / "cat"
-    (cat / "empty.jpg").write_bytes(b"")
-    (cat / "text.jpg").write_text("no image")
-    whole = io.BytesIO()
-    Picture.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(whole, "JPEG")
-    (cat / "truncated.jpg").write_bytes(whole.getvalue()[:500])
-    picture_file(cat / "cmyk.jpg", "CMYK")
-    Picture.fromarray(np.full((20, 30), 40_000, np.uint16)).save(cat / "sixteen.png")
-    Picture.fromarray(np.full((20, 30), 0.5, np.float32)).save(cat / "float.tif")
-    first, second = (Picture.new("RGB", (20, 30), colour) for colour in ("red", "blue"))
-    first.save(cat / "phone.jpg", "MPO", save_all=True, append_images=[second])
-    (cat / "nowhere.jpg").symlink_to("nothing")
-    picture_file(cat / "a_png.JPEG", "RGB", "PNG")
-    manifest = write_shards(class_folders(root), tmp_path / "shards", 4)
-    assert set(manifest.splits["train"].skipped) == {
-        f"cat/{name}" for name in ("empty", "text", "truncated", "float", "nowhere")
-    }
-    assert manifest.splits["train"].images == 6 + 4
-    reader = Reader(tmp_path / "shards", "train")
-    assert {reader.pixels(p).shape[2] for p in range(len(reader))} == {3}
-    keys = [key.decode() for key in reader.keys]
-    assert np.unique(reader.pixels(keys.index("cat/sixteen"))).tolist() == [40_000 // 256]
-    assert reader.pixels(keys.index("cat/phone"))[:, :, 0].min() > 250
-    names = [m.name for p in (tmp_path / "shards").glob("train*.tar") for m in tarfile.open(p)]
-    assert "cat/a_png.png" in names
-
-
-def test_a_class_without_a_readable_image_is_refused(tmp_path) -> None:
-    root = tree(tmp_path / "own")
-    for file in (root / "val" / "dog").iterdir():
-        file.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"class dog has no readable image in val \(dog/\d: ValueError: the file is empty"):
-        write_shards(class_folders(root), tmp_path / "shards", 4)
-
-
-def test_same_names_are_refused(tmp_path) -> None:
-    root = tree(tmp_path / "own")
-    picture_file(root / "train" / "cat" / "0.png", form="PNG")
-    with pytest.raises(ValueError, match="have the same name 'cat/0' without extension: rename one"):
-        write_shards(class_folders(root), tmp_path / "shards", 4)
 
 
 def test_folders_say_what_is_missing(tmp_path, params) -> None:

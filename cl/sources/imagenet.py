@@ -129,7 +129,9 @@ def _opened(path: Path, mode: Literal["r:", "r:gz"] = "r:") -> Iterator[tarfile.
     try:
         with tarfile.open(path, mode) as tar:
             yield tar
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        if str(path) in str(error):
+            raise
         raise ValueError(f"{path} is no complete archive ({error}): get it again") from error
 
 
