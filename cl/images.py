@@ -14,7 +14,7 @@ LARGEST = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # pixels; above it Pillo
 ORIENTATION = 274  # the tag of EXIF
 
 
-def decode(content: bytes | bytearray) -> np.ndarray:
+def decode(content: bytes | memoryview) -> np.ndarray:
     """The pixels of an image file, (H, W, 3) uint8, bit-equal to Pillow's.
 
     Plain JPEG goes through libjpeg-turbo alone; what that finds odd (CMYK, a damaged stretch), and other formats, is
@@ -31,7 +31,7 @@ def decode(content: bytes | bytearray) -> np.ndarray:
         except ValueError:
             pass
     with Picture.open(io.BytesIO(content)) as picture:
-        return np.array(rgb(picture))
+        return np.asarray(rgb(picture))
 
 
 def rgb(picture: Picture.Image) -> Picture.Image:

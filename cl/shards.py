@@ -9,6 +9,7 @@
 """
 
 import json
+import mmap
 import os
 from collections import OrderedDict
 from functools import cached_property
@@ -33,7 +34,7 @@ INDEX = np.dtype(
         ("orientation", "u1"),
     ]
 )
-OPEN = 256  # shards that a process keeps open: ImageNet has more of them than a process may open files
+OPEN = 256  # shards that a process keeps open, with two files each: ImageNet has more than it may open
 AGAIN = "run `dvc repro prepare` again"
 
 
@@ -102,13 +103,13 @@ class Reader:
         """The positions of the images that have a label, in the order of the index; (m,) int64."""
         return np.flatnonzero(self.index["label"] != UNLABELLED)
 
-    def read(self, position: int) -> bytearray:
+    def read(self, position: int) -> memoryview:
         """The stored bytes at `position` of the index: an image file, or pixels."""
         shard, offset, length, *_ = self.index[position].item()
         return self._files.read(shard, offset, length)
 
     def pixels(self, position: int) -> np.ndarray:
-        """(H, W, 3) uint8."""
+        """(H, W, 3) uint8, perhaps read-only."""
         shard, offset, length, _, height, width, orientation = self.index[position].item()
         content = self._files.read(shard, offset, length)
         if height:
@@ -134,25 +135,23 @@ class LocalFiles:
             size = found and found[0]
             if size != shard.bytes:
                 raise ValueError(f"{path} has {size} bytes, its manifest says {shard.bytes}: {AGAIN}")
-        self._open: OrderedDict[int, int] = OrderedDict()  # file descriptors of this process, the least used first
+        self._open: OrderedDict[int, tuple[int, mmap.mmap]] = OrderedDict()  # of this process, the least used first
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_open": OrderedDict()}
 
-    def read(self, shard: int, offset: int, length: int) -> bytearray:
-        """`length` bytes of a shard from `offset` on; writable, so that a tensor may share them."""
-        if shard in self._open:
-            self._open.move_to_end(shard)
-        else:
+    def read(self, shard: int, offset: int, length: int) -> memoryview:
+        """`length` bytes of a shard from `offset` on, as they lie in the page cache."""
+        if shard not in self._open:
             if len(self._open) == OPEN:
-                os.close(self._open.popitem(last=False)[1])
-            self._open[shard] = os.open(self._paths[shard], os.O_RDONLY)
-        file = self._open[shard]
+                os.close(self._open.popitem(last=False)[1][0])
+            file = os.open(self._paths[shard], os.O_RDONLY)
+            self._open[shard] = file, mmap.mmap(file, 0, prot=mmap.PROT_READ)
+        self._open.move_to_end(shard)
+        file, content = self._open[shard]
         if _state(os.fstat(file)) != self._found[shard]:
             raise ValueError(f"{self._paths[shard]} was changed while it was read: start again")
-        content = bytearray(length)
-        os.preadv(file, [content], offset)
-        return content
+        return memoryview(content)[offset : offset + length]
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:

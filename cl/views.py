@@ -89,7 +89,7 @@ def box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator)
 def resized(pixels: np.ndarray, box: tuple[int, int, int, int], view: View) -> np.ndarray:
     """The part of `pixels` (H, W, 3) uint8 within left, top, right, bottom, brought to (size, size, 3) with antialiasing."""
     left, top, right, bottom = box
-    part = np.ascontiguousarray(pixels[top:bottom, left:right])
+    part = pixels[top:bottom, left:right].copy()
     image = torch.from_numpy(part)[None].permute(0, 3, 1, 2)  # channels-last, which is resized three times faster
     size = (view.size, view.size)
     return F.interpolate(image, size, mode=view.interpolation, antialias=True).permute(0, 2, 3, 1)[0].numpy()
@@ -121,5 +121,7 @@ def draw_colour(view: View, rng: np.random.Generator) -> np.ndarray:
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
     """The evaluation's view, (side, side, 3) uint8: short side to `short_side`, then the centre."""
-    image = tv.resize(torch.from_numpy(pixels)[None].permute(0, 3, 1, 2), [short_side], antialias=True)
+    image = tv.resize(
+        torch.from_numpy(np.require(pixels, requirements="W"))[None].permute(0, 3, 1, 2), [short_side], antialias=True
+    )
     return tv.center_crop(image, [side]).permute(0, 2, 3, 1)[0].numpy()
