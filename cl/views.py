@@ -95,28 +95,26 @@ def resized(pixels: np.ndarray, box: tuple[int, int, int, int], view: View) -> n
     return F.interpolate(image, size, mode=view.interpolation, antialias=True).permute(0, 2, 3, 1)[0].numpy()
 
 
-def draw_colour(view: View, rng: np.random.Generator) -> np.ndarray:
-    """(DRAWS,) float32: flip, jitter, the jitter's order (4) and factors (4), grayscale, sigma of the blur, solarise.
+def draw_colour(view: View, rng: np.random.Generator) -> list[float]:
+    """DRAWS numbers: flip, jitter, the jitter's order (4) and factors (4), grayscale, sigma of the blur, solarise.
 
     Flags are 0 or 1; sigma 0 means no blur. The same amount of randomness is used whatever comes out.
     """
-    flip, jitter, gray, blur, sigma, solarize, *factors = rng.random(10)
-    j = view.jitter
-    spread = np.array([j.brightness, j.contrast, j.saturation, j.hue])
-    values = (2 * np.array(factors) - 1) * spread + (1, 1, 1, 0)
-    sigma = view.blur.sigma[0] + (view.blur.sigma[1] - view.blur.sigma[0]) * sigma
-    return np.array(
-        [
-            flip < view.flip,
-            jitter < j.p,
-            *rng.permutation(4),
-            *values,
-            gray < view.grayscale,
-            sigma if blur < view.blur.p else 0,
-            solarize < view.solarize,
-        ],
-        dtype=np.float32,
-    )
+    flip, jitter, gray, blur, sigma, solarize, *factors = rng.random(14).tolist()
+    brightness, contrast, saturation, hue, *keys = [2 * factor - 1 for factor in factors]
+    low, high = view.blur.sigma
+    return [
+        flip < view.flip,
+        jitter < view.jitter.p,
+        *sorted(range(4), key=keys.__getitem__),
+        1 + view.jitter.brightness * brightness,
+        1 + view.jitter.contrast * contrast,
+        1 + view.jitter.saturation * saturation,
+        view.jitter.hue * hue,
+        gray < view.grayscale,
+        low + (high - low) * sigma if blur < view.blur.p else 0,
+        solarize < view.solarize,
+    ]
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
