@@ -7,6 +7,7 @@ Pieces (`*.piece`) that were not used for the longest time make room for new one
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 DIGITS = 20  # of the number of bytes in the file `used`
 SLACK = 64  # a 64th of the limit is freed at once, as looking through the folder takes time
+PATIENCE = 60  # seconds to wait for room that others have promised to files and not yet filled
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Cache:
         try:
             # Whoever held the lock before may have finished, given up, or been killed.
             if _is(partial, file) and not path.exists():
-                self._promise(file, size)
+                self._add(size, lambda: os.ftruncate(file, size), PATIENCE if wait else 0)
                 content = fetch()
                 assert len(content) == size
                 with open(file, "wb", closefd=False) as out:
@@ -68,17 +70,32 @@ class Cache:
     def note(self, name: str, text: str) -> str:
         """The text that was first noted under a name, which is this one if it is the first."""
         path = self.folder / name
-        with self._alone() as used:
+        partial = path.with_name(f"{path.name}.partial")
+
+        def write() -> None:
             if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._make_room(used, len(text.encode()))
-                path.write_text(text)
+                partial.write_text(text)
+                os.replace(partial, path)
+
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._add(len(text.encode()), write, PATIENCE)
         return path.read_text()
 
-    def _promise(self, file: int, size: int) -> None:
-        with self._alone() as used:
-            self._make_room(used, size)
-            os.ftruncate(file, size)
+    def _add(self, size: int, action: Callable[[], object], patience: float) -> None:
+        """Do what adds `size` bytes to the folder, as soon as there is room."""
+        began = time.monotonic()
+        while True:
+            with self._alone() as used:
+                if self._make_room(used, size):
+                    action()
+                    return
+            if time.monotonic() - began >= patience:
+                raise ValueError(
+                    f"{self.folder} may hold {self.limit} bytes and is full of what is needed now: set CL_CACHE_GB higher, "
+                    "or CL_CACHE to a folder of its own"
+                )
+            time.sleep(0.05)
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
@@ -94,17 +111,14 @@ class Cache:
             fcntl.flock(used, fcntl.LOCK_UN)
             os.close(used)
 
-    def _make_room(self, used: int, size: int) -> None:
-        """Count `size` more bytes. The count may be above the truth, as for a process that was killed, never below it."""
+    def _make_room(self, used: int, size: int) -> bool:
+        """Count `size` more bytes if they fit. The count may be above the truth, as for a killed process, never below it."""
         total = int(os.pread(used, DIGITS, 0))
         if total + size > self.limit:
             total = self._evict(self.limit - self.limit // SLACK - size)
-        if total + size > self.limit:
-            raise ValueError(
-                f"{self.folder} may hold {self.limit} bytes and is full of what is needed now: set CL_CACHE_GB higher, "
-                "or CL_CACHE to a folder of its own"
-            )
-        _write_number(used, total + size)
+        fits = total + size <= self.limit
+        _write_number(used, total + size if fits else total)
+        return fits
 
     def _evict(self, target: int) -> int:
         """Remove what killed processes left, and the pieces that were not used for longest, down to `target` bytes."""

@@ -69,6 +69,9 @@ class Handler(SimpleHTTPRequestHandler):
                 here.sent += len(content)
             self.wfile.write(content[: len(content) // 2])
             here.go.wait(60)
+            here.cuts, self.close_connection = max(0, here.cuts - 1), here.cuts > 0
+            if self.close_connection:
+                return
             self.wfile.write(content[len(content) // 2 :])
 
 
@@ -82,7 +85,7 @@ class Server(ThreadingHTTPServer):
         self.folder, self.url = folder, f"http://127.0.0.1:{self.server_port}"
         self.lock, self.go = threading.Lock(), threading.Event()
         self.go.set()  # else answers stop half-way
-        self.delay, self.failures, self.ranges, self.sent = 0.0, 0, True, 0
+        self.delay, self.failures, self.cuts, self.ranges, self.sent = 0.0, 0, 0, True, 0
         self.requests: list[tuple[str, str, str]] = []
         threading.Thread(target=self.serve_forever, daemon=True, args=(0.02,)).start()
 
@@ -294,10 +297,34 @@ def test_reading_ahead_overlaps_the_waits(server, tmp_path) -> None:
     assert seconds[0] > 2 * seconds[1]
 
 
+def test_reading_ahead_begins_anew_after_a_fork(server, cache) -> None:
+    reader = Reader(server.url, "train", cache)
+    server.go.clear()
+    reader.ahead(np.arange(32))
+
+    def work() -> None:
+        reader.ahead(np.arange(160, 168))
+        time.sleep(60)
+
+    def asked(count: int) -> None:
+        began = time.monotonic()
+        while len(set(server.pieces())) < count:
+            assert time.monotonic() < began + 10
+            time.sleep(0.01)
+
+    asked(4)  # all threads of this process are busy
+    (process,) = alive(1, work)
+    asked(5)
+    process.kill()
+    process.join()
+
+
 def test_failures_are_met_with_patience_and_then_a_sentence(folder, server, cache) -> None:
     reader, local = Reader(server.url, "train", cache), Reader(folder, "train")
     server.failures = 5  # HEAD and the GET that replaces it, twice, then the HEAD of the third attempt
     assert reader.read(0) == local.read(0)
+    server.cuts = 2  # half an answer
+    assert reader.read(20) == local.read(20)
     server.failures = LARGE
     sentence = rf"{server.url}/train-000001.tar cannot be read: ClientResponseError: 503.*; check the address, the network"
     with pytest.raises(ValueError, match=sentence):
@@ -375,7 +402,8 @@ def test_a_killed_process_leaves_nothing_half(folder, server, tmp_path) -> None:
     assert size(cache.folder) <= limit
 
 
-def test_a_cache_counts_again_what_others_removed(cache, tmp_path) -> None:
+def test_a_cache_counts_again_what_others_removed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("cl.cache.PATIENCE", 0.1)
     small = Cache(tmp_path / "small", 1000)
     for name in ("a", "b", "c"):
         os.close(small.open(f"{name}.piece", 300, lambda: bytes(300)))
@@ -388,6 +416,25 @@ def test_a_cache_counts_again_what_others_removed(cache, tmp_path) -> None:
     with pytest.raises(ValueError, match="may hold 1000 bytes and is full of what is needed now: set CL_CACHE_GB higher"):
         small.open("f.piece", 990, lambda: bytes(990))
     assert not (small.folder / "f.piece.partial").exists()
+
+
+def test_who_finds_no_room_waits_for_those_who_have_it(tmp_path) -> None:
+    small, go = Cache(tmp_path / "small", 1000), threading.Event()
+
+    def slow() -> bytes:
+        go.wait()
+        return bytes(700)
+
+    holder = threading.Thread(target=small.fill, args=("a.piece", 700, slow))
+    holder.start()
+    while not list(small.folder.glob("*.partial")):
+        time.sleep(0.001)
+    with pytest.raises(ValueError, match="full of what is needed now"):
+        small.fill("b.piece", 700, lambda: bytes(700), wait=False)
+    threading.Timer(0.2, go.set).start()
+    os.close(small.open("b.piece", 700, lambda: bytes(700)))
+    holder.join()
+    assert [path.name for path in small.folder.glob("*.piece")] == ["b.piece"]
 
 
 def test_the_entry_points_read_where_cl_shards_says(folder, server, tmp_path, monkeypatch) -> None:
