@@ -432,6 +432,8 @@ def test_who_finds_no_room_waits_for_those_who_have_it(tmp_path) -> None:
     with pytest.raises(ValueError, match="full of what is needed now"):
         small.fill("b.piece", 700, lambda: bytes(700), wait=False)
     threading.Timer(0.2, go.set).start()
+    small.fill("a.piece", 700, slow, wait=False)
+    assert not (small.folder / "a.piece").exists()
     os.close(small.open("b.piece", 700, lambda: bytes(700)))
     holder.join()
     assert [path.name for path in small.folder.glob("*.piece")] == ["b.piece"]
