@@ -16,14 +16,15 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+import torch
+from conftest import write_shards
 from PIL import Image as Picture
-from torch.utils.data import DataLoader, Dataset
 
-from cl import order, prepare, remote
+from cl import order, remote
 from cl.cache import Cache
-from cl.order import Order
+from cl.order import Order, Plan
+from cl.reader import TrainSet
 from cl.shards import Reader
-from cl.sources import Storage
 from cl.sources.folder import class_folders
 
 FORK = multiprocessing.get_context("fork")
@@ -107,8 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number in range(count):
                 pixels = rng.integers(0, 255, (20 + number % 30, 40, 3), dtype=np.uint8)
                 Picture.fromarray(pixels).save(root / "raw" / split / label / f"{number}.png")
-    storage = Storage(shard_images=50, encode="copy", shrink=None, quality=90, verify=True, upright=False)
-    prepare.write(class_folders(root / "raw"), "folder", storage, root / "shards", lambda done: None, workers=1)
+    write_shards(class_folders(root / "raw"), root / "shards", 50)
     return root / "shards"
 
 
@@ -163,27 +163,14 @@ def two_windows(folder: Path) -> int:
     return int(1.05 * shard_bytes(reader) * 2 * 64 / len(reader)) + 1
 
 
-class Contents(Dataset):
-    """What a reader reads, in a data worker."""
+class Everything:
+    """The samples of a reader, by position."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
     def __getitem__(self, position: int) -> bytes:
-        return bytes(self.reader.read(position))
-
-
-class Everything:
-    """The samples of a reader, by position."""
-
-    def __init__(self, reader: Reader, count: int = 0) -> None:
-        self.reader, self.count = reader, count
-
-    def __getitem__(self, position: int) -> bytes:
         return self.reader.read(position)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return (self[p] for p in range(self.count))
 
 
 def alive(count: int, function, *arguments: object) -> list[multiprocessing.Process]:
@@ -218,11 +205,13 @@ def test_what_is_read_is_what_lies_there(folder, server, cache, kind) -> None:
         assert np.array_equal(there.pixels(3), here.pixels(3))
 
 
-def test_data_workers_read_the_same(folder, server, cache) -> None:
+def test_data_workers_read_the_same(folder, server, cache, params) -> None:
     here, there = Reader(folder, "train"), Reader(server.url, "train", cache)
     there.ahead(np.arange(100))  # threads and their locks do not come along
     there.read(0)
-    assert list(DataLoader(Contents(there), batch_size=None, sampler=range(320), num_workers=2)) == list(Everything(here, 320))
+    local, remote = (TrainSet(reader, list(params.views.values()), Plan(320, 32, 0)) for reader in (here, there))
+    for ours, theirs in zip(remote.batches(0, 10, 2), local.batches(0, 10, 0), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours.images, theirs.images, strict=True))
     copy = pickle.loads(pickle.dumps(there))
     copy.ahead(np.arange(100))
     assert copy.read(0) == here.read(0)
