@@ -104,14 +104,14 @@ class RemoteFiles:
         self.__dict__ |= state
         self._begin()
 
-    def read(self, shard: int, offset: int, length: int) -> bytearray:
+    def read(self, shard: int, offset: int, length: int) -> memoryview:
         """`length` bytes of a shard from `offset` on, which are those of one sample; writable."""
         piece = int(np.searchsorted(self._begins, (shard << SHARD_BITS) + offset, side="right")) - 1
         file = self._cache.open(self._file(piece), self._size(piece), lambda: self._fetch(piece, WAITS))
         try:
             content = bytearray(length)
             os.preadv(file, [content], offset - int(self._start[piece]))
-            return content
+            return memoryview(content)
         finally:
             os.close(file)
 
