@@ -99,7 +99,7 @@ def read(reader: Reader, order, ahead: int) -> None:  # type: ignore[no-untyped-
         if ahead and start + BATCH < len(reader):
             reader.ahead(order[start + BATCH : start + BATCH * (1 + ahead)])
         for position in order[start : start + BATCH].tolist():
-            reader.read(position)
+            bytes(reader.read(position))  # a local one is not read before it is looked at
 
 
 def timed(action: Callable[[], None]) -> float:
