@@ -414,15 +414,19 @@ def test_who_finds_no_room_waits_for_those_who_have_it(tmp_path) -> None:
         go.wait()
         return bytes(700)
 
-    holder = threading.Thread(target=small.fill, args=("a.piece", 700, slow))
+    holder, passer = (
+        threading.Thread(target=small.fill, args=("a.piece", 700, slow), kwargs={"wait": wait}, daemon=True)
+        for wait in (True, False)
+    )
     holder.start()
-    while not list(small.folder.glob("*.partial")):
+    while [path.stat().st_size for path in small.folder.glob("*.partial")] != [700]:
         time.sleep(0.001)
+    passer.start()
+    passer.join(10)
+    assert not passer.is_alive()
     with pytest.raises(ValueError, match="full of what is needed now"):
         small.fill("b.piece", 700, lambda: bytes(700), wait=False)
     threading.Timer(0.2, go.set).start()
-    small.fill("a.piece", 700, slow, wait=False)
-    assert not (small.folder / "a.piece").exists()
     os.close(small.open("b.piece", 700, lambda: bytes(700)))
     holder.join()
     assert [path.name for path in small.folder.glob("*.piece")] == ["b.piece"]
