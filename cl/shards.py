@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from cl import images
+from cl.cache import Cache
+from cl.remote import RemoteFolder
 from cl.sources import UNLABELLED
 from cl.strict import Strict
 
@@ -74,24 +76,26 @@ class Reader:
         ValueError: the folder is no complete set of shards, or a shard is not, or no longer, what the manifest says.
     """
 
-    def __init__(self, folder: Path, split: str) -> None:
-        manifest = folder / "manifest.json"
-        if not manifest.is_file():
-            raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
-        self.manifest = Manifest(**json.loads(manifest.read_text()))
-        self.index = _rows(folder / f"{split}.npy")
-        self._keys = folder / f"{split}_keys.npy"
-        self._files = LocalFiles(folder, self.manifest.splits[split].shards)
-        if len(self.index) != self.manifest.splits[split].images:
-            raise ValueError(f"{folder}/{split}.npy has {len(self.index)} rows, the manifest another number: {AGAIN}")
+    def __init__(self, folder: Path | str, split: str, cache: Cache | None = None) -> None:
+        self._folder, self._split = folder_at(folder, cache), split
+        self.manifest = Manifest(**json.loads(self._folder.manifest))
+        self.index = _rows(self._folder.path(f"{split}.npy"))
+        shards = self.manifest.splits[split].shards
+        if np.bincount(self.index["shard"]).tolist() != [shard.images for shard in shards]:
+            raise ValueError(f"{folder}/{split}.npy with its {len(self.index)} rows does not go with the manifest: {AGAIN}")
+        self._files = self._folder.files(split, shards, self.index)
 
     def __len__(self) -> int:
         return len(self.index)
 
+    def ahead(self, positions: np.ndarray) -> None:
+        """Say which positions will be read next, in this order: remote shards are fetched in the background."""
+        self._files.ahead(positions)
+
     @cached_property
     def keys(self) -> np.ndarray:
         """(n,) bytes: the names of the samples."""
-        return _rows(self._keys)
+        return _rows(self._folder.path(f"{self._split}_keys.npy"))
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -118,11 +122,41 @@ class Reader:
         return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
 
 
+def folder_at(place: Path | str, cache: Cache | None = None) -> "LocalFolder | RemoteFolder":
+    """The folder of shards at a path, or at a URL, for which there must be a cache.
+
+    Raises:
+        ValueError: there are no shards.
+    """
+    if "://" in str(place):
+        assert cache
+        return RemoteFolder(str(place), cache)
+    return LocalFolder(Path(place))
+
+
 def _rows(path: Path) -> np.ndarray:
     """An array that lies on the disk and is shared by all processes."""
-    if not path.is_file():
-        raise ValueError(f"no {path}: {AGAIN}")
     return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+
+
+class LocalFolder:
+    """A folder of shards of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / "manifest.json").is_file():
+            raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
+        self.manifest = (folder / "manifest.json").read_bytes()
+
+    def path(self, name: str) -> Path:
+        """Where the file `name` lies."""
+        if not (self.folder / name).is_file():
+            raise ValueError(f"no {self.folder / name}: {AGAIN}")
+        return self.folder / name
+
+    def files(self, split: str, shards: list[Shard], index: np.ndarray) -> "LocalFiles":
+        """The shards of a split."""
+        return LocalFiles(self.folder, shards)
 
 
 class LocalFiles:
@@ -136,6 +170,9 @@ class LocalFiles:
             if size != shard.bytes:
                 raise ValueError(f"{path} has {size} bytes, its manifest says {shard.bytes}: {AGAIN}")
         self._open: OrderedDict[int, tuple[int, mmap.mmap]] = OrderedDict()  # of this process, the least used first
+
+    def ahead(self, positions: np.ndarray) -> None:
+        """Nothing: the kernel reads ahead."""
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_open": OrderedDict()}

@@ -114,7 +114,7 @@ def imagenet(folder: Path) -> None:
         path = folder / f"train-{shard:06d}.tar"
         with path.open("wb") as file:
             file.truncate(1000 * size)
-        shards.append(Shard(name=path.name, images=1000, bytes=1000 * size, sha256=""))
+        shards.append(Shard(name=path.name, images=min(1000, images - shard * 1000), bytes=1000 * size, sha256=""))
     split = Split(images=images, shards=shards, reencoded=0, turned=0, skipped={})
     manifest = Manifest(kind="imagenet", storage={}, classes=[], classes_sha256="", splits={"train": split})
     (folder / "manifest.json").write_text(manifest.model_dump_json())

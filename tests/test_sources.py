@@ -15,7 +15,7 @@ from conftest import ROOT, TINY, compose, write_shards
 from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
-from cl import config, machine, shards
+from cl import config, machine
 from cl.checkpoint import Checkpoints
 from cl.config import kinds, module_of
 from cl.evaluations import Context, knn, linear, semi
@@ -362,10 +362,10 @@ def test_the_monitor_looks_at_the_first_labelled_images(context, params, here) -
 
 
 def test_the_supervised_baseline_trains_on_the_labelled_images(context, params, here, tmp_path, monkeypatch) -> None:
-    from pipeline import baseline
+    from pipeline import baseline, command
 
     monkeypatch.setattr(machine, "find", lambda *_, **__: here)  # without workers, which would note what they read
-    monkeypatch.setattr(shards, "Reader", lambda *_: context.train)
+    monkeypatch.setattr(command, "reader", lambda split: context.train)
     baseline.train(params.baselines["supervised"], "supervised", params, Checkpoints(tmp_path / "checkpoints", 60))
     assert context.train.seen == set(context.train.labelled)
 
