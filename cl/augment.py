@@ -41,7 +41,7 @@ def augment(images: Tensor, drawn: Tensor, view: View, *, mean: Tensor, std: Ten
 
 def recolour(image: np.ndarray, drawn: list[float], view: View) -> np.ndarray:
     """One image (H, W, 3) uint8, flipped and with the operations of `view` in its order, float32 in [0, 1]."""
-    x = np.multiply(cv2.flip(image, 1) if drawn[FLIP] else image, np.float32(1 / 255), dtype=np.float32)
+    x = np.multiply(cv2.flip(image, 1) if drawn[FLIP] else image, np.float32(1 / 255), dtype=np.float32, order="C")
     for operation in view.order:
         if operation == "jitter" and drawn[JITTER]:
             for number in drawn[ORDER]:
@@ -56,14 +56,14 @@ def recolour(image: np.ndarray, drawn: list[float], view: View) -> np.ndarray:
 
 
 def brightness(x: np.ndarray, factor: float) -> np.ndarray:
-    """Blend with black."""
-    return _clip(x * np.float32(factor))
+    """Blend with black; in place, as the others."""
+    return _clip(np.multiply(x, factor, out=x))
 
 
 def contrast(x: np.ndarray, factor: float) -> np.ndarray:
     """Blend with the mean of the gray image."""
     gray = float(LUMA[0] @ cv2.mean(x)[:3])
-    return _clip(x * np.float32(factor) + np.float32((1 - factor) * gray))
+    return _clip(np.add(np.multiply(x, factor, out=x), (1 - factor) * gray, out=x))
 
 
 def saturation(x: np.ndarray, factor: float) -> np.ndarray:
@@ -74,7 +74,7 @@ def saturation(x: np.ndarray, factor: float) -> np.ndarray:
 def hue(x: np.ndarray, shift: float) -> np.ndarray:
     """Turn the hue by `shift` of a full circle, in HSV."""
     hsv = cv2.cvtColor(x, cv2.COLOR_RGB2HSV)  # hue in degrees; beyond 360 it is taken back, below 0 it is not
-    return cv2.cvtColor(cv2.add(hsv, np.array([360 * (shift % 1), 0, 0, 0])), cv2.COLOR_HSV2RGB)
+    return cv2.cvtColor(cv2.add(hsv, np.array([360 * (shift % 1), 0, 0, 0]), dst=hsv), cv2.COLOR_HSV2RGB, dst=x)
 
 
 JITTERS = (brightness, contrast, saturation, hue)

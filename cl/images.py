@@ -16,7 +16,7 @@ LONGEST_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels, of the index and of
 ORIENTATION = 274  # the tag of EXIF
 
 
-def decode(content: bytes | bytearray) -> np.ndarray:
+def decode(content: bytes | memoryview) -> np.ndarray:
     """The pixels of an image file, (H, W, 3) uint8, bit-equal to Pillow's.
 
     Plain JPEG goes through libjpeg-turbo alone; CMYK, what that finds damaged, and other formats are Pillow's to read or
@@ -33,10 +33,10 @@ def decode(content: bytes | bytearray) -> np.ndarray:
         except ValueError:
             pass
     with _opened(content) as picture:
-        return np.array(rgb(picture))
+        return np.asarray(rgb(picture))
 
 
-def _opened(content: bytes | bytearray) -> Picture.Image:
+def _opened(content: bytes | memoryview) -> Picture.Image:
     """A picture of a known format, whose pixels are not looked at yet."""
     try:
         picture = Picture.open(io.BytesIO(content))

@@ -89,37 +89,37 @@ def box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator)
 def resized(pixels: np.ndarray, box: tuple[int, int, int, int], view: View) -> np.ndarray:
     """The part of `pixels` (H, W, 3) uint8 within left, top, right, bottom, brought to (size, size, 3) with antialiasing."""
     left, top, right, bottom = box
-    part = np.ascontiguousarray(pixels[top:bottom, left:right])
+    part = pixels[top:bottom, left:right].copy()
     image = torch.from_numpy(part)[None].permute(0, 3, 1, 2)  # channels-last, which is resized three times faster
     size = (view.size, view.size)
     return F.interpolate(image, size, mode=view.interpolation, antialias=True).permute(0, 2, 3, 1)[0].numpy()
 
 
-def draw_colour(view: View, rng: np.random.Generator) -> np.ndarray:
-    """(DRAWS,) float32: flip, jitter, the jitter's order (4) and factors (4), grayscale, sigma of the blur, solarise.
+def draw_colour(view: View, rng: np.random.Generator) -> list[float]:
+    """DRAWS numbers: flip, jitter, the jitter's order (4) and factors (4), grayscale, sigma of the blur, solarise.
 
     Flags are 0 or 1; sigma 0 means no blur. The same amount of randomness is used whatever comes out.
     """
-    flip, jitter, gray, blur, sigma, solarize, *factors = rng.random(10)
-    j = view.jitter
-    spread = np.array([j.brightness, j.contrast, j.saturation, j.hue])
-    values = (2 * np.array(factors) - 1) * spread + (1, 1, 1, 0)
-    sigma = view.blur.sigma[0] + (view.blur.sigma[1] - view.blur.sigma[0]) * sigma
-    return np.array(
-        [
-            flip < view.flip,
-            jitter < j.p,
-            *rng.permutation(4),
-            *values,
-            gray < view.grayscale,
-            sigma if blur < view.blur.p else 0,
-            solarize < view.solarize,
-        ],
-        dtype=np.float32,
-    )
+    flip, jitter, gray, blur, sigma, solarize, *factors = rng.random(14).tolist()
+    brightness, contrast, saturation, hue, *keys = [2 * factor - 1 for factor in factors]
+    low, high = view.blur.sigma
+    return [
+        flip < view.flip,
+        jitter < view.jitter.p,
+        *sorted(range(4), key=keys.__getitem__),
+        1 + view.jitter.brightness * brightness,
+        1 + view.jitter.contrast * contrast,
+        1 + view.jitter.saturation * saturation,
+        view.jitter.hue * hue,
+        gray < view.grayscale,
+        low + (high - low) * sigma if blur < view.blur.p else 0,
+        solarize < view.solarize,
+    ]
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
     """The evaluation's view, (side, side, 3) uint8: short side to `short_side`, then the centre."""
-    image = tv.resize(torch.from_numpy(pixels)[None].permute(0, 3, 1, 2), [short_side], antialias=True)
+    image = tv.resize(
+        torch.from_numpy(np.require(pixels, requirements="W"))[None].permute(0, 3, 1, 2), [short_side], antialias=True
+    )
     return tv.center_crop(image, [side]).permute(0, 2, 3, 1)[0].numpy()

@@ -18,7 +18,6 @@ def main(name: str) -> None:
     from cl.config import module_of
     from cl.methods import Setup
     from cl.progress import Progress
-    from cl.shards import Reader
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)
@@ -28,7 +27,7 @@ def main(name: str) -> None:
         context = Context(
             method=here.place(method).eval(),
             views=list(params.views.values()),
-            train=Reader(command.SHARDS, "train"),
+            train=command.reader("train"),
             source=params.dataset,
             seed=params.seed,
             machine=here,

@@ -60,7 +60,6 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     from cl.order import Plan
     from cl.progress import Progress
     from cl.reader import TrainSet
-    from cl.shards import Reader
     from cl.tasks import Classification, classifier
     from cl.train import train as run
 
@@ -69,7 +68,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     if config.training is None:
         return backbone
     here = machine.find(params.precision, deterministic=params.deterministic)
-    reader = Reader(command.SHARDS, "train")
+    reader = command.reader("train")
     task = Classification(backbone, classifier(backbone.fc_features, len(reader.manifest.classes)), here)
     here.place(task)
     settings, labelled = config.training.optim, reader.labelled

@@ -24,7 +24,9 @@ import click
 from cl.stop import StoppedError
 
 if TYPE_CHECKING:
+    from cl.cache import Cache
     from cl.config import Params
+    from cl.shards import Reader
 
 SHARDS, SCENES, RESULTS = Path("data/shards"), Path("data/scenes"), Path("results")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
@@ -75,6 +77,40 @@ def raw() -> Path:
     return Path(os.environ.get("CL_RAW", "data/raw"))
 
 
+def reader(split: str) -> "Reader":
+    """The images of one split: those of data/shards, or of the folder or URL that CL_SHARDS names."""
+    from cl.shards import Reader
+
+    manifest()
+    return Reader(_place(), split, _cache())
+
+
+def manifest() -> bytes:
+    """The manifest of the shards that `reader` reads."""
+    from cl.shards import folder_at
+
+    found, own = folder_at(_place(), _cache()).manifest, SHARDS / "manifest.json"
+    if own.is_file() and own.read_bytes() != found:
+        raise ValueError(
+            f"CL_SHARDS={_place()} holds other shards than {SHARDS}, which DVC takes for the data of this run: "
+            f"unset CL_SHARDS, or remove {SHARDS}"
+        )
+    return found
+
+
+def _place() -> str:
+    return os.environ.get("CL_SHARDS") or str(SHARDS)
+
+
+def _cache() -> "Cache":
+    from cl.cache import Cache
+
+    gigabytes = os.environ.get("CL_CACHE_GB", "20")
+    if not re.fullmatch(r"\d*\.?\d+", gigabytes):
+        raise ValueError(f"CL_CACHE_GB={gigabytes}: give a number of gigabytes, such as 20")
+    return Cache(Path(os.environ.get("CL_CACHE", "scratch/cache")), round(float(gigabytes) * 1e9))
+
+
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
     """The dependencies and parameters that `dvc.yaml` declares for a stage, with the values of `params.yaml` filled in."""
     from cl.config import read
@@ -99,8 +135,10 @@ def identity(stage: str, name: str | None = None) -> str:
     files, values = declared(stage, name)
     sha = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
     for path in files:
-        contents = [path / "manifest.json"] if path == SHARDS else sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        for file in contents:
+        if path == SHARDS:
+            sha.update(f"\0{path / 'manifest.json'}\0".encode() + manifest())
+            continue
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             if not file.is_file():
                 raise ValueError(f"no {file}: run `dvc repro` first, which makes what this stage needs")
             sha.update(f"\0{file}\0".encode() + file.read_bytes())
@@ -190,11 +228,12 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def provenance(stage: str, name: str | None, seconds: float) -> dict[str, Any]:
     """Where a result comes from: parameters, data, code, versions, hardware, time."""
     files, values = declared(stage, name)
+    data = (SHARDS / "manifest.json").read_bytes() if stage == "prepare" else manifest() if SHARDS in files else None
     return {
         "stage": stage + (f"@{name}" if name else ""),
         "parameters": values,
         "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
-        "data_manifest_sha256": manifest_hash() if SHARDS in files or stage == "prepare" else None,
+        "data_manifest_sha256": data and hashlib.sha256(data).hexdigest(),
         "commit": _git("rev-parse", "HEAD") or None,
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)),
         "versions": {"python": platform.python_version(), **{v: importlib.metadata.version(v) for v in VERSIONS}},
@@ -205,8 +244,8 @@ def provenance(stage: str, name: str | None, seconds: float) -> dict[str, Any]:
 
 
 def manifest_hash() -> str:
-    """The hash that stands for all of data/shards."""
-    return hashlib.sha256((SHARDS / "manifest.json").read_bytes()).hexdigest()
+    """The hash that stands for all images that `reader` reads."""
+    return hashlib.sha256(manifest()).hexdigest()
 
 
 def _git(*arguments: str) -> str:

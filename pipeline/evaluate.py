@@ -50,7 +50,6 @@ def evaluate(
     from cl.config import module_of
     from cl.evaluations import Context
     from cl.progress import Progress
-    from cl.shards import Reader
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     for module in (backbone, *representations.values()):
@@ -58,8 +57,8 @@ def evaluate(
     context = Context(
         backbone=backbone,
         representations=representations,
-        train=Reader(command.SHARDS, "train"),
-        val=Reader(command.SHARDS, "val"),
+        train=command.reader("train"),
+        val=command.reader("val"),
         source=params.dataset,
         seed=params.seed,
         machine=here,

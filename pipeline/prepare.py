@@ -31,11 +31,14 @@ def main() -> None:
         # Last, as a run that is killed after the last shard starts over.
         with progress.count(len(splits.train) + len(splits.val), "images") as report:
             manifest = prepare.write(splits, dataset.kind, dataset, folder, report, workers=cores())
+        if splits.ignored:
+            progress.say(f"{splits.ignored} files among the images are none by their names")
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
             for key, reason in split.skipped.items():
                 progress.say(f"left out {name}/{key}: {reason}")
         results.metrics["classes"] = len(manifest.classes)
+        results.notes["ignored_files"] = splits.ignored
 
 
 if __name__ == "__main__":

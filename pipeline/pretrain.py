@@ -29,14 +29,13 @@ def main() -> None:
     from cl.order import Plan
     from cl.progress import Progress
     from cl.reader import TrainSet
-    from cl.shards import Reader
     from cl.train import train
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     progress = Progress("pretrain")
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind")
-    bank, queries = Reader(command.SHARDS, "train"), Reader(command.SHARDS, "val")
+    bank, queries = command.reader("train"), command.reader("val")
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
         task = build(params, here)

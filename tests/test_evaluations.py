@@ -97,6 +97,9 @@ def test_knn_evaluates_every_representation(context) -> None:
     assert len((context.out / "classes.csv").read_text().splitlines()) == 21
 
 
+NO_LIST = {"list": None, "list_md5": None, "list_url": None}
+
+
 def tiny(config, **changes):  # type: ignore[no-untyped-def]
     return config.model_copy(update={"optim": config.optim.model_copy(update={"epochs": 3, "batch_size": 20, **changes})})
 
@@ -181,7 +184,9 @@ def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
 
 def test_semi_on_all_labels_with_a_frozen_backbone_is_the_linear_evaluation(context, params) -> None:
     linear_config = tiny(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0]})
-    config = semi.Config(**linear_config.model_dump(exclude={"kind", "base_lrs"}), kind="semi", fraction=1.0, backbone_lr=0.0)
+    config = semi.Config(
+        **linear_config.model_dump(exclude={"kind", "base_lrs"}), kind="semi", fraction=1.0, backbone_lr=0.0, **NO_LIST
+    )
     assert semi.evaluate(config, context)["top1"] == linear.evaluate(linear_config, context)["top1"]
 
 

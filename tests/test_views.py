@@ -134,7 +134,7 @@ def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
             "order": order,
         }
     )
-    drawn = np.stack([draw_colour(busy, generator(0, 0, sample, 0)) for sample in range(len(images))])
+    drawn = np.array([draw_colour(busy, generator(0, 0, sample, 0)) for sample in range(len(images))], np.float32)
     assert drawn.shape == (12, DRAWS)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
     m, s = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
@@ -150,13 +150,16 @@ def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
 
 
 def test_drawn_flags_have_the_stated_probabilities(params) -> None:
-    drawn = np.stack([draw_colour(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)])
+    drawn = np.array([draw_colour(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)])
     for column, p in ((0, 0.5), (1, 0.8), (10, 0.2), (11, 0.0), (12, 0.0)):
         assert drawn[:, column].mean() == pytest.approx(p, abs=0.03)
     assert drawn[:, 6:9].min() >= 0.6
     assert drawn[:, 6:9].max() <= 1.4
     assert np.abs(drawn[:, 9]).max() <= 0.1
-    assert (np.sort(drawn[:, 2:6], 1) == np.arange(4)).all()
+    orders, counts = np.unique(drawn[:, 2:6], axis=0, return_counts=True)
+    assert (np.sort(orders, 1) == np.arange(4)).all()
+    assert len(orders) == 24
+    assert ((counts - 4000 / 24) ** 2 / (4000 / 24)).sum() < 50  # chi squared of 23 degrees
 
 
 def test_the_sheet_shows_images_beside_their_views(shard_folder, params, tmp_path) -> None:

@@ -1,11 +1,13 @@
 """Semi-supervised evaluation: a classifier, and with it the backbone or not, is trained on a small part of the labels."""
 
 import copy
-from typing import Literal
+import hashlib
+from pathlib import Path
+from typing import Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from cl import optim
@@ -14,6 +16,7 @@ from cl.features import extract, fingerprint
 from cl.knn import top1
 from cl.order import Plan
 from cl.reader import TrainSet
+from cl.shards import Reader
 from cl.strict import Strict
 from cl.tasks import Classification, Probes, classifier
 from cl.train import train
@@ -21,22 +24,40 @@ from cl.views import View
 
 
 class Config(Strict):
-    """`fraction` of the labels of each class, at least one; `backbone_lr` is the backbone's rate relative to the head's.
+    """Which labels are used, and how the encoder is tuned; `backbone_lr` is the backbone's rate relative to the head's.
 
+    Either a `fraction` of the labels of each class, at least one, drawn by the seed; or those of the images in a fixed
+    `list` of ImageNet's files `<wnid>_<number>.JPEG`, one a line, with the md5 `list_md5`, to be had from `list_url`.
     With `backbone_lr` 0 the backbone is frozen in eval mode, batch statistics included: a linear probe (Fast-MoCo, 1 %).
     """
 
     kind: Literal["semi"]
-    fraction: float = Field(gt=0, le=1)
+    fraction: float | None = Field(gt=0, le=1)
+    list: str | None
+    list_md5: str | None = Field(pattern="^[0-9a-f]{32}$")
+    list_url: str | None
     backbone_lr: float = Field(ge=0)
     optim: optim.Config
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the training view")
 
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        if (self.fraction is None) == (self.list is None):
+            raise ValueError(f"fraction={self.fraction} and list={self.list}: choose one of the two, null for the other")
+        if (self.list is None) != (self.list_md5 is None):
+            raise ValueError(f"list={self.list} and list_md5={self.list_md5} belong together: give both, or null for both")
+        if self.list is None and self.list_url:
+            raise ValueError(f"list_url={self.list_url} has no effect without a list")
+        return self
+
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """top1 after the last epoch, and the number of labels used; the encoder itself is left as it was."""
-    labelled = context.train.labelled
-    chosen = labelled[choose(context.train.labels[labelled], config.fraction, context.seed)]
+    """top1 after the last epoch, and the number of labels used; the encoder itself is left as it was.
+
+    Raises:
+        ValueError: the list is missing, another than expected, or names images that are not there.
+    """
+    chosen = listed(config, context.train) if config.list else drawn(config, context.train, context.seed)
     backbone, head = fine_tune(config, context, chosen)
     truth = labels_of(context.val, context.machine.device)
     with torch.no_grad():
@@ -68,6 +89,41 @@ def fine_tune(config: Config, context: Context, chosen: np.ndarray) -> tuple[nn.
     unchanged = not frozen or fingerprint(backbone) == fingerprint(context.backbone)
     assert unchanged, "semi-supervised evaluation has changed a frozen backbone"
     return backbone, head
+
+
+def listed(config: Config, train: Reader) -> np.ndarray:
+    """Positions of the images in the list, sorted; of a list of ImageNet those of the classes that there are."""
+    names = _read(config).split()
+    wanted = {f"{name.split('_')[0]}/{name.removesuffix('.JPEG')}".encode(): name for name in names}
+    classes = {wnid.encode() for wnid in train.manifest.classes}
+    wanted = {key: name for key, name in wanted.items() if key.split(b"/")[0] in classes}
+    chosen = [position for position, key in enumerate(train.keys) if key in wanted]
+    missing = wanted.keys() - {bytes(train.keys[position]) for position in chosen}
+    if missing or not chosen:
+        first = min(wanted[key] for key in missing) if missing else names[0]
+        raise ValueError(
+            f"{config.list} names {len(missing) or len(names)} images that the training split has not, such as {first}: it is "
+            "meant for the whole of dataset=imagenet or imagenet100; elsewhere take evaluation=[semi_1,semi_10]"
+        )
+    return np.array(chosen)
+
+
+def _read(config: Config) -> str:
+    assert config.list
+    path = Path(config.list)
+    remedy = f"get it with `dvc import-url {config.list_url} {path}`" if config.list_url else "put it there"
+    if not path.is_file():
+        raise ValueError(f"no list {path} (md5 {config.list_md5}): {remedy}")
+    content = path.read_bytes()
+    if (found := hashlib.md5(content).hexdigest()) != config.list_md5:
+        raise ValueError(f"{path} has md5 {found}, expected {config.list_md5}: remove it and {remedy}")
+    return content.decode(errors="replace")
+
+
+def drawn(config: Config, train: Reader, seed: int) -> np.ndarray:
+    """Positions of a stratified part of the labelled images, sorted."""
+    assert config.fraction
+    return train.labelled[choose(train.labels[train.labelled], config.fraction, seed)]
 
 
 def choose(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

@@ -49,11 +49,15 @@ def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int])
 
 @dataclass(frozen=True)
 class Splits:
-    """The classes, in the order of their labels, and the images of each split; those of `val` all have a label."""
+    """The classes, in the order of their labels, and the images of each split; those of `val` all have a label.
+
+    ignored: files, and hidden folders, that lie among the images and are none by their names.
+    """
 
     classes: list[str]
     train: list[Image]
     val: list[Image]
+    ignored: int = 0
 
     def __post_init__(self) -> None:
         assert all(image.label != UNLABELLED for image in self.val)

@@ -1,4 +1,4 @@
-"""CIFAR-100 with its fine labels: the python files as distributed, in `<raw>/cifar-100-python/`."""
+"""CIFAR-100, fine labels: the python files as distributed, in `<raw>/cifar-100-python/` (`cl.archives` fetches them)."""
 
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,6 @@ def splits(config: Config, raw: Path) -> Splits:
     """50,000 training and 10,000 test images of 32x32 pixels in 100 classes.
 
     Raises:
-        ValueError: a file is missing, or another than the official one.
+        ValueError: the download fails, or a file is another than the official one.
     """
     return batches(CIFAR100, raw)

@@ -3,19 +3,22 @@
 The archives are read where they lie: an image is a stretch of bytes of the tar, nothing is unpacked.
 """
 
+import gzip
 import io
+import multiprocessing
 import re
 import tarfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import scipy.io
+from pydantic import Field
 
+from cl.archives import members
 from cl.sources import Image, Source, Splits
 from cl.sources.folder import class_folders
 
@@ -25,9 +28,10 @@ TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
 
 
 class Config(Source):
-    """Nothing to choose."""
+    """How many classes there must be: 1000."""
 
     kind: Literal["imagenet"]
+    classes: int = Field(gt=0)
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,16 @@ def splits(config: Config, raw: Path) -> Splits:
     """The images of every class; labels follow the sorted wnids, as everywhere.
 
     Raises:
-        ValueError: files are missing or damaged, a class has no image, or `val` has other classes than `train`.
+        ValueError: files are missing or damaged, a class has no image, `val` has other classes than `train`, or they are
+            not as many as ImageNet has.
     """
-    return of_classes(raw / "imagenet")
+    found = of_classes(raw / "imagenet")
+    if len(found.classes) != config.classes:
+        raise ValueError(
+            f"{raw / 'imagenet'} has {len(found.classes)} classes, expected the {config.classes} of ImageNet; "
+            "for an own choice of class folders take dataset=folder dataset.name=imagenet"
+        )
+    return found
 
 
 def of_classes(root: Path, classes: list[str] | None = None) -> Splits:
@@ -68,7 +79,7 @@ def of_classes(root: Path, classes: list[str] | None = None) -> Splits:
     for name, found in ((TRAIN, train), (VAL, val)):
         if lacking := [wnid for wnid in classes if wnid not in found]:
             raise ValueError(f"{root / name} lacks {len(lacking)} of {len(classes)} classes, the first is {lacking[0]}")
-    return Splits(classes, *(_labelled(found, classes) for found in (train, val)))
+    return Splits(classes, _labelled(train, classes), _labelled(val, classes))
 
 
 Found = dict[str, list[tuple[str, Path, int, int]]]  # by wnid: name, archive, offset and length of each image
@@ -86,58 +97,62 @@ def _labelled(found: Found, classes: list[str]) -> list[Image]:
 def _train(path: Path) -> Found:
     """A tar for each class inside a tar."""
     found: Found = defaultdict(list)
-    with _opened(path) as outer:
-        for folder in outer:
-            wnid = _name(folder, r"(n\d{8})\.tar", path)
-            with tarfile.open(fileobj=outer.extractfile(folder), mode="r:") as inner:
-                for member in inner:
-                    name = _name(member, r"(n\d{8}_\d+)\.JPEG", path)
-                    found[wnid].append((name, path, folder.offset_data + member.offset_data, member.size))
+    for outer, folder in members(path):
+        wnid = _name(folder, r"(n\d{8})\.tar", path)
+        for _, member in members(path, outer.extractfile(folder)):
+            name = _name(member, rf"({wnid}_\d+)\.JPEG", path)
+            found[wnid].append((name, path, folder.offset_data + member.offset_data, member.size))
     return found
 
 
 def _val(path: Path, truth: list[str]) -> Found:
     """One flat tar; image i is of the class on line i of the ground truth."""
+    files = [(_name(member, r"(ILSVRC2012_val_\d{8})\.JPEG", path), member) for _, member in members(path)]
+    if sorted(int(name[-8:]) for name, _ in files) != list(range(1, len(truth) + 1)):
+        raise ValueError(
+            f"{path} has {len(files)} images, expected number 1 to {len(truth)}, as the ground truth of {DEVKIT} has lines: "
+            "get both archives again"
+        )
     found: Found = defaultdict(list)
-    with _opened(path) as tar:
-        for member in tar:
-            name = _name(member, r"(ILSVRC2012_val_\d{8})\.JPEG", path)
-            number = int(name[-8:])
-            if not 1 <= number <= len(truth):
-                raise ValueError(f"{path} has {name}, but the ground truth has {len(truth)} lines")
-            found[truth[number - 1]].append((name, path, member.offset_data, member.size))
+    for name, member in files:
+        found[truth[int(name[-8:]) - 1]].append((name, path, member.offset_data, member.size))
     return found
 
 
 def _truth(devkit: Path) -> list[str]:
     """The wnid of every validation image."""
-    with _opened(devkit, "r:gz") as tar:
-        files = {}
-        for name in (META, TRUTH):
-            file = tar.extractfile(name) if name in tar.getnames() else None
-            if file is None:
-                raise ValueError(f"{devkit} has no file {name}: get the official archive again")
-            files[name] = file.read()
-    synsets = scipy.io.loadmat(io.BytesIO(files[META]), squeeze_me=True)["synsets"]
-    wnids = {int(number): str(wnid) for number, wnid in zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)}
-    return [wnids[int(number)] for number in files[TRUTH].split()]
-
-
-@contextmanager
-def _opened(path: Path, mode: Literal["r:", "r:gz"] = "r:") -> Iterator[tarfile.TarFile]:
-    """A tar archive whose damage ends in a sentence."""
+    files = _devkit(devkit)
+    if missing := [name for name in (META, TRUTH) if name not in files]:
+        raise ValueError(f"{devkit} has no file {missing[0]}: get the official archive again")
     try:
-        with tarfile.open(path, mode) as tar:
-            yield tar
-    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        if str(path) in str(error):
-            raise
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as child:  # damaged tables can crash scipy
+            wnids = child.submit(_wnids, files[META]).result()
+        return [wnids[int(number)] for number in files[TRUTH].split()]
+    except Exception as error:  # of whatever type scipy chooses
+        raise ValueError(
+            f"{devkit}: {META} and {TRUTH} do not fit together or are damaged ({type(error).__name__}: {error}): get it again"
+        ) from error
+
+
+def _wnids(meta: bytes) -> dict[int, str]:
+    """The wnid of each class by its number in the devkit."""
+    synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+    return {int(number): str(wnid) for number, wnid in zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)}
+
+
+def _devkit(path: Path) -> dict[str, bytes]:
+    """The files of the devkit by name."""
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is no complete archive ({error}): get it again") from error
+    files = {m.name: m for _, m in members(path, io.BytesIO(content)) if m.isreg() and not m.issparse()}
+    return {name: content[m.offset_data : m.offset_data + m.size] for name, m in files.items()}
 
 
 def _name(member: tarfile.TarInfo, pattern: str, path: Path) -> str:
-    """What the pattern picks out of a member's name; anything but a file of such a name is refused."""
+    """What the pattern picks out of a member's name; anything but a plain file of such a name is refused."""
     match = re.fullmatch(pattern, member.name)
-    if not match or not member.isreg():
+    if not match or not member.isreg() or member.issparse():
         raise ValueError(f"{path} has {member.name!r}, which the official archive has not: get it again")
     return match[1]

@@ -18,9 +18,14 @@ def splits(config: Config, raw: Path) -> Splits:
     """The images of the listed classes; labels follow the list.
 
     Raises:
-        ValueError: the list or a class is missing.
+        ValueError: the list is missing, is empty or names a class twice, or a class is missing.
     """
     path = Path(config.list)
     if not path.is_file():
         raise ValueError(f"no class list {path}: one wnid a line is expected")
-    return of_classes(raw / "imagenet", path.read_text().split())
+    classes = path.read_text(errors="replace").split()
+    twice = [wnid for wnid in classes if classes.count(wnid) > 1]
+    if twice or not classes:
+        found = f"names {twice[0]} {classes.count(twice[0])} times" if twice else "is empty"
+        raise ValueError(f"the class list {path} {found}: one wnid a line is expected, each once")
+    return of_classes(raw / "imagenet", classes)

@@ -1,0 +1,230 @@
+"""The data path against what people use: MoCo's own transforms, lightly's, torchvision v2's, and FFCV where it is installed.
+
+Everything runs on one thread, on the same images, in turns; a figure is the best of its turns, a ratio is within a run.
+Rates are per second of processor time, of all threads, which is what a core gives however busy the machine is; only the
+loader is timed by the clock.
+Argument: a folder of images (default: the sample of ImageNet beside the project, or else the installed photographs).
+"""
+
+import io
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import simplejpeg
+import torch
+from PIL import Image as Picture
+from PIL import ImageFilter
+
+from cl import prepare
+from cl.augment import augment
+from cl.config import read
+from cl.order import Plan
+from cl.reader import TrainSet
+from cl.shards import Reader
+from cl.sources import Image, Splits, Storage, photos
+from cl.views import View
+
+ROOT = Path(__file__).parent.parent
+SAMPLE = ROOT.parent / "shared" / "data" / "imagenet-sample"
+ROUNDS = 5
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+VIEW = View(**read(ROOT / "pipeline/conf/views/mocov2.yaml")["random"])
+STORED = {"originals": {}, "short side 256": {"shrink": 256}, "raw 256": {"shrink": 256, "encode": "raw"}}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = images(folder)
+        contents = [path.read_bytes() for path in files]
+        readers = {kind: stored(files, folder / kind, settings) for kind, settings in STORED.items()}
+        size = np.mean([len(content) for content in contents]) / 1e3
+        print(f"{len(files)} images of {size:.0f} kB, torch {torch.__version__}; images a second on one core")
+        cases = {**peers(contents), **ours(readers, contents)}
+        rates = fastest(cases, dict.fromkeys(cases, len(files)))
+        raw = readers["raw 256"]
+        ffcv = with_ffcv(folder, [raw.pixels(position) for position in range(len(raw))])
+        report(rates, ffcv)
+        loader(readers)
+
+
+def images(folder: Path) -> list[Path]:
+    """The JPEGs to measure with."""
+    given = Path(sys.argv[1]) if len(sys.argv) > 1 else SAMPLE
+    if given.is_dir():
+        return sorted(path for path in given.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    for name, path in photos.photographs().items():
+        with Picture.open(path) as picture:
+            picture.convert("RGB").save(folder / f"{name}.jpg", quality=95)
+    return sorted(folder.glob("*.jpg"))
+
+
+def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
+    usual = {"shard_images": 50, "encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
+    listed = [Image(f"{number:06d}", path, 0) for number, path in enumerate(files)]
+    prepare.write(Splits(["any"], listed, listed), "bench", Storage(**usual | settings), folder, lambda done: None, workers=1)
+    return Reader(folder, "train")
+
+
+def peers(contents: list[bytes]) -> dict[str, Callable[[], object]]:
+    """Two views of every image, as others make them from the bytes of its file."""
+    import lightly.transforms
+    import torchvision.transforms as v1
+    import torchvision.transforms.v2 as v2
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    moco = v1.Compose(
+        [
+            v1.RandomResizedCrop(224, scale=(0.2, 1.0)),
+            v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            v1.RandomGrayscale(0.2),
+            v1.RandomApply([lambda x: x.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))], p=0.5),
+            v1.RandomHorizontalFlip(),
+            v1.ToTensor(),
+            v1.Normalize(MEAN, STD),
+        ]
+    )
+    tensors = v2.Compose(
+        [
+            v2.RandomResizedCrop(224, scale=(0.2, 1.0), antialias=True),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            v2.RandomGrayscale(0.2),
+            v2.RandomApply([v2.GaussianBlur(23, (0.1, 2.0))], p=0.5),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    lightly_moco = lightly.transforms.MoCoV2Transform(input_size=224)
+
+    def pillow(content: bytes) -> Picture.Image:
+        return Picture.open(io.BytesIO(content)).convert("RGB")
+
+    def of_tensors(content: bytes) -> list[torch.Tensor]:
+        image = decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode=ImageReadMode.RGB)
+        return [tensors(image), tensors(image)]
+
+    return {
+        "MoCo, PIL": lambda: [(moco(x), moco(x)) for x in map(pillow, contents)],
+        "lightly MoCoV2Transform": lambda: [lightly_moco(pillow(content)) for content in contents],
+        "torchvision v2, tensors": lambda: [of_tensors(content) for content in contents],
+    }
+
+
+def ours(readers: dict[str, Reader], contents: list[bytes]) -> dict[str, Callable[[], object]]:
+    """What a worker does (two crops, uint8), and that with colour and normalisation on the CPU."""
+    mean, std = (torch.tensor(value).view(3, 1, 1) for value in (MEAN, STD))
+
+    def whole(data: TrainSet) -> list[torch.Tensor]:
+        batch = data[0]
+        return [augment(x, drawn, VIEW, mean=mean, std=std) for x, drawn in zip(batch.images, batch.drawn, strict=True)]
+
+    def read(reader: Reader) -> None:
+        for position in range(len(reader)):
+            reader.read(position)
+
+    cases: dict[str, Callable[[], object]] = {
+        "decode alone": lambda: [simplejpeg.decode_jpeg(content) for content in contents],
+        "read alone": lambda: read(readers["originals"]),
+    }
+    for kind, reader in readers.items():
+        data = TrainSet(reader, [VIEW], Plan(len(reader), len(reader), 0))
+        cases[f"worker, {kind}"] = lambda data=data: data[0]  # type: ignore[misc]
+        cases[f"whole, {kind}"] = lambda data=data: whole(data)  # type: ignore[misc]
+    return cases
+
+
+def fastest(cases: dict[str, Callable[[], object]], images: dict[str, int]) -> dict[str, float]:
+    """Images a second of every case: the best of some rounds, in each of which all of them run."""
+    rates = dict.fromkeys(cases, 0.0)
+    for _ in range(ROUNDS):
+        for name, case in cases.items():
+            began = time.process_time()
+            case()
+            rates[name] = max(rates[name], images[name] / (time.process_time() - began))
+    return rates
+
+
+def with_ffcv(folder: Path, pixels: list[np.ndarray]) -> tuple[float, float] | None:
+    """Single views a second without colour from raw images: FFCV's, and ours beside it in the same run."""
+    try:
+        from ffcv.fields import IntField, RGBImageField
+        from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+        from ffcv.loader import Loader, OrderOption
+        from ffcv.writer import DatasetWriter
+    except ImportError:
+        return None
+    path, count = folder / "raw.beton", 10
+    many = [(image, 0) for image in pixels * count]
+    DatasetWriter(path, {"image": RGBImageField(write_mode="raw"), "label": IntField()}, num_workers=1).from_indexed_dataset(
+        many
+    )
+    decoder = RandomResizedCropRGBImageDecoder((224, 224), scale=(0.2, 1.0))
+    pipelines = {"image": [decoder], "label": None}
+    theirs = Loader(path, batch_size=100, num_workers=1, order=OrderOption.SEQUENTIAL, os_cache=True, pipelines=pipelines)
+    data = TrainSet(Reader(folder / "raw 256", "train"), [VIEW], Plan(len(pixels), len(pixels), 0))
+    cases = {"theirs": lambda: [None for _ in theirs], "ours": lambda: [data[step] for step in range(count)]}
+    theirs_rate, ours_rate = fastest(cases, {"theirs": len(many), "ours": 2 * len(many)}).values()
+    return theirs_rate, ours_rate
+
+
+def report(rates: dict[str, float], ffcv: tuple[float, float] | None) -> None:
+    slowest = rates["MoCo, PIL"]
+    for name, rate in rates.items():
+        print(f"{name:28} {rate:9.0f}   {rate / slowest:7.1f} times MoCo's")
+    wanted = {
+        "worker, originals": 5.0,
+        "worker, short side 256": 12.0,
+        "whole, originals": 2.8,
+        "whole, short side 256": 4.5,
+    }
+    for name, least in wanted.items():
+        verdict(f"{name}: {least:g} times MoCo's", rates[name] / slowest, least)
+    verdict("reading: 20 times the decoding", rates["read alone"] / rates["decode alone"], 20)
+    if ffcv is None:
+        print("FFCV is not installed here: not compared")
+    else:
+        print(f"single views from raw 256: FFCV {ffcv[0]:.0f}/s, ours {ffcv[1]:.0f}/s")
+        verdict("raw: 1.5 times FFCV's views", ffcv[1] / ffcv[0], 1.5)
+
+
+def verdict(what: str, found: float, least: float) -> None:
+    print(f"{what}: {found:.2f}, {'reached' if found >= least else 'MISSED'}")
+
+
+def loader(readers: dict[str, Reader]) -> None:
+    """Two workers behind the ring, against two processes that make the same batches and hand over nothing."""
+    for kind, reader in readers.items():
+        data, steps = TrainSet(reader, [VIEW], Plan(len(reader), len(reader) // 2 * 2, 0)), 24
+        ratios = []
+        for _ in range(3):
+            halves = [multiprocessing.Process(target=run, args=(data, range(half, steps, 2))) for half in (0, 1)]
+            began = time.perf_counter()
+            for process in halves:
+                process.start()
+            for process in halves:
+                process.join()
+            bare = time.perf_counter() - began
+            began = time.perf_counter()
+            for _ in data.batches(0, steps, 2):
+                pass
+            ratios.append(bare / (time.perf_counter() - began))
+        verdict(f"loader with 2 workers, {kind}: 0.9 of 2 bare processes", sorted(ratios)[1], 0.9)
+
+
+def run(data: TrainSet, steps: range) -> None:
+    for step in steps:
+        data[step]
+
+
+if __name__ == "__main__":
+    main()

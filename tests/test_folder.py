@@ -1,0 +1,144 @@
+"""Class folders as people have them: hidden and foreign files, links, folders in folders, names of all kinds."""
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image as Picture
+
+from cl.sources import Splits, folder
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Picture.new("RGB", (8, 8)).save(path, "PNG")
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Two classes with two images each in both splits."""
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            for number in range(2):
+                picture(tmp_path / "own" / split / name / f"{number}.png")
+    return tmp_path / "own"
+
+
+def listed(root: Path) -> Splits:
+    return folder.splits(SimpleNamespace(name=root.name), root.parent)
+
+
+def keys(found: Splits) -> list[str]:
+    return [image.key for image in found.train]
+
+
+PLAIN = ["cat/0", "cat/1", "dog/0", "dog/1"]
+
+
+def test_nothing_is_ignored_where_all_are_images(root) -> None:
+    found = listed(root)
+    assert (keys(found), found.ignored) == (PLAIN, 0)
+    assert [image.label for image in found.train] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("train/cat/.DS_Store", "train/cat/._0.jpg", "val/cat/.hidden.png", "train/cat/.cache/0.png", "train/.git/0.png"),
+        *("train/cat/notes.txt", "val/dog/movie.mp4", "train/cat/README", "train/cat/deep/labels.csv", "train/cat/0.png.bak"),
+        *("train/0.png", "train/notes.txt", "val/.DS_Store"),
+    ],
+)
+def test_what_is_no_image_of_a_class_is_counted(name, root) -> None:
+    """Hidden files and folders, files without an image's suffix, files beside the class folders."""
+    picture(root / name)
+    found = listed(root)
+    assert (keys(found), len(found.val), found.ignored) == (PLAIN, 4, 1)
+    assert found.classes == ["cat", "dog"]
+
+
+def test_hidden_and_foreign_files_add_up(root) -> None:
+    for name in ("train/cat/.a.png", "train/dog/b.txt", "val/dog/c", "val/d.png", "train/.e/f.png"):
+        picture(root / name)
+    assert listed(root).ignored == 5
+
+
+def test_images_lie_at_any_depth_and_in_any_case(root) -> None:
+    for name in ("a.JPG", "b.JpEg", "deep/c.PNG", "deep/er/d.webp", "folder.png/e.png", "v1.2/f.tif"):
+        picture(root / "train/cat" / name)
+    found = listed(root)
+    inside = ["a", "b", "deep/c", "deep/er/d", "folder_png/e", "v1_2/f"]
+    assert keys(found) == ["cat/0", "cat/1", *(f"cat/{name}" for name in inside), "dog/0", "dog/1"]
+    assert found.ignored == 0
+    assert all(image.path.is_file() for image in found.train)
+
+
+def test_a_class_folder_and_an_image_may_be_links(root, tmp_path) -> None:
+    shutil.move(root / "train/cat", tmp_path / "elsewhere")
+    (root / "train/cat").symlink_to(tmp_path / "elsewhere")
+    (root / "train/dog/2.png").symlink_to(tmp_path / "elsewhere/0.png")
+    found = listed(root)
+    assert (keys(found), found.ignored) == ([*PLAIN, "dog/2"], 0)
+    assert found.train[-1].read() == (tmp_path / "elsewhere/0.png").read_bytes()
+
+
+@pytest.mark.parametrize("target", ["../cat", "..", "/"])
+def test_a_link_to_a_folder_below_a_class_is_refused(target, root) -> None:
+    """It may lead back: following it would not end, leaving it out would lose its images."""
+    (root / "train/cat/more").symlink_to(target)
+    with pytest.raises(
+        ValueError, match=r"train/cat/more is a link to a folder: only class folders may be links; put the images"
+    ):
+        listed(root)
+
+
+def test_links_to_nowhere_are_left_to_prepare_to_report(root) -> None:
+    (root / "train/cat/2.png").symlink_to("nothing")
+    (root / "train/cat/3.png").symlink_to("3.png")
+    found = listed(root)
+    assert (keys(found), found.ignored) == (["cat/0", "cat/1", "cat/2", "cat/3", "dog/0", "dog/1"], 0)
+    for image in found.train[2:4]:
+        with pytest.raises(OSError):
+            image.read()
+
+
+def test_a_pipe_is_not_waited_for(root) -> None:
+    os.mkfifo(root / "train/cat/2.png")
+    (root / "train/cat/3.png").symlink_to("2.png")
+    found = listed(root)
+    assert (keys(found), found.ignored) == (PLAIN, 2)
+
+
+def test_a_file_in_the_place_of_a_class_is_no_class(root) -> None:
+    shutil.rmtree(root / "train/cat")
+    picture(root / "train/cat")
+    with pytest.raises(ValueError, match="own/val has the class cat, which .*own/train has not"):
+        listed(root)
+    shutil.rmtree(root / "val/cat")
+    found = listed(root)
+    assert (found.classes, found.ignored) == (["dog"], 1)
+
+
+def test_a_class_of_ignored_files_has_no_image(root) -> None:
+    for path in (root / "train/cat").iterdir():
+        path.rename(path.with_suffix(".txt"))
+    with pytest.raises(ValueError, match="the class folder .*train/cat has no image .*jpeg"):
+        listed(root)
+
+
+@pytest.mark.parametrize(
+    "name", [b"train/cat/\xff.png", b"train/cat/\xff/0.png", b"val/\xffbird/0.png", b"train/\xffbird/0.png"]
+)
+def test_a_name_that_is_not_utf8_is_refused(name, root) -> None:
+    path = Path(os.fsdecode(os.fsencode(root) + b"/" + name))
+    picture(path)
+    with pytest.raises(ValueError, match=r"the name '.*\\udcff.*' is not in UTF-8: rename it") as error:
+        listed(root)
+    assert str(error.value).isascii()
+
+
+def test_names_in_any_script_are_kept(root) -> None:
+    picture(root / "train/cat/Kätzchen 猫.png")
+    assert "cat/Kätzchen 猫" in keys(listed(root))
