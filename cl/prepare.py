@@ -21,7 +21,7 @@ import numpy as np
 import webdataset
 
 from cl import images
-from cl.shards import INDEX, Manifest, Shard, Split
+from cl.manifest import INDEX, Manifest, Shard, Split
 from cl.sources import UNLABELLED, Image, Splits, Storage
 
 LONGEST_KEY = 200  # bytes
