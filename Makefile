@@ -31,6 +31,8 @@ format: $(ready)
 
 bench: $(ready)  ## ratios against dense forms and peers, side by side in one run
 	python -m benchmarks.log_partition
+	python -W ignore -m benchmarks.loading
+	python -m benchmarks.remote
 
 .venv: $(ready)  ## the environment alone
 

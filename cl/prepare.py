@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import webdataset
 
-from cl import images, shards
-from cl.shards import INDEX, Manifest, Shard, Split
+from cl import images, manifest
+from cl.manifest import INDEX, Manifest, Shard, Split
 from cl.sources import UNLABELLED, Image, Splits, Storage
 
 LONGEST_KEY = 200  # bytes
@@ -53,16 +53,16 @@ def write(
     except ValueError:
         shutil.rmtree(folder)
         raise
-    manifest = Manifest(
+    whole = Manifest(
         kind=kind,
         storage=storage.model_dump(include=set(Storage.model_fields)),
         classes=splits.classes,
         classes_sha256=hashlib.sha256("\n".join(splits.classes).encode()).hexdigest(),
         splits=written,
     )
-    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
+    (folder / "manifest.json").write_text(whole.model_dump_json(indent=1) + "\n")
     shutil.rmtree(work.notes)
-    return manifest
+    return whole
 
 
 def _shuffled(listed: list[Image]) -> list[Image]:
@@ -139,7 +139,7 @@ class Work:
     def begin(self, kind: str) -> None:
         """Clear the folder, unless it holds shards of the same images, stored in the same way by the same code."""
         sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()}".encode())
-        for module in (__file__, images.__file__, shards.__file__):
+        for module in (__file__, images.__file__, manifest.__file__):
             sha.update(Path(module).read_bytes())
         status: dict[Path, str] = {}
         for image in (image for order in self.orders.values() for image in order):

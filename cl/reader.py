@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from cl import ring
-from cl.order import Plan
+from cl.order import CHUNK, WINDOW, Plan
 from cl.shards import Reader
 from cl.views import DRAWS, View, box, centre, draw_colour, generator, resized
+
+AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are fetched ahead
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ class TrainSet:
     def _fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
         *images, drawn = arrays
         epoch, positions = self._step(step)
+        if rows.start == 0 and self.reader.remote:
+            after = range(step, step + 1 + AHEAD // self.plan.batch_size)
+            self.reader.ahead(np.concatenate([self._step(number)[1] for number in after]))
         for row, position in enumerate(positions[rows].tolist()):
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, view in enumerate(self.views):
@@ -80,6 +85,8 @@ class EvalSet:
         starts = range(0, len(self.positions), batch_size)
 
         def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
+            if rows.start == 0:
+                self.reader.ahead(self.positions[start : start + batch_size + AHEAD])
             for row, position in enumerate(self.positions[start + rows.start : start + rows.stop].tolist()):
                 arrays[0][row] = centre(self.reader.pixels(position), self.resize, self.crop)
 

@@ -13,16 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 import numpy as np
 
 from cl.cache import Cache
+from cl.manifest import Shard
 from cl.order import CHUNK, WINDOW
-
-if TYPE_CHECKING:
-    from cl.shards import Shard
 
 T = TypeVar("T")
 
@@ -52,7 +50,7 @@ class RemoteFolder:
             os.close(self.cache.open(kept, len(content), lambda: content))
         return self.cache.folder / kept
 
-    def files(self, split: str, shards: "list[Shard]", index: np.ndarray) -> "RemoteFiles":
+    def files(self, split: str, shards: list[Shard], index: np.ndarray) -> "RemoteFiles":
         """The shards of a split."""
         return RemoteFiles(self, split, shards, index)
 
@@ -72,7 +70,7 @@ class RemoteFiles:
             serves no parts of files, or it cannot be reached for a while.
     """
 
-    def __init__(self, folder: RemoteFolder, split: str, shards: "list[Shard]", index: np.ndarray) -> None:
+    def __init__(self, folder: RemoteFolder, split: str, shards: list[Shard], index: np.ndarray) -> None:
         self._cache, self._kept, self._shards = folder.cache, f"{folder.kept}/{split}", shards
         self._urls = [f"{folder.url}/{shard.name}" for shard in shards]
         self._check_room(folder.url, sum(shard.bytes for shard in shards) * min(1.0, 2 * WINDOW * CHUNK / len(index)))

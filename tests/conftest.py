@@ -13,7 +13,8 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from cl import config, machine, prepare, shards
+from cl import config, machine, prepare
+from cl.manifest import Manifest
 from cl.progress import Progress
 from cl.sources import Splits, Storage, photos
 
@@ -29,7 +30,7 @@ def compose(tmp_path: Path, *overrides: str) -> dict:
     return config.read(tmp_path / "params.yaml")
 
 
-def write_shards(splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object) -> shards.Manifest:
+def write_shards(splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object) -> Manifest:
     """Shards of images as they are, but for the changes."""
     usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
     storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]

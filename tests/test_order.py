@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from conftest import memory_growth
 
+from cl.manifest import INDEX, Manifest, Shard, Split
 from cl.order import CHUNK, WINDOW, Order, Plan
-from cl.shards import INDEX, Manifest, Reader, Shard, Split
+from cl.shards import Reader
 
 SPAN = CHUNK * WINDOW
 
