@@ -70,7 +70,7 @@ class TrainSet:
             yield Batch(
                 [_channels_first(x) for x in images],
                 torch.from_numpy(drawn).transpose(0, 1),
-                torch.from_numpy(self.reader.labels[positions]),
+                torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
                 torch.from_numpy(positions),
             )
 

@@ -31,7 +31,9 @@ class Reader:
         self.manifest = Manifest(**json.loads(self._folder.manifest))
         self.index = _rows(self._folder.path(f"{split}.npy"))
         shards = self.manifest.splits[split].shards
-        if np.bincount(self.index["shard"]).tolist() != [shard.images for shard in shards]:
+        stops = np.cumsum([shard.images for shard in shards], dtype=np.int64)
+        ends = np.concatenate([stops - [shard.images for shard in shards], stops - 1])
+        if stops[-1] != len(self.index) or (self.index["shard"][ends] != np.tile(np.arange(len(shards)), 2)).any():
             raise ValueError(f"{folder}/{split}.npy with its {len(self.index)} rows does not go with the manifest: {AGAIN}")
         self._files = self._folder.files(split, shards, self.index)
 
