@@ -8,6 +8,7 @@ Argument: a folder of images (default: the sample of ImageNet beside the project
 
 import io
 import multiprocessing
+import multiprocessing.synchronize
 import random
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import torch
 from PIL import Image as Picture
 from PIL import ImageFilter
 
-from cl import prepare
+from cl import prepare, ring
 from cl.augment import augment
 from cl.config import read
 from cl.order import Plan
@@ -51,8 +52,7 @@ def main() -> None:
         print(f"{len(files)} images of {size:.0f} kB, torch {torch.__version__}; images a second on one core")
         cases = {**peers(contents), **ours(readers, contents)}
         rates = fastest(cases, dict.fromkeys(cases, len(files)))
-        raw = readers["raw 256"]
-        ffcv = with_ffcv(folder, [raw.pixels(position) for position in range(len(raw))])
+        ffcv = with_ffcv(folder, stored(files * 10, folder / "many", STORED["raw 256"]))
         report(rates, ffcv)
         loader(readers)
 
@@ -138,9 +138,16 @@ def ours(readers: dict[str, Reader], contents: list[bytes]) -> dict[str, Callabl
     }
     for kind, reader in readers.items():
         data = TrainSet(reader, [VIEW], Plan(len(reader), len(reader), 0))
-        cases[f"worker, {kind}"] = lambda data=data: data[0]  # type: ignore[misc]
+        cases[f"worker, {kind}"] = worker(data)
         cases[f"whole, {kind}"] = lambda data=data: whole(data)  # type: ignore[misc]
     return cases
+
+
+def worker(data: TrainSet) -> Callable[[], None]:
+    """One batch after the other into memory that is used again, as data workers do."""
+    memory, rows = [array.allocate(data.plan.batch_size, shared=True) for array in data.arrays], slice(0, data.plan.batch_size)
+    steps = iter(range(10**9))
+    return lambda: data.fill(next(steps), rows, memory)
 
 
 def fastest(cases: dict[str, Callable[[], object]], images: dict[str, int]) -> dict[str, float]:
@@ -154,8 +161,8 @@ def fastest(cases: dict[str, Callable[[], object]], images: dict[str, int]) -> d
     return rates
 
 
-def with_ffcv(folder: Path, pixels: list[np.ndarray]) -> tuple[float, float] | None:
-    """Single views a second without colour from raw images: FFCV's, and ours beside it in the same run."""
+def with_ffcv(folder: Path, reader: Reader) -> tuple[float, float] | None:
+    """Single views a second without colour from the raw images of `reader`: FFCV's, and ours beside it in the same run."""
     try:
         from ffcv.fields import IntField, RGBImageField
         from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
@@ -163,16 +170,16 @@ def with_ffcv(folder: Path, pixels: list[np.ndarray]) -> tuple[float, float] | N
         from ffcv.writer import DatasetWriter
     except ImportError:
         return None
-    path, count = folder / "raw.beton", 10
-    many = [(image, 0) for image in pixels * count]
+    path, many = folder / "raw.beton", [(reader.pixels(position), 0) for position in range(len(reader))]
     DatasetWriter(path, {"image": RGBImageField(write_mode="raw"), "label": IntField()}, num_workers=1).from_indexed_dataset(
         many
     )
     decoder = RandomResizedCropRGBImageDecoder((224, 224), scale=(0.2, 1.0))
     pipelines = {"image": [decoder], "label": None}
     theirs = Loader(path, batch_size=100, num_workers=1, order=OrderOption.SEQUENTIAL, os_cache=True, pipelines=pipelines)
-    data = TrainSet(Reader(folder / "raw 256", "train"), [VIEW], Plan(len(pixels), len(pixels), 0))
-    cases = {"theirs": lambda: [None for _ in theirs], "ours": lambda: [data[step] for step in range(count)]}
+    data = TrainSet(reader, [VIEW], Plan(len(reader), 100, 0))
+    fill = worker(data)
+    cases = {"theirs": lambda: [None for _ in theirs], "ours": lambda: [fill() for _ in range(data.plan.steps_per_epoch)]}
     theirs_rate, ours_rate = fastest(cases, {"theirs": len(many), "ours": 2 * len(many)}).values()
     return theirs_rate, ours_rate
 
@@ -203,27 +210,35 @@ def verdict(what: str, found: float, least: float) -> None:
 
 def loader(readers: dict[str, Reader]) -> None:
     """Two workers behind the ring, against two processes that make the same batches and hand over nothing."""
-    for kind, reader in readers.items():
-        data, steps = TrainSet(reader, [VIEW], Plan(len(reader), len(reader) // 2 * 2, 0)), 24
+    for kind, steps in {"originals": 24, "short side 256": 48, "raw 256": 96}.items():
+        reader = readers[kind]
+        data = TrainSet(reader, [VIEW], Plan(len(reader), len(reader) // ring.PIECE * ring.PIECE, 0))
         ratios = []
         for _ in range(3):
-            halves = [multiprocessing.Process(target=run, args=(data, range(half, steps, 2))) for half in (0, 1)]
-            began = time.perf_counter()
-            for process in halves:
+            barrier = multiprocessing.Barrier(3)
+            bare = [multiprocessing.Process(target=run, args=(data, steps // 2, barrier)) for _ in range(2)]
+            for process in bare:
                 process.start()
-            for process in halves:
-                process.join()
-            bare = time.perf_counter() - began
+            barrier.wait()
             began = time.perf_counter()
-            for _ in data.batches(0, steps, 2):
+            for process in bare:
+                process.join()
+            alone = (time.perf_counter() - began) / steps
+            batches = data.batches(0, steps + 1, 2)
+            next(batches)
+            began = time.perf_counter()
+            for _ in batches:
                 pass
-            ratios.append(bare / (time.perf_counter() - began))
+            ratios.append(alone / ((time.perf_counter() - began) / steps))
         verdict(f"loader with 2 workers, {kind}: 0.9 of 2 bare processes", sorted(ratios)[1], 0.9)
 
 
-def run(data: TrainSet, steps: range) -> None:
-    for step in steps:
-        data[step]
+def run(data: TrainSet, steps: int, barrier: multiprocessing.synchronize.Barrier) -> None:
+    fill = worker(data)
+    fill()
+    barrier.wait()
+    for _ in range(steps):
+        fill()
 
 
 if __name__ == "__main__":

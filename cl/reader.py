@@ -42,7 +42,14 @@ class TrainSet:
         epoch, places = self.plan.step(step)
         return epoch, places if self.subset is None else self.subset[places]
 
-    def _fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
+    @property
+    def arrays(self) -> list[ring.Array]:
+        """What `fill` writes: the images of each view, and what is drawn."""
+        views = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
+        return [*views, ring.Array((len(self.views), DRAWS), np.float32)]
+
+    def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
+        """Write some rows of a step's batch: a data worker's job."""
         *images, drawn = arrays
         epoch, positions = self._step(step)
         if rows.start == 0 and self.reader.remote:
@@ -57,15 +64,13 @@ class TrainSet:
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:
         """The batches of steps start to stop - 1; with workers, one is overwritten after the next but one was asked for."""
-        arrays = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
-        arrays.append(ring.Array((len(self.views), DRAWS), np.float32))
-        filled = ring.filled(self._fill, range(start, stop), lambda _: self.plan.share, arrays, workers)
+        filled = ring.filled(self.fill, range(start, stop), lambda _: self.plan.share, self.arrays, workers)
         for step, (*images, drawn) in enumerate(filled, start):
             positions = self._step(step)[1]
             yield Batch(
                 [_channels_first(x) for x in images],
                 torch.from_numpy(drawn).transpose(0, 1),
-                torch.from_numpy(self.reader.labels[positions]),
+                torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
                 torch.from_numpy(positions),
             )
 

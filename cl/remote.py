@@ -74,11 +74,11 @@ class RemoteFiles:
         self._cache, self._kept, self._shards = folder.cache, f"{folder.kept}/{split}", shards
         self._urls = [f"{folder.url}/{shard.name}" for shard in shards]
         self._check_room(folder.url, sum(shard.bytes for shard in shards) * min(1.0, 2 * WINDOW * CHUNK / len(index)))
-        shard, offset = index["shard"].astype(np.int64), index["offset"].astype(np.int64)
-        self._firsts = np.flatnonzero((np.arange(len(index)) % CHUNK == 0) | (np.diff(shard, prepend=-1) != 0))
+        shard_ends = np.cumsum([shard.images for shard in shards])
+        self._firsts = np.union1d(np.arange(0, len(index), CHUNK), shard_ends[:-1])
         lasts = np.append(self._firsts[1:], len(index)) - 1
-        self._shard, self._start = shard[self._firsts], offset[self._firsts]
-        self._stop = offset[lasts] + index["length"][lasts]
+        self._shard, self._start = (index[name][self._firsts].astype(np.int64) for name in ("shard", "offset"))
+        self._stop = index["offset"][lasts].astype(np.int64) + index["length"][lasts]
         self._begins = (self._shard << SHARD_BITS) + self._start
         self._versions: dict[int, str] = {}
         self._begin()

@@ -33,9 +33,11 @@ class Reader:
         except (ValueError, KeyError) as error:
             raise ValueError(f"{folder}/manifest.json is damaged: {AGAIN}") from error
         self.index = _rows(self._folder.path(f"{split}.npy"))
-        if self.index.dtype != INDEX or self.index.ndim != 1 or np.any(self.index["shard"] >= len(shards)):
+        if self.index.dtype != INDEX or self.index.ndim != 1 or not shards:
             raise ValueError(f"{folder}/{split}.npy is no index of the shards: {AGAIN}")
-        if np.bincount(self.index["shard"]).tolist() != [shard.images for shard in shards]:
+        stops = np.cumsum([shard.images for shard in shards], dtype=np.int64)
+        ends = np.concatenate([stops - [shard.images for shard in shards], stops - 1])
+        if stops[-1] != len(self.index) or (self.index["shard"][ends] != np.tile(np.arange(len(shards)), 2)).any():
             raise ValueError(f"{folder}/{split}.npy with its {len(self.index)} rows does not go with the manifest: {AGAIN}")
         self._sizes = [shard.bytes for shard in shards]
         self._files = self._folder.files(split, shards, self.index)
@@ -70,7 +72,7 @@ class Reader:
     def read(self, position: int) -> memoryview:
         """The stored bytes at `position` of the index: an image file, or pixels."""
         shard, offset, length, _, height, width, _ = self.index[position].item()
-        if offset + length > self._sizes[shard] or (height and length != height * width * 3):
+        if shard >= len(self._sizes) or offset + length > self._sizes[shard] or (height and length != height * width * 3):
             raise ValueError(f"row {position} of {self._split}.npy goes with no shard: {AGAIN}")
         return self._files.read(shard, offset, length)
 

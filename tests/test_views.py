@@ -47,6 +47,15 @@ def test_crop_equals_torchvision_on_the_same_box(params, interpolation) -> None:
         assert difference.max() <= 1 or interpolation == "bicubic"
 
 
+def test_a_stream_is_its_own_whatever_came_before() -> None:
+    for place in ((7, 0, 3, 1), (7, 2, 3, 1), (8, 0, 0, 0), (7, 0, 3, 1)):
+        fresh = np.random.Generator(np.random.Philox(key=place[0], counter=[0, *place[1:]]))
+        stream = generator(*place)
+        stream.integers(0, 9, dtype=np.uint32)  # leaves half a number behind
+        fresh.integers(0, 9, dtype=np.uint32)
+        assert np.array_equal(stream.random(5), fresh.random(5))
+
+
 def test_boxes_have_the_stated_area_and_ratio() -> None:
     picture = np.empty((300, 400, 3), np.uint8)
     boxes = np.array([box(picture, (0.2, 1.0), generator(1, 0, sample, 0)) for sample in range(2000)])
