@@ -10,7 +10,7 @@ from torch import Tensor
 from cl import ring
 from cl.order import CHUNK, WINDOW, Plan
 from cl.shards import Reader
-from cl.views import DRAWS, View, box, centre, draw_colour, generator, resized
+from cl.views import DRAWS, View, box, centre, draw_colour, generator, resize
 
 AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are fetched ahead
 
@@ -59,7 +59,7 @@ class TrainSet:
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, view in enumerate(self.views):
                 rng = generator(self.plan.seed, epoch, position, number)
-                images[number][row] = resized(pixels, box(pixels, view.area, rng), view)
+                resize(pixels, box(pixels, view.area, rng), view, images[number][row])
                 drawn[row, number] = draw_colour(view, rng)
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torchvision.transforms.v2 import functional as tv
 
@@ -18,6 +17,8 @@ from cl.strict import Range, Strict
 
 DRAWS = 13  # numbers a view that `cl.augment` needs; where `draw_colour` puts them:
 FLIP, JITTER, ORDER, FACTORS, GRAY, SIGMA, SOLARIZE = 0, 1, slice(2, 6), slice(6, 10), 10, 11, 12
+# What torch.nn.functional.interpolate calls with antialias=True, but into memory that is there.
+RESIZE = {"bilinear": torch.ops.aten._upsample_bilinear2d_aa.out, "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out}
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 
@@ -99,13 +100,12 @@ def box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator)
     return left, top, left + w, top + h
 
 
-def resized(pixels: np.ndarray, box: tuple[int, int, int, int], view: View) -> np.ndarray:
-    """The part of `pixels` (H, W, 3) uint8 within left, top, right, bottom, brought to (size, size, 3) with antialiasing."""
+def resize(pixels: np.ndarray, box: tuple[int, int, int, int], view: View, out: np.ndarray) -> None:
+    """Write the part of `pixels` (H, W, 3) uint8 within left, top, right, bottom, antialiased, to `out` (size, size, 3)."""
     left, top, right, bottom = box
-    part = pixels[top:bottom, left:right].copy()
-    image = torch.from_numpy(part)[None].permute(0, 3, 1, 2)  # channels-last, which is resized three times faster
-    size = (view.size, view.size)
-    return F.interpolate(image, size, mode=view.interpolation, antialias=True).permute(0, 2, 3, 1)[0].numpy()
+    part = torch.from_numpy(pixels[top:bottom, left:right].copy())  # side by side, which is resized three times faster
+    target = torch.from_numpy(out)[None].permute(0, 3, 1, 2)
+    RESIZE[view.interpolation](part[None].permute(0, 3, 1, 2), [view.size, view.size], False, None, None, out=target)
 
 
 def draw_colour(view: View, rng: np.random.Generator) -> list[float]:

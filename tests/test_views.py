@@ -12,7 +12,7 @@ from cl import augment, colour, view_sheet
 from cl.order import Plan
 from cl.reader import TrainSet
 from cl.shards import Reader
-from cl.views import DRAWS, View, box, centre, draw_colour, generator, resized
+from cl.views import DRAWS, View, box, centre, draw_colour, generator, resize
 
 
 @pytest.fixture
@@ -25,6 +25,12 @@ def images() -> torch.Tensor:
 
 
 NOISE = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+
+
+def resized(pixels: np.ndarray, box: tuple[int, int, int, int], view: View) -> np.ndarray:
+    out = np.empty((view.size, view.size, 3), np.uint8)
+    resize(pixels, box, view, out)
+    return out
 
 
 def chw(pixels: np.ndarray) -> torch.Tensor:
