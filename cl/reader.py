@@ -59,7 +59,7 @@ class TrainSet:
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, view in enumerate(self.views):
                 rng = generator(self.plan.seed, epoch, position, number)
-                resize(pixels, box(pixels, view.area, rng), view, images[number][row])
+                resize(pixels, box(pixels, view.area, rng), view, images[number][row : row + 1])
                 drawn[row, number] = draw_colour(view, rng)
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:

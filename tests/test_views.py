@@ -28,9 +28,9 @@ NOISE = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
 
 
 def resized(pixels: np.ndarray, box: tuple[int, int, int, int], view: View) -> np.ndarray:
-    out = np.empty((view.size, view.size, 3), np.uint8)
+    out = np.empty((1, view.size, view.size, 3), np.uint8)
     resize(pixels, box, view, out)
-    return out
+    return out[0]
 
 
 def chw(pixels: np.ndarray) -> torch.Tensor:
