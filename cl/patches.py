@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from itertools import combinations
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torchvision.models.resnet import ResNet
 
 from cl.strict import Strict
+
+if TYPE_CHECKING:
+    from torchvision.models.resnet import ResNet
 
 # Patches of a 2 x 2 grid are numbered column by column: 0 top left, 1 bottom left, 2 top right, 3 bottom right.
 ADJACENT = {"vertical": [(0, 1), (2, 3)], "horizontal": [(0, 2), (1, 3)]}
@@ -56,7 +58,7 @@ KINDS: dict[str, type[Config]] = {"whole": Whole, "combine": Combine}
 
 
 def encode(
-    config: Config, images: Tensor, backbone: ResNet, projector: Layer, predictor: Layer, generator: torch.Generator
+    config: Config, images: Tensor, backbone: "ResNet", projector: Layer, predictor: Layer, generator: torch.Generator
 ) -> Tensor:
     """(N, 3, H, W) through all three networks to (N, E, D), E embeddings an image; E = 1 for whole views.
 
@@ -78,7 +80,7 @@ def encode(
     return x.unflatten(0, (n, -1))
 
 
-def _stitched_features(config: Combine, patches: Tensor, backbone: ResNet, generator: torch.Generator) -> Tensor:
+def _stitched_features(config: Combine, patches: Tensor, backbone: "ResNet", generator: torch.Generator) -> Tensor:
     """(N, 4, 3, H / 2, W / 2) to (N E, width): single patches up to the stage, stitched neighbours through the rest."""
     n = len(patches)
     stem = nn.Sequential(backbone.conv1, backbone.bn1, backbone.relu, backbone.maxpool)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import webdataset
@@ -202,7 +203,7 @@ def _write_shard(work: Work, name: str, number: int) -> int:
     kept: list[tuple[Image, images.Stored]] = []
     try:
         with partial.open("wb") as file:
-            writer = webdataset.TarWriter(file, user="cl", group="cl", mode=0o644, mtime=0)
+            writer = webdataset.TarWriter(_Sink(file), user="cl", group="cl", mode=0o644, mtime=0)
             for image, stored in _stored(listed, work.storage, skipped):
                 writer.write({"__key__": image.key, stored.extension: stored.content, "cls": str(image.label)})
                 kept.append((image, stored._replace(content=b"")))
@@ -232,6 +233,21 @@ def _write_shard(work: Work, name: str, number: int) -> int:
         os.fsync(file.fileno())
     os.replace(note.with_suffix(".partial"), note)
     return len(listed)
+
+
+class _Sink:
+    """A file that takes nothing more once writing has failed, as when tarfile's destructor would try it again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.failed = file, False
+
+    def write(self, content: bytes) -> int:
+        if self.failed:
+            return len(content)
+        self.failed = True
+        written = self.file.write(content)
+        self.failed = False
+        return written
 
 
 def _stored(listed: list[Image], storage: Storage, skipped: dict[str, str]) -> Iterator[tuple[Image, images.Stored]]:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torchvision.transforms.v2 import functional as tv
 
 from cl.strict import Range, Strict
 
@@ -131,8 +131,10 @@ def draw_colour(view: View, rng: np.random.Generator) -> list[float]:
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
-    """The evaluation's view, (side, side, 3) uint8: short side to `short_side`, then the centre."""
-    image = tv.resize(
-        torch.from_numpy(np.require(pixels, requirements="W"))[None].permute(0, 3, 1, 2), [short_side], antialias=True
-    )
-    return tv.center_crop(image, [side]).permute(0, 2, 3, 1)[0].numpy()
+    """The evaluation's view, (side, side, 3) uint8: short side to `short_side` with antialiasing, then the centre."""
+    height, width, _ = pixels.shape
+    size = [short_side * length // min(height, width) for length in (height, width)]
+    image = torch.from_numpy(np.require(pixels, requirements="W"))[None].permute(0, 3, 1, 2)
+    resized = F.interpolate(image, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1)[0].numpy()
+    top, left = (round((length - side) / 2) for length in size)
+    return resized[top : top + side, left : left + side]

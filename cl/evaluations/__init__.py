@@ -3,16 +3,19 @@
 import csv
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import ResNet
 
 from cl.knn import top1
 from cl.machine import Machine
 from cl.progress import Progress
 from cl.shards import Reader
 from cl.sources import Source
+
+if TYPE_CHECKING:
+    from torchvision.models.resnet import ResNet
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Context:
     representations: what the encoder offers beside the backbone's features, by name ("embedding", "pixels").
     """
 
-    backbone: ResNet
+    backbone: "ResNet"
     representations: dict[str, nn.Module]
     train: Reader
     val: Reader

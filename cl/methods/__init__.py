@@ -6,18 +6,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
-from torchvision.models.resnet import ResNet
 
 from cl import heads, patches
 from cl.batch_norm import set_groups
 from cl.contrast import Contrast
 from cl.strict import Strict
+
+if TYPE_CHECKING:
+    from torchvision.models.resnet import ResNet
 
 DRAWN = 2**22  # numbers drawn at a time for per-query negatives
 
@@ -61,7 +63,7 @@ class MethodConfig(Strict):
 class Setup:
     """What a framework is built on, beside its own parameters."""
 
-    backbone: ResNet
+    backbone: "ResNet"
     temperature: float | None
     patches: patches.Config
     bn_groups: int

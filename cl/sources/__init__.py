@@ -100,3 +100,9 @@ class Source(Storage):
     resize: int = Field(gt=0, description="evaluation: short side after resizing, pixels")
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
     scenes: Scenes
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> "Source":
+        if self.crop > self.resize:
+            raise ValueError(f"crop={self.crop} is larger than resize={self.resize}; choose a smaller crop")
+        return self
