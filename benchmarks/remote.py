@@ -1,6 +1,6 @@
 """Reading shards over HTTP from this machine, side by side with reading them from its disk.
 
-`python -m benchmarks.remote [images]`: JPEGs of about 110 kB, as ImageNet's, in shards of 1,000, read in the order of an epoch.
+`python -m benchmarks.remote [images]`: JPEGs of about 83 kB in shards of 1,000, read in the order of an epoch.
 The server is a process of its own, which answers range requests from the page cache.
 """
 

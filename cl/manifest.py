@@ -11,6 +11,7 @@
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from cl.strict import Strict
 
@@ -31,7 +32,7 @@ INDEX = np.dtype(
 class Shard(Strict):
     """One tar file."""
 
-    name: str
+    name: str = Field(pattern=r"^[\w-]+\.tar$")
     images: int
     bytes: int
     sha256: str

@@ -29,15 +29,13 @@ from cl.sources import UNLABELLED, Image, Splits, Storage
 LONGEST_KEY = 200  # bytes
 
 
-def write(
-    splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[[int], None], *, workers: int
-) -> Manifest:
+def write(splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[..., None], *, workers: int) -> Manifest:
     """Write the shards, the index and the manifest of both splits into `folder`, where nobody else may write (`alone`).
 
     Shards that an earlier call with the same arguments finished before it was killed are kept.
 
     Args:
-        report: called with the number of images done since the last call.
+        report: called with the number of images done since the last call, and `kept=True` if an earlier call did them.
         workers: processes; the bytes do not depend on it.
 
     Raises:
@@ -95,10 +93,11 @@ def alone(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"another process is writing into {folder}: wait until it has finished, or stop it") from error
         yield
-    except BlockingIOError as error:
-        raise ValueError(f"another process is writing into {folder}: wait until it has finished, or stop it") from error
     finally:
         os.close(lock)
 
@@ -156,18 +155,19 @@ class Work:
             origin.write_text(sha.hexdigest())
 
 
-def _run(work: Work, report: Callable[[int], None], workers: int) -> None:
+def _run(work: Work, report: Callable[..., None], workers: int) -> None:
     jobs = []
     for name, number in work.jobs():
         if work.note(name, number).is_file() and work.shard(name, number).is_file():
-            report(len(work.listed(name, number)))
+            report(len(work.listed(name, number)), kept=True)
         else:
             jobs.append((name, number))
     if workers == 1:
         for name, number in jobs:
             report(_write_shard(work, name, number))
         return
-    pool = ProcessPoolExecutor(workers, initializer=_start, initargs=(work,))
+    fork = multiprocessing.get_context("fork")  # which hands the images over without a copy
+    pool = ProcessPoolExecutor(workers, fork, initializer=_start, initargs=(work,))
     try:
         for done in as_completed([pool.submit(_write_one, *job) for job in jobs]):
             report(done.result())
@@ -254,7 +254,14 @@ def _stored(listed: list[Image], storage: Storage, skipped: dict[str, str]) -> I
     """Each image that can be read; the others go into `skipped`."""
     for image in listed:
         try:
-            stored = images.store(image.read(), storage)
+            content = image.read()  # a disk that fails is no image that is damaged
+        except FileNotFoundError as error:
+            skipped[image.key] = _reason(error)
+            continue
+        try:
+            stored = images.store(content, storage)
+        except MemoryError:
+            raise
         except Exception as error:  # a decoder may raise anything on damaged bytes
             skipped[image.key] = _reason(error)
         else:

@@ -42,14 +42,20 @@ class Progress:
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
-        """Show the progress of `total` units of work; yields a function that takes how many were done."""
+        """Show the progress of `total` units; yields a function that takes how many were done, `kept=True` if long ago."""
         if not self.console.is_terminal:
             self.say(f"{total} {unit}")
             yield _Lines(self, total, unit).add
             return
         with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self.console) as bar:
             task = bar.add_task(f"{self.title} ({unit})", total=total)
-            yield lambda done: bar.advance(task, done)
+
+            def add(done: int, kept: bool = False) -> None:
+                bar.advance(task, done)
+                if kept:
+                    bar.reset(task, completed=int(bar.tasks[0].completed))  # the time left is that of new work
+
+            yield add
 
     def say(self, text: str) -> None:
         """One line."""
@@ -60,15 +66,16 @@ class _Lines:
     """How far a count is, and how long it will take, in a plain line now and then."""
 
     def __init__(self, progress: Progress, total: int, unit: str) -> None:
-        self.progress, self.total, self.unit, self.done = progress, total, unit, 0
+        self.progress, self.total, self.unit, self.done, self.kept = progress, total, unit, 0, 0
         self._began = self._said = time.monotonic()
 
-    def add(self, done: int) -> None:
+    def add(self, done: int, kept: bool = False) -> None:
         self.done += done
+        self.kept += done * kept
         now = time.monotonic()
-        if now - self._said >= RARELY and self.done:
+        if now - self._said >= RARELY and self.done > self.kept:
             self._said = now
-            left = (now - self._began) / self.done * (self.total - self.done)
+            left = (now - self._began) / (self.done - self.kept) * (self.total - self.done)
             self.progress.say(f"{self.done} of {self.total} {self.unit}, {left:.0f} s left")
 
 

@@ -108,7 +108,8 @@ class RemoteFiles:
         file = self._cache.open(self._file(piece), self._size(piece), lambda: self._fetch(piece, WAITS))
         try:
             content = bytearray(length)
-            os.preadv(file, [content], offset - int(self._start[piece]))
+            if os.preadv(file, [content], offset - int(self._start[piece])) != length:
+                raise ValueError(f"{self._cache.folder / self._file(piece)} is too short: remove it and start again")
             return memoryview(content)
         finally:
             os.close(file)

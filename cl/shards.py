@@ -82,7 +82,12 @@ class Reader:
         content = self.read(position)
         if height:
             return np.frombuffer(content, np.uint8).reshape(height, width, 3)
-        pixels = images.decode(content)
+        try:
+            pixels = images.decode(content)
+        except Exception as error:  # of whatever type the decoder chooses
+            raise ValueError(
+                f"{self.keys[position].decode()} cannot be decoded ({error}): prepare again with dataset.verify=true"
+            ) from error
         return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
 
 

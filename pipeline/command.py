@@ -44,7 +44,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         except (ValueError, FloatingPointError) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE):
                 raise
             where = f" ({error.filename})" if error.filename else ""
             raise click.ClickException(f"{error.strerror}{where}: nothing half-written is left") from error

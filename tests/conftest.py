@@ -34,7 +34,7 @@ def write_shards(splits: Splits, folder: Path, shard_images: int, *, workers: in
     """Shards of images as they are, but for the changes."""
     usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
     storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]
-    return prepare.write(splits, "test", storage, folder, lambda done: None, workers=workers)
+    return prepare.write(splits, "test", storage, folder, lambda done, kept=False: None, workers=workers)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def choices() -> list[str]:
     """`-S` arguments for every file of every group."""
     conf = ROOT / "pipeline" / "conf"
     lists = {"evaluation", "transfer", "analysis", "baseline"}
-    inner = {"scenes", "crop", "trainer"}  # not chosen by themselves
+    inner = {"scenes", "crop", "trainer", "storage"}  # not chosen by themselves
     result = []
     for path in sorted(conf.rglob("*.yaml")):
         group, *name = path.relative_to(conf).with_suffix("").parts
@@ -250,8 +251,10 @@ def test_entry_points_answer_mistakes_in_a_sentence(project) -> None:
     assert recipe.stderr.startswith("Error: In 'config': Could not find 'recipe/dcl/table9'")
     assert "dcl/table1_imagenet100" in recipe.stderr
     assert "Traceback" not in recipe.stderr
-    for stage in (["transfer", "voc_c4"], ["evaluate", "knn"], ["analyze", "npc"], ["baseline", "random"]):
-        result = run(f"pipeline.{stage[0]}", stage[1], cwd=project)
+    stages = (["transfer", "voc_c4"], ["evaluate", "knn"], ["analyze", "npc"], ["baseline", "random"])
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda stage: run(f"pipeline.{stage[0]}", stage[1], cwd=project), stages))
+    for result in results:
         assert result.returncode == 1
         assert "Traceback" not in result.stderr
         assert "dvc repro" in result.stderr or "put VOCdevkit" in result.stderr

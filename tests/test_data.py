@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import write_shards
 from PIL import Image as Picture
 
 from cl.order import Plan
@@ -13,6 +14,7 @@ from cl.reader import EvalSet, TrainSet
 from cl.shards import Reader
 from cl.sources import Source, imagenet100, photos
 from cl.sources.folder import Config as Folder
+from cl.sources.folder import class_folders
 from cl.views import centre
 
 
@@ -134,3 +136,14 @@ def test_evaluation_reads_every_sample_once(shard_folder) -> None:
     for batch_size, workers in ((25, 2), (60, 1), (7, 0), (100, 2)):
         images = torch.cat([block.clone() for block in data.batches(batch_size, workers)])
         assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), expected)
+
+
+def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:
+    root = tree(tmp_path / "own")
+    whole = (root / "train" / "cat" / "0.jpg").read_bytes()
+    (root / "train" / "cat" / "half.jpg").write_bytes(whole[: len(whole) // 2])
+    write_shards(class_folders(root), tmp_path / "shards", 4, verify=False)
+    reader = Reader(tmp_path / "shards", "train")
+    position = [key.decode() for key in reader.keys].index("cat/half")
+    with pytest.raises(ValueError, match=r"^cat/half cannot be decoded \(.*\): prepare again with dataset.verify=true$"):
+        reader.pixels(position)

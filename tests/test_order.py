@@ -101,6 +101,15 @@ def test_the_first_steps_of_a_huge_epoch_are_cheap() -> None:
     assert peak < 40e6
 
 
+def test_past_epochs_leave_memory() -> None:
+    tracemalloc.start()
+    for epoch in range(30):
+        Plan(10_000_000, 4096, 0).step(epoch * (10_000_000 // 4096))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12e6  # an epoch takes 1.3 MB
+
+
 def imagenet(folder: Path) -> None:
     """An index as ImageNet's, with files of the right size that hold nothing."""
     images, size = 1_281_167, 110_000

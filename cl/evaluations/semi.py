@@ -103,7 +103,8 @@ def listed(config: Config, train: Reader) -> np.ndarray:
         first = min(wanted[key] for key in missing) if missing else names[0]
         raise ValueError(
             f"{config.list} names {len(missing) or len(names)} images that the training split has not, such as {first}: it is "
-            "meant for the whole of dataset=imagenet or imagenet100; elsewhere take evaluation=[semi_1,semi_10]"
+            "meant for the whole of dataset=imagenet or imagenet100, without images that prepare left out "
+            "(data/shards/manifest.json); elsewhere take evaluation=[semi_1,semi_10]"
         )
     return np.array(chosen)
 
