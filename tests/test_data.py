@@ -141,7 +141,7 @@ def test_evaluation_reads_every_sample_once(shard_folder) -> None:
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:
     root = tree(tmp_path / "own")
     whole = (root / "train" / "cat" / "0.jpg").read_bytes()
-    (root / "train" / "cat" / "half.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "train" / "cat" / "half.jpg").write_bytes(whole[:-10])
     write_shards(class_folders(root), tmp_path / "shards", 4, verify=False)
     reader = Reader(tmp_path / "shards", "train")
     position = [key.decode() for key in reader.keys].index("cat/half")
