@@ -1,6 +1,7 @@
 """Shards, the reader and its order."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -75,14 +76,36 @@ def test_imagenet100_is_the_list_of_100_classes() -> None:
 
 
 def test_a_changed_shard_is_noticed(shard_folder, tmp_path) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(shard_folder, copy)
     path = copy / "train-000001.tar"
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(ValueError, match=r"train-000001.tar has \d+ bytes, its manifest says"):
         Reader(copy, "train")
+
+
+@pytest.mark.parametrize("change", ["cut", "written", "replaced"])
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_shard_that_changes_while_it_is_read_is_noticed(shard_folder, tmp_path, change, opened) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(shard_folder, copy)
+    reader, path = Reader(copy, "train"), copy / "train-000001.tar"
+    before = bytes(reader.read(60)) if opened else b""
+    if change == "cut":
+        os.truncate(path, 1000)
+    elif change == "written":
+        with path.open("r+b") as file:
+            file.seek(600)
+            file.write(b"other")
+        os.utime(path, ns=(1, 1))  # whatever the clock's resolution
+    else:
+        shutil.copy(path, tmp_path / "new")
+        os.replace(tmp_path / "new", path)
+    if change == "replaced" and opened:
+        assert bytes(reader.read(60)) == before, "the file that was opened is still there"
+    else:
+        with pytest.raises(ValueError, match=r"train-000001.tar was changed while it was read: start again"):
+            reader.read(60)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
