@@ -8,7 +8,7 @@ import socket
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from torchvision.datasets import CIFAR10, STL10
@@ -66,12 +66,25 @@ def _unpack(archive: Archive, folder: Path) -> None:
         _check(file, archive.tgz_md5, remedy)
         try:
             with tarfile.open(file) as tar:
-                tar.extractall(partial, filter="data")
+                for member in tar:
+                    _extract(tar, member, partial, archive.base_folder)
             os.replace(partial / archive.base_folder, folder)
         except (tarfile.TarError, FileNotFoundError) as error:
             raise ValueError(f"{file} holds no plain folder {archive.base_folder} ({error}); {remedy}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, base: str) -> None:
+    """Write a file below `target/base`; nothing else is accepted. The filters of tarfile are not in Python 3.11.2."""
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or path.parts[:1] != (base,) or not (member.isreg() or member.isdir()):
+        raise tarfile.TarError(f"{member.name!r} is no file of it")
+    content = tar.extractfile(member)
+    if content is not None:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        with content, (target / path).open("wb") as out:
+            shutil.copyfileobj(content, out)
 
 
 def _downloaded(archive: Archive, folder: Path, remedy: str) -> Path:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,8 +214,7 @@ def test_a_foreign_pickle_is_never_opened(kind, name, source, tmp_path, monkeypa
 
 @pytest.mark.skipif(not REAL.exists(), reason="the official CIFAR-10 files are not at hand")
 def test_the_real_cifar10_equals_torchvisions(tmp_path) -> None:
-    with tarfile.open(REAL) as tar:
-        tar.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(REAL, tmp_path)
     found = splits(config.check(compose(tmp_path, "dataset=cifar10")).dataset, tmp_path)
     assert found.classes[0] == "airplane"
     for images, count in ((found.train, 5000), (found.val, 1000)):
