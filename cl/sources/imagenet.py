@@ -10,8 +10,8 @@ import re
 import tarfile
 import zlib
 from collections import defaultdict
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
@@ -125,8 +125,7 @@ def _truth(devkit: Path) -> list[str]:
     if missing := [name for name in (META, TRUTH) if name not in files]:
         raise ValueError(f"{devkit} has no file {missing[0]}: get the official archive again")
     try:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as child:  # damaged tables can crash scipy
-            wnids = child.submit(_wnids, files[META]).result()
+        wnids = _wnids(files[META])
         return [wnids[int(number)] for number in files[TRUTH].split()]
     except Exception as error:  # of whatever type scipy chooses
         raise ValueError(
@@ -135,9 +134,28 @@ def _truth(devkit: Path) -> list[str]:
 
 
 def _wnids(meta: bytes) -> dict[int, str]:
-    """The wnid of each class by its number in the devkit."""
-    synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
-    return {int(number): str(wnid) for number, wnid in zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)}
+    """The wnid of each class by its number in the devkit, read by a child process, as damaged tables can crash scipy."""
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=_send_wnids, args=(meta, sender))
+    child.start()
+    sender.close()
+    try:
+        found = receiver.recv()  # or EOFError, if the child has crashed
+    finally:
+        child.join()
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _send_wnids(meta: bytes, sender: Connection) -> None:
+    try:
+        synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+        pairs = zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)
+        sender.send({int(number): str(wnid) for number, wnid in pairs})
+    except Exception as error:  # of whatever type scipy chooses
+        sender.send(ValueError(f"{type(error).__name__}: {error}"))
 
 
 def _devkit(path: Path) -> dict[str, bytes]:
