@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,12 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
-import webdataset
 
-from cl import images, manifest
+from cl import images, manifest, packing
 from cl.manifest import INDEX, Manifest, Shard, Split
 from cl.sources import UNLABELLED, Image, Splits, Storage
 
@@ -139,7 +136,7 @@ class Work:
     def begin(self, kind: str) -> None:
         """Clear the folder, unless it holds shards of the same images, stored in the same way by the same code."""
         sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()}".encode())
-        for module in (__file__, images.__file__, manifest.__file__):
+        for module in (__file__, images.__file__, manifest.__file__, packing.__file__):
             sha.update(Path(module).read_bytes())
         status: dict[Path, str] = {}
         for image in (image for order in self.orders.values() for image in order):
@@ -195,37 +192,17 @@ def _write_one(name: str, number: int) -> int:
 
 
 def _write_shard(work: Work, name: str, number: int) -> int:
-    """One tar without anything in it that changes from run to run, and its note; returns the number of images seen."""
+    """A shard and the note on it; returns the number of images seen."""
     listed = work.listed(name, number)
-    target = work.shard(name, number)
-    partial = target.with_name(f"{target.name}.partial")
-    skipped: dict[str, str] = {}
-    kept: list[tuple[Image, images.Stored]] = []
-    try:
-        with partial.open("wb") as file:
-            writer = webdataset.TarWriter(_Sink(file), user="cl", group="cl", mode=0o644, mtime=0)
-            for image, stored in _stored(listed, work.storage, skipped):
-                writer.write({"__key__": image.key, stored.extension: stored.content, "cls": str(image.label)})
-                kept.append((image, stored._replace(content=b"")))
-            writer.close()
-            file.flush()
-            os.fsync(file.fileno())
-        rows = _index(partial, kept)
-        with partial.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        shard = Shard(name=target.name, images=len(kept), bytes=partial.stat().st_size, sha256=digest)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    packed = packing.pack(listed, work.storage, work.shard(name, number))
     notes = {
-        "shard": shard.model_dump(),
-        "reencoded": sum(stored.reencoded for _, stored in kept),
-        "turned": sum(stored.turned for _, stored in kept),
-        "skipped": skipped,
+        "shard": packed.shard.model_dump(),
+        "reencoded": packed.reencoded,
+        "turned": packed.turned,
+        "skipped": packed.skipped,
     }
-    keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
     content = io.BytesIO()
-    np.savez(content, rows=rows, keys=keys, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8))
+    np.savez(content, rows=packed.rows, keys=packed.keys, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8))
     note = work.note(name, number)
     with note.with_suffix(".partial").open("wb") as file:
         file.write(content.getbuffer())
@@ -233,57 +210,6 @@ def _write_shard(work: Work, name: str, number: int) -> int:
         os.fsync(file.fileno())
     os.replace(note.with_suffix(".partial"), note)
     return len(listed)
-
-
-class _Sink:
-    """A file that takes nothing more once writing has failed, as when tarfile's destructor would try it again."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.failed = file, False
-
-    def write(self, content: bytes) -> int:
-        if self.failed:
-            return len(content)
-        self.failed = True
-        written = self.file.write(content)
-        self.failed = False
-        return written
-
-
-def _stored(listed: list[Image], storage: Storage, skipped: dict[str, str]) -> Iterator[tuple[Image, images.Stored]]:
-    """Each image that can be read; the others go into `skipped`."""
-    for image in listed:
-        try:
-            content = image.read()  # a disk that fails is no image that is damaged
-        except FileNotFoundError as error:
-            skipped[image.key] = _reason(error)
-            continue
-        try:
-            stored = images.store(content, storage)
-        except MemoryError:
-            raise
-        except Exception as error:  # a decoder may raise anything on damaged bytes
-            skipped[image.key] = _reason(error)
-        else:
-            yield image, stored
-
-
-def _reason(error: Exception) -> str:
-    """Why an image cannot be read, without the place of the raw data, as the manifest is the same wherever that lies."""
-    return f"{type(error).__name__}: {(isinstance(error, OSError) and error.strerror) or error}"
-
-
-def _index(path: Path, kept: list[tuple[Image, images.Stored]]) -> np.ndarray:
-    """The INDEX rows of a shard, whose number is not known to it."""
-    with tarfile.open(path) as tar:
-        members = [member for member in tar if not member.name.endswith(".cls")]
-    rows = np.zeros(len(kept), INDEX)
-    for row, member, (image, stored) in zip(rows, members, kept, strict=True):
-        height, width = stored.size
-        length = height * width * 3 or member.size  # pixels are the end of their file, after its header
-        row["offset"], row["length"] = member.offset_data + member.size - length, length
-        row["label"], row["height"], row["width"], row["orientation"] = image.label, height, width, stored.orientation
-    return rows
 
 
 def _finish(name: str, classes: list[str], work: Work) -> Split:

@@ -704,6 +704,16 @@ def test_progress_in_a_log_file_says_how_long_it_takes(monkeypatch) -> None:
     ]
 
 
+def test_what_was_kept_does_not_shorten_the_time_left(monkeypatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(progress, "RARELY", 0.0)
+    with Progress("prepare", Console(file=file)).count(100, "images") as report:
+        report(80, kept=True)
+        time.sleep(0.6)
+        report(10)
+    assert file.getvalue().splitlines() == ["prepare: 100 images", "prepare: 90 of 100 images, 1 s left"]
+
+
 def test_progress_in_a_log_file_is_rare() -> None:
     file = io.StringIO()
     with Progress("prepare", Console(file=file)).count(1000, "images") as report:
