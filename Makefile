@@ -32,6 +32,7 @@ format: $(ready)
 bench: $(ready)  ## ratios against dense forms and peers, side by side in one run
 	python -m benchmarks.log_partition
 	python -W ignore -m benchmarks.loading
+	python -W ignore -m benchmarks.step
 	python -m benchmarks.remote
 
 .venv: $(ready)  ## the environment alone

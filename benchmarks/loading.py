@@ -23,7 +23,7 @@ import torch
 from PIL import Image as Picture
 from PIL import ImageFilter
 
-from cl import prepare, ring
+from cl import prepare
 from cl.augment import augment
 from cl.config import read
 from cl.order import Plan
@@ -36,6 +36,7 @@ ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet-sample"
 ROUNDS = 5
 FEWEST = 96  # images; fewer are taken several times
+BATCH, WARM = 256, 4  # the loader's batch, and how many of them before it is timed
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 VIEW = View(**read(ROOT / "pipeline/conf/views/mocov2.yaml")["random"])
 STORED = {"originals": {}, "short side 256": {"shrink": 256}, "raw 256": {"shrink": 256, "encode": "raw"}}
@@ -57,7 +58,7 @@ def main() -> None:
         rates = fastest(cases, dict.fromkeys(cases, len(files)))
         ffcv = with_ffcv(folder, stored(files * 10, folder / "many", STORED["raw 256"]))
         report(rates, ffcv)
-        loader(readers)
+        loader(files, folder)
 
 
 def images(folder: Path) -> list[Path]:
@@ -214,28 +215,34 @@ def verdict(what: str, found: float, least: float) -> None:
     print(f"{what}: {found:.2f}, {'reached' if found >= least else 'MISSED'}")
 
 
-def loader(readers: dict[str, Reader]) -> None:
-    """Two workers behind the ring, against two processes that make the same batches and hand over nothing."""
-    for kind, steps in {"originals": 24, "short side 256": 64, "raw 256": 160}.items():
-        reader = readers[kind]
-        data = TrainSet(reader, [VIEW], Plan(len(reader), len(reader) // ring.PIECE * ring.PIECE, 0))
+def loader(files: list[Path], folder: Path) -> None:
+    """Two workers behind the ring, against two processes that make the same batches and hand over nothing.
+
+    Both are timed once their memory has been written for the first time, and until their last batch is there.
+    """
+    for kind, steps in {"originals": 12, "short side 256": 30, "raw 256": 60}.items():
+        reader = stored(files * -(-BATCH // len(files)), folder / f"{kind}, a batch", STORED[kind])
+        data = TrainSet(reader, [VIEW], Plan(len(reader), BATCH, 0))
         ratios = []
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS + 4):
             barrier = multiprocessing.Barrier(3)
             bare = [multiprocessing.Process(target=run, args=(data, steps // 2, barrier)) for _ in range(2)]
             for process in bare:
                 process.start()
             barrier.wait(timeout=60)
             began = time.perf_counter()
+            barrier.wait(timeout=600)
+            alone = (time.perf_counter() - began) / steps
             for process in bare:
                 process.join()
-            alone = (time.perf_counter() - began) / steps
-            batches = data.batches(0, steps + 1, 2)
-            next(batches)
+            batches = data.batches(0, WARM + steps, 2)
+            for _ in range(WARM):
+                next(batches)
             began = time.perf_counter()
-            for _ in batches:
-                pass
+            for _ in range(steps):
+                next(batches)
             ratios.append(alone / ((time.perf_counter() - began) / steps))
+            assert next(batches, None) is None
         verdict(f"loader with 2 workers, {kind}: 0.9 of 2 bare processes", float(np.median(ratios)), 0.9)
 
 
@@ -245,6 +252,7 @@ def run(data: TrainSet, steps: int, barrier: multiprocessing.synchronize.Barrier
     barrier.wait()
     for _ in range(steps):
         fill()
+    barrier.wait()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from ruamel.yaml import YAML, YAMLError
 
-from cl import backbones, optim, patches
+from cl import backbones, monitor, optim, patches
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
 from cl.machine import Precision
@@ -49,29 +49,19 @@ def _parse_patches(value: Any) -> Any:
     return patches.KINDS[kind].model_validate(value)
 
 
-class Monitor(Strict):
-    """kNN on a part of the data at the end of every epoch."""
-
-    k: int = Field(gt=0)
-    temperature: float = Field(gt=0)
-    bank: int = Field(gt=0, description="training images")
-    queries: int = Field(gt=0, description="validation images")
-
-    @model_validator(mode="after")
-    def _enough(self) -> "Monitor":
-        if self.k > self.bank:
-            raise ValueError(f"k={self.k} neighbours cannot come from bank={self.bank} images")
-        return self
-
-
 class Pretraining(optim.Config):
-    """The optimizer of pretraining, and what is watched meanwhile.
+    """The optimizer of pretraining, how its steps are computed, and what is watched meanwhile.
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
+    chunks: pieces in which a batch is encoded, each once more in the backward pass, for batches whose activations do not
+        fit in memory; the gradient is that of the whole batch.
+    compile: the encoder by torch.compile, which takes minutes to start.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]
-    monitor: Monitor
+    chunks: int = Field(gt=0)
+    compile: bool
+    monitor: monitor.Config
 
 
 class SupervisedTraining(Strict):
@@ -211,6 +201,23 @@ def _groups_fit_batch(params: Params) -> None:
         )
 
 
+def _chunks_hold_groups(params: Params) -> None:
+    chunks, group, batch = params.optim.chunks, params.bn_group, params.optim.batch_size
+    if chunks > 1 and (group == "global" or batch % (chunks * group)):
+        raise ValueError(
+            f"optim.chunks={chunks} needs groups of batch norm that fit in a piece, found bn_group={group} and pieces of "
+            f"{batch / chunks:g} images; choose a bn_group that divides them, or optim.chunks=1"
+        )
+
+
+def _compiled_networks_are_called_as_a_whole(params: Params) -> None:
+    if params.optim.compile and isinstance(params.patches, patches.Combine) and params.patches.stage in patches.STITCHED:
+        raise ValueError(
+            f"optim.compile=true compiles the encoder as a whole, which patches.stage={params.patches.stage} takes apart; "
+            "choose optim.compile=false"
+        )
+
+
 def _shuffle_has_groups(params: Params) -> None:
     if getattr(params.method, "shuffle", False) and params.bn_groups == 1:
         raise ValueError(
@@ -238,6 +245,8 @@ CHECKS = (
     _negatives_are_there,
     _predictor_is_there,
     _groups_fit_batch,
+    _chunks_hold_groups,
+    _compiled_networks_are_called_as_a_whole,
     _shuffle_has_groups,
     _baselines_name_what_exists,
 )

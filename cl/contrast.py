@@ -10,6 +10,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from cl.distributed import mean_over_ranks
+from cl.machine import sent
 
 TILE = 1024  # side of the block of logits that exists at a time; 4 MiB in float32
 GATHERED = 2**22  # numbers gathered at a time for per-query columns
@@ -24,7 +25,8 @@ class Contrast:
         queries: (N, D) unit rows.
         positives: (N, P, D) unit rows; P = 1 but for JCL.
         negatives: (K, D), norm at most 1: a queue, or the keys of all ranks; None where there are none (BYOL, SimSiam).
-        excluded: (N, E) int64, columns of `negatives` that do not count for a query; distinct in a row.
+        excluded: (N, E) int64, columns of `negatives` that do not count for a query; distinct in a row. Best on the host,
+            where it is looked at: a device would have to be waited for.
         selected: (N, S) int64, the only columns that count for a query; not together with `excluded`.
         temperature: divides every similarity.
     """
@@ -46,7 +48,9 @@ class Contrast:
         Raises:
             ValueError: the framework gives no negatives.
         """
-        return log_partition(self.queries, self._negatives(), self.excluded, self.temperature, selected=self.selected)
+        return log_partition(
+            self.queries, self._negatives(), self.excluded, self.temperature, selected=self.selected, unit=True
+        )
 
     def negative_counts(self) -> Tensor:
         """(N,): how many negatives count for each query, in the queries' dtype."""
@@ -67,7 +71,13 @@ class Contrast:
 
 
 def log_partition(
-    queries: Tensor, negatives: Tensor, excluded: Tensor | None, temperature: float, *, selected: Tensor | None = None
+    queries: Tensor,
+    negatives: Tensor,
+    excluded: Tensor | None,
+    temperature: float,
+    *,
+    selected: Tensor | None = None,
+    unit: bool = False,
 ) -> Tensor:
     """Log-sum-exp of the logits of each query against the negatives that count, in memory linear in N and K.
 
@@ -80,6 +90,7 @@ def log_partition(
         negatives: (K, D).
         excluded: (N, E) int64, distinct in a row: columns that do not count; None for none.
         selected: (N, S) int64: the only columns that count, instead of `excluded`.
+        unit: no row is longer than 1, which then need not be found out.
 
     Returns:
         (N,) in the queries' dtype, nats.
@@ -96,8 +107,11 @@ def log_partition(
     left = len(negatives) - (0 if excluded is None else excluded.shape[1])
     if left < 1:
         raise ValueError(f"no negative counts: of {len(negatives)} negatives, {max(left, 0)} are left after exclusion")
-    bound = queries.detach().norm(dim=1) * negatives.detach().norm(dim=1).max() / temperature  # (N,), Cauchy-Schwarz
-    largest = float(bound.max())
+    if unit:
+        bound, largest = queries.new_full((len(queries),), 1 / temperature), 1 / temperature
+    else:
+        bound = queries.detach().norm(dim=1) * negatives.detach().norm(dim=1).max() / temperature  # (N,), Cauchy-Schwarz
+        largest = float(bound.max())
     if queries is negatives and largest <= SAFE_BOUND and _mutual(excluded):
         return _Symmetric.apply(queries, excluded, temperature, largest)
     return _Rectangular.apply(queries, negatives, excluded, temperature, bound if largest <= SAFE_BOUND else None)
@@ -122,26 +136,27 @@ class _Tile(NamedTuple):
     excluded: Tensor | None
 
 
-def _tiles(n: int, k: int, excluded: Tensor | None) -> list[_Tile]:
+def _tiles(n: int, k: int, excluded: Tensor | None, device: torch.device) -> list[_Tile]:
     """The blocks of an (n, k) matrix, row by row."""
     starts = [(row, column) for row in range(0, n, TILE) for column in range(0, k, TILE)]
-    positions = [None] * len(starts) if excluded is None else _positions(n, k, excluded)
+    positions = [None] * len(starts) if excluded is None else _positions(n, k, excluded, device)
     return [
         _Tile(slice(row, min(row + TILE, n)), slice(column, min(column + TILE, k)), where)
         for (row, column), where in zip(starts, positions, strict=True)
     ]
 
 
-def _positions(n: int, k: int, excluded: Tensor) -> list[Tensor | None]:
+def _positions(n: int, k: int, excluded: Tensor, device: torch.device) -> list[Tensor | None]:
     """The flat positions of the excluded columns in each block: sorted by block once, so that one fill does a block."""
-    across = math.ceil(k / TILE)
-    rows = torch.arange(n, device=excluded.device)[:, None].expand_as(excluded).reshape(-1)
+    across, excluded = math.ceil(k / TILE), excluded.cpu()
+    rows = torch.arange(n)[:, None].expand_as(excluded).reshape(-1)
     columns = excluded.reshape(-1)
     tile, order = ((rows // TILE) * across + columns // TILE).sort()
     rows, columns = rows[order], columns[order]
     width = (k - columns // TILE * TILE).clamp(max=TILE)
     counts = torch.bincount(tile, minlength=math.ceil(n / TILE) * across).tolist()
-    return [where if len(where) else None for where in ((rows % TILE) * width + columns % TILE).split(counts)]
+    positions = sent((rows % TILE) * width + columns % TILE, device)
+    return [where if len(where) else None for where in positions.split(counts)]
 
 
 def _mutual(excluded: Tensor | None) -> bool:
@@ -191,7 +206,7 @@ class _Rectangular(Function):
     @staticmethod
     def forward(ctx, queries, negatives, excluded, temperature, shift):  # type: ignore[no-untyped-def]
         tiles, buffer, scaled = (
-            _tiles(len(queries), len(negatives), excluded),
+            _tiles(len(queries), len(negatives), excluded, queries.device),
             _buffer(queries, negatives),
             queries / temperature,
         )
@@ -227,9 +242,10 @@ class _Symmetric(Function):
 
     @staticmethod
     def forward(ctx, embeddings, excluded, temperature, bound):  # type: ignore[no-untyped-def]
-        tiles = [t for t in _tiles(len(embeddings), len(embeddings), excluded) if t.columns.start >= t.rows.start]
+        n = len(embeddings)
+        tiles = [t for t in _tiles(n, n, excluded, embeddings.device) if t.columns.start >= t.rows.start]
         buffer, scaled, shift = _buffer(embeddings, embeddings), embeddings / temperature, embeddings.new_tensor([bound])
-        total = embeddings.new_zeros(len(embeddings))
+        total = embeddings.new_zeros(n)
         for tile in tiles:
             x = _exponentials(scaled, embeddings, shift, tile, buffer)
             total[tile.rows] += x.sum(1)

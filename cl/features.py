@@ -2,10 +2,12 @@
 
 import hashlib
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cl.distributed import gather, rank, ranks
 from cl.machine import Machine
 from cl.reader import EvalSet
 from cl.shards import Reader
@@ -13,6 +15,7 @@ from cl.sources import Source
 from cl.train import normalisation
 
 BATCH = 256
+FEW = 1024  # images that this process reads faster itself than it starts data workers
 
 
 class Pixels(nn.Module):
@@ -26,19 +29,27 @@ class Pixels(nn.Module):
 
 
 @torch.no_grad()
-def extract(encoder: nn.Module, reader: Reader, source: Source, machine: Machine, positions=None) -> Tensor:  # type: ignore[no-untyped-def]
-    """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of the index (or of `positions`)."""
+def extract(
+    encoder: nn.Module, reader: Reader, source: Source, machine: Machine, positions: np.ndarray | None = None
+) -> Tensor:
+    """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of the index (or of `positions`).
+
+    The processes of a run share the work, and each has all of it in the end.
+    """
     mean, std = normalisation(source, machine.device)
     was_training = encoder.training
     encoder.eval()
-    data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=positions)
+    positions = np.arange(len(reader)) if positions is None else positions
+    share = -(-len(positions) // ranks())
+    padded = np.pad(positions, (0, share * ranks() - len(positions)), mode="edge")
+    data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=padded[rank() * share : (rank() + 1) * share])
     parts = []
-    for images in data.batches(BATCH, machine.workers):
+    for images in data.batches(BATCH, machine.workers if share > FEW else 0):
         x = images.to(machine.device).float().div_(255).sub_(mean).div_(std)
         with machine.autocast():
             parts.append(encoder(x.contiguous(memory_format=torch.channels_last)).float())
     encoder.train(was_training)
-    return torch.cat(parts)
+    return gather(torch.cat(parts))[: len(positions)]
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -138,6 +138,15 @@ def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
     return largest * factor
 
 
+def clip_gradients(optimizer: Optimizer, largest: float | None) -> Tensor:
+    """The norm of all gradients together, before they are scaled down to the `largest`, if there is one."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if largest:
+        nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return norm
+
+
 class LARS(Optimizer):
     """Layer-wise adaptive rates: each tensor's update is scaled by a trust ratio r = eta |w| / (denominator + eps).
 
@@ -154,31 +163,39 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None) -> None:  # type: ignore[no-untyped-def, override]
-        """One update of every parameter that has a gradient."""
+        """One update of every parameter that has a gradient; the host waits for nothing that the device computes."""
         assert closure is None
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
+            trained = [p for p in group["params"] if p.grad is not None]
+            for adapted in (False, True):
+                if weights := [p for p in trained if (p.ndim > 1 or self.variant.adapt_1d) == adapted]:
+                    self._update(weights, group, adapted)
 
-    def _update(self, parameter: Tensor, group: dict) -> None:
-        assert parameter.grad is not None
+    def _update(self, weights: list[Tensor], group: dict, adapted: bool) -> None:
         lr, order = group["lr"], self.variant.order
-        decayed = parameter.grad.add(parameter, alpha=group["weight_decay"])
-        ratio = self._ratio(parameter, decayed, group["weight_decay"])
-        entering = {"ratio": ratio, "ratio_rate": ratio * lr, "last": 1.0}[order]
-        leaving = {"ratio": lr, "ratio_rate": 1.0, "last": ratio * lr}[order]
-        state = self.state[parameter]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(decayed * entering)
-        parameter.sub_(velocity * leaving)
+        gradients = [w.grad for w in weights if w.grad is not None]
+        decayed = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        measured = decayed if self.variant.norm == "sum" else gradients
+        ratios = self._ratios(weights, measured, group["weight_decay"]) if adapted else None
+        for w in weights:
+            if "momentum_buffer" not in self.state[w]:
+                self.state[w]["momentum_buffer"] = torch.zeros_like(w)
+        velocity = [self.state[w]["momentum_buffer"] for w in weights]
+        torch._foreach_mul_(velocity, group["momentum"])
+        _add(velocity, decayed, lr if order == "ratio_rate" else 1.0, None if order == "last" else ratios)
+        _add(weights, velocity, -1.0 if order == "ratio_rate" else -lr, ratios if order == "last" else None)
 
-    def _ratio(self, parameter: Tensor, decayed: Tensor, decay: float) -> Tensor | float:
-        if parameter.ndim <= 1 and not self.variant.adapt_1d:
-            return 1.0
-        assert parameter.grad is not None
-        weight, gradient = parameter.norm(), parameter.grad.norm()
-        denominator = decayed.norm() if self.variant.norm == "sum" else gradient + decay * weight
-        usable = (weight > 0) & (denominator > 0 if self.variant.norm == "sum" else gradient > 0)
-        return torch.where(usable, self.variant.eta * weight / (denominator + self.variant.eps), 1.0)
+    def _ratios(self, weights: list[Tensor], measured: list[Tensor], decay: float) -> tuple[Tensor, ...]:
+        """The trust ratio of each tensor, a scalar on its device."""
+        weight, norm = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, measured))  # (tensors,)
+        denominator = norm if self.variant.norm == "sum" else norm + decay * weight
+        ratio = self.variant.eta * weight / (denominator + self.variant.eps)
+        return torch.where((weight > 0) & (norm > 0), ratio, 1.0).unbind()
+
+
+def _add(totals: list[Tensor], terms: list[Tensor], factor: float, ratios: tuple[Tensor, ...] | None) -> None:
+    """Add to each total its term times the factor, and times its ratio where there are ratios."""
+    if ratios is None:
+        torch._foreach_add_(totals, terms, alpha=factor)
+    else:
+        torch._foreach_addcmul_(totals, terms, ratios, value=factor)

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from cl.machine import sent
 from cl.strict import Strict
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def cut(images: Tensor, grid: int) -> Tensor:
 
 def combine(embeddings: Tensor, chosen: list[tuple[int, ...]]) -> Tensor:
     """(N, G^2, D) to (N, E, D): the mean of each combination of patches."""
-    return embeddings[:, torch.tensor(chosen, device=embeddings.device)].mean(2)
+    return embeddings[:, sent(torch.tensor(chosen), embeddings.device)].mean(2)
 
 
 def stitch(maps: Tensor, direction: str) -> Tensor:

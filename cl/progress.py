@@ -4,7 +4,7 @@ On a terminal the bar is redrawn; in a log file there is one plain line an epoch
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,10 +17,13 @@ QUIET, RARELY = 5.0, 30.0  # seconds between plain lines, of training and of mer
 
 
 class Progress:
-    """Where progress is shown, under a title."""
+    """Where progress is shown, under a title.
 
-    def __init__(self, title: str, console: Console | None = None) -> None:
-        self.title, self.console = title, console or Console(stderr=True)
+    board: what has `add_scalar(name, value, step)`, as TensorBoard's SummaryWriter, and gets every number of every epoch.
+    """
+
+    def __init__(self, title: str, console: Console | None = None, board: Any = None) -> None:
+        self.title, self.console, self.board = title, console or Console(stderr=True), board
 
     @contextmanager
     def task(self, steps: int, start: int, steps_per_epoch: int) -> Iterator["Meter"]:
@@ -103,13 +106,14 @@ class Meter:
                 return
             yield batch
 
-    def step(self, images: int, loss: float) -> None:
+    def step(self, images: int, loss: float, lr: float) -> None:
         """A step of so many images is done."""
         self.images += images
         self.done += 1
         if self.bar and self.task is not None:
             rates = self.rates()
-            note = f"loss {loss:.3f}  {rates['images_per_second']:.0f} images/s  waiting {rates['waiting_percent']:.0f} %"
+            note = f"epoch {(self.done - 1) // self.steps_per_epoch + 1}  loss {loss:.3f}  lr {lr:.3g}  "
+            note += f"{rates['images_per_second']:.0f} images/s  waiting {rates['waiting_percent']:.0f} %"
             self.bar.update(self.task, completed=self.done, note=note)
 
     def rates(self) -> dict[str, float]:
@@ -117,8 +121,18 @@ class Meter:
         seconds = max(time.monotonic() - self.since, 1e-9)
         return {"images_per_second": self.images / seconds, "waiting_percent": 100 * self.waited / seconds}
 
+    def watching(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """What `measure` returns, and the time it took as a percentage of the time since the last epoch, watching_percent."""
+        before = time.monotonic()
+        measured = measure()
+        return {**measured, "watching_percent": 100 * (time.monotonic() - before) / max(before - self.since, 1e-9)}
+
     def epoch(self, row: dict[str, Any]) -> None:
         """An epoch is done: a plain line where there is no bar, not more often than every few seconds."""
+        if self.progress.board:
+            for name, value in row.items():
+                self.progress.board.add_scalar(f"{self.progress.title}/{name}", value, row["step"])
+            self.progress.board.flush()
         if not self.bar and (time.monotonic() - self._said >= QUIET or self.done == self.steps):
             self._said = time.monotonic()
             left = (time.monotonic() - self._began) / max(self.done - self.start, 1) * (self.steps - self.done)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-PIECE = 32  # rows of a batch that a worker fills at a time
+PIECE = 64  # rows of a batch that a worker fills at a time
 AHEAD = 4  # pieces that a worker has before it
+LAST = 60  # seconds that a worker goes on when it is told to end, so that its process can finish a step
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,10 @@ class _Filling(Dataset):
 def _start_worker(worker: int) -> None:
     """Lowest priority: a worker that competes with the training threads slows them more than it helps.
 
-    Signals are the main process's matter: Ctrl-C reaches workers too, and the handlers they inherit would keep them alive.
+    Signals are the main process's matter, which finishes its step first: Ctrl-C reaches workers too, and so may a scheduler's
+    SIGTERM, which they survive by a minute.
     """
     os.nice(19)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(LAST))

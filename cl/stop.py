@@ -17,11 +17,14 @@ class StoppedError(Exception):
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """A list that receives the number of SIGTERM or SIGINT, so that a step is never cut in two; a second one ends at once."""
+    """A list that receives the number of SIGTERM or SIGINT, so that a step is never cut in two; a second Ctrl-C ends at once.
+
+    SIGTERM may well come twice: from a cluster's scheduler, and from a launcher that passes it on.
+    """
     received: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if received:
+        if received and number == signal.SIGINT:
             raise KeyboardInterrupt
         received.append(number)
 

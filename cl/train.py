@@ -1,16 +1,20 @@
 """The training loop, for pretraining, baselines and the evaluations that train."""
 
 import math
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from cl import optim
 from cl.augment import augment
 from cl.checkpoint import Checkpoints
+from cl.distributed import any_rank, gather, rank, ranks
+from cl.machine import sent
 from cl.progress import Progress
 from cl.reader import Batch, TrainSet
 from cl.sources import Source
@@ -29,65 +33,149 @@ def train(
     checkpoints: Checkpoints | None = None,
     each_epoch: Callable[[int], dict[str, float]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Train `task` in place and return a row for each epoch: epoch, step, loss, lr, images_per_second, waiting, ...
+    """Train `task` in place and return a row for each epoch: epoch, step, loss, lr, gradient_norm, images_per_second, ...
+
+    Every process of a run calls it; rows and weights are the same on all.
 
     Args:
         checkpoints: where the run saves itself, and from where it goes on if it finds something.
         each_epoch: called in eval mode at the end of each epoch; what it returns joins the row.
 
     Raises:
-        FloatingPointError: the loss is not finite; the last checkpoint is kept.
+        FloatingPointError: a loss or a gradient is not finite; the last checkpoint is kept.
         StoppedError: a signal asked for it.
+        ValueError: the processes find different checkpoints.
     """
     steps_per_epoch = data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
-    start, history = checkpoints.restore(task, optimizer) if checkpoints else (0, {})
+    start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     rows: list[dict[str, Any]] = history.get("rows", [])
-    losses: list[float] = history.get("losses", [])
-    device = task.machine.device
-    inputs = Inputs(source, data, device)
+    ledger = Ledger(history.get("losses", []), history.get("norms", []))
+    inputs = Inputs(source, data, task.machine.device)
+    model = replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
             task.begin_step(step, step / steps)
-            loss = task(inputs(batch), batch.labels.to(device))
-            losses.append(_finite(float(loss.detach()), step, lr))
+            loss = model(*inputs(batch))
             loss.backward()
-            if config.clip:
-                nn.utils.clip_grad_norm_(task.parameters(), config.clip)
+            norm = optim.clip_gradients(optimizer, config.clip)
             optimizer.step()
             optimizer.zero_grad()
-            task.after_step((step + 1) / steps)
-            meter.step(len(batch.labels), losses[-1])
-            if (step + 1) % steps_per_epoch == 0 or step + 1 == steps:
-                row = {"epoch": len(rows) + 1, "step": step + 1, "loss": sum(losses) / len(losses), "lr": lr, **meter.rates()}
+            done = step + 1
+            task.after_step(done / steps)
+            ledger.add(step, lr, loss, norm, task.largest_logit)
+            stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
+            ends = done % steps_per_epoch == 0 or done == steps
+            if ends or saving or stopping or done % task.machine.look == 0:
+                ledger.look()
+            meter.step(data.plan.batch_size, ledger.losses[-1] if ledger.losses else math.nan, lr)
+            if ends:
+                row = {"epoch": len(rows) + 1, "step": done, **ledger.means(), "lr": lr, **meter.rates()}
                 if each_epoch:
                     task.eval()
-                    row |= each_epoch(len(rows) + 1)
+                    row |= meter.watching(lambda: each_epoch(len(rows) + 1))
                     task.train()
                 rows.append(row)
-                losses.clear()
                 meter.epoch(row)
-            if checkpoints and (checkpoints.due() or step + 1 == steps or stop):
-                checkpoints.save(step + 1, task, optimizer, {"rows": rows, "losses": losses})
-            if stop and step + 1 < steps:
-                raise StoppedError(stop[0], step + 1, saved=checkpoints is not None)
+            if checkpoints and (saving or stopping or done == steps) and rank() == 0:
+                checkpoints.save(done, task, optimizer, {"rows": rows, "losses": ledger.losses, "norms": ledger.norms})
+            if stopping and done < steps:
+                any_rank()  # the others wait until it is saved
+                raise StoppedError(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
     task.eval()
     return rows
 
 
+def _restore(checkpoints: Checkpoints, task: Task, optimizer: Optimizer, progress: Progress) -> tuple[int, dict[str, Any]]:
+    """Rank 0 first, as it removes damaged files."""
+    start, history = 0, dict[str, Any]()
+    for turn in (True, False):
+        if (rank() == 0) == turn:
+            start, history = checkpoints.restore(task, optimizer, progress.say)
+        any_rank()  # all wait for each other
+    found = gather(torch.tensor([start], device=task.machine.device)).tolist()
+    if len(set(found)) > 1:
+        raise ValueError(
+            f"process 0 continues after step {found[0]}, another one after step {next(x for x in found if x != found[0])}: "
+            f"CL_SCRATCH ({checkpoints.folder.parent}) must be one folder that all nodes share"
+        )
+    return start, history
+
+
+class Ledger:
+    """Loss, norm of the gradient and largest logit of every step, which stay on the device until someone looks."""
+
+    def __init__(self, losses: list[float], norms: list[float]) -> None:
+        self.losses, self.norms = losses, norms  # of the epoch's steps that were looked at
+        self._steps: list[tuple[int, float]] = []
+        self._unread: list[Tensor] = []
+
+    def add(self, step: int, lr: float, loss: Tensor, norm: Tensor, largest_logit: Tensor) -> None:
+        """Note a step; no step waits for the device."""
+        self._steps.append((step, lr))
+        self._unread.append(torch.stack([x.detach().float() for x in (loss, norm, largest_logit)]))
+
+    def look(self) -> None:
+        """Read what was noted on all ranks.
+
+        Raises:
+            FloatingPointError: naming the first step whose loss or gradient is not finite.
+        """
+        if not self._unread:
+            return
+        table = gather(torch.stack(self._unread)[None])  # (W, steps, 3)
+        losses, norms, logits = table[..., 0].mean(0), table[..., 1].amax(0), table[..., 2].amax(0)
+        for (step, lr), loss, norm, logit in zip(self._steps, losses.tolist(), norms.tolist(), logits.tolist(), strict=True):
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                what = f"loss is {loss:.4g}" if not math.isfinite(loss) else f"norm of the gradient is {norm:.4g}"
+                raise FloatingPointError(
+                    f"the {what} at step {step} (loss {loss:.4g}, largest logit {logit:.4g}, learning rate {lr:.3g}); the "
+                    "weights of the last checkpoint are kept. Lower optim.base_lr, lengthen optim.warmup_epochs, or raise "
+                    "the temperature"
+                )
+            self.losses.append(loss)
+            self.norms.append(norm)
+        self._steps.clear()
+        self._unread.clear()
+
+    def means(self) -> dict[str, float]:
+        """Loss and norm of the gradient, averaged over the steps looked at; they are forgotten."""
+        means = {"loss": sum(self.losses) / len(self.losses), "gradient_norm": sum(self.norms) / len(self.norms)}
+        self.losses, self.norms = [], []
+        return means
+
+
+def replicated(task: Task) -> nn.Module:
+    """The task whose gradients are averaged over all ranks."""
+    return task if ranks() == 1 else DistributedDataParallel(task, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
 class Inputs:
-    """Batches on the device, augmented and normalised."""
+    """Batches on the device, augmented and normalised; on a GPU while it is busy with the step before."""
 
     def __init__(self, source: Source, data: TrainSet, device: torch.device) -> None:
         self.device = device
         self.views = data.views
         self.mean, self.std = normalisation(source, device)
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, batch: Batch) -> list[Tensor]:
+    def __call__(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
+        """V views (N, 3, S, S) float32 and labels (N,)."""
+        if self.stream is None:
+            return self._augmented(batch), batch.labels
+        with torch.cuda.stream(self.stream):
+            views, labels = self._augmented(batch), sent(batch.labels, self.device)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self.stream)
+        for tensor in (*views, labels):
+            tensor.record_stream(current)
+        return views, labels
+
+    def _augmented(self, batch: Batch) -> list[Tensor]:
         return [
-            augment(images.to(self.device, non_blocking=True), drawn, view, mean=self.mean, std=self.std)
+            augment(sent(images, self.device), drawn, view, mean=self.mean, std=self.std)
             for images, drawn, view in zip(batch.images, batch.drawn, self.views, strict=True)
         ]
 
@@ -95,12 +183,3 @@ class Inputs:
 def normalisation(source: Source, device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (3, 1, 1) of RGB in [0, 1]."""
     return tuple(torch.tensor(value, device=device).view(3, 1, 1) for value in (source.mean, source.std))  # type: ignore[return-value]
-
-
-def _finite(loss: float, step: int, lr: float) -> float:
-    if not math.isfinite(loss):
-        raise FloatingPointError(
-            f"the loss is {loss} at step {step} with learning rate {lr:.3g}; the weights of the last checkpoint are kept. "
-            "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"
-        )
-    return loss

@@ -21,7 +21,8 @@ def draw(source: Source, data: TrainSet, path: Path) -> None:
     batch = data[0]
     mean, std = normalisation(source, cpu)
     rows = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
-    for view in Inputs(source, data, cpu)(batch):
+    views, _ = Inputs(source, data, cpu)(batch)
+    for view in views:
         for row, image in zip(rows, view, strict=False):
             row.append(_pixels(image * std + mean))
     step = SIDE + GAP

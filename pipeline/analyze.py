@@ -17,7 +17,6 @@ def main(name: str) -> None:
     from cl.checkpoint import load_tensors
     from cl.config import module_of
     from cl.methods import Setup
-    from cl.progress import Progress
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)
@@ -31,7 +30,7 @@ def main(name: str) -> None:
             source=params.dataset,
             seed=params.seed,
             machine=here,
-            progress=Progress(name),
+            progress=command.progress(name),
             out=results.folder,
         )
         metrics = module_of("analyses", config.kind).analyze(config, context)

@@ -58,7 +58,6 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
 
     from cl import backbones, machine, optim
     from cl.order import Plan
-    from cl.progress import Progress
     from cl.reader import TrainSet
     from cl.tasks import Classification, classifier
     from cl.train import train as run
@@ -79,7 +78,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
         settings,
         optim.build(settings, [(task, 1.0)]),
         source=params.dataset,
-        progress=Progress(name),
+        progress=command.progress(name),
         checkpoints=checkpoints,
     )
     return backbone

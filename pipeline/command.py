@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from cl.stop import StoppedError
 if TYPE_CHECKING:
     from cl.cache import Cache
     from cl.config import Params
+    from cl.progress import Progress
     from cl.shards import Reader
 
 SHARDS, SCENES, RESULTS = Path("data/shards"), Path("data/scenes"), Path("results")
@@ -52,10 +54,18 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
             click.echo("interrupted", err=True)
             sys.exit(130)
         except StoppedError as error:
-            click.echo(str(error), err=True)
+            note_stop()
+            if first():
+                click.echo(str(error), err=True)
             sys.exit(error.exit_code)
 
     return wrapped
+
+
+def note_stop() -> None:
+    """Leave the file that CL_STOPPED names: this run was asked to stop, and wants to be started again."""
+    if first() and (marker := os.environ.get("CL_STOPPED")):
+        Path(marker).touch()
 
 
 def params() -> "Params":
@@ -111,6 +121,27 @@ def _cache() -> "Cache":
     return Cache(Path(os.environ.get("CL_CACHE", "scratch/cache")), round(float(gigabytes) * 1e9))
 
 
+def first() -> bool:
+    """Whether this is the process that writes and speaks, of those that share a stage."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def progress(title: str) -> "Progress":
+    """Progress under a title, of the first process alone; also for TensorBoard, in the folder that CL_TENSORBOARD names."""
+    from rich.console import Console
+
+    from cl.progress import Progress
+
+    board, folder = None, os.environ.get("CL_TENSORBOARD")
+    if folder and first():
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError("CL_TENSORBOARD is set, but TensorBoard is not there: pip install tensorboard") from None
+        board = SummaryWriter(folder)
+    return Progress(title, Console(stderr=True, quiet=not first()), board)
+
+
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
     """The dependencies and parameters that `dvc.yaml` declares for a stage, with the values of `params.yaml` filled in."""
     from cl.config import read
@@ -152,7 +183,7 @@ def scratch(stage: str, name: str | None = None, data: str = "") -> Path:
         data: a hash of data that no manifest describes.
     """
     root = os.environ.get("CL_SCRATCH")
-    if ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
+    if first() and ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
         click.echo(f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable")
     return Path(root or "scratch") / f"{identity(stage, name)}{data[:16]}"
 
@@ -173,7 +204,14 @@ class Results:
 
 @contextmanager
 def results(stage: str, name: str | None = None, *, folder: bool = True) -> Iterator[Results]:
-    """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all."""
+    """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all.
+
+    What other processes than the first hand over is dropped.
+    """
+    if not first():
+        with tempfile.TemporaryDirectory() as dropped:
+            yield Results(Path(dropped))
+        return
     target = RESULTS / stage / name if name else RESULTS / stage
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -262,7 +300,14 @@ def _hardware() -> dict[str, Any]:
         (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.processor()
     )
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return {"cpu": cpu, "threads": torch.get_num_threads(), "gpus": gpus, "system": platform.platform()}
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return {
+        "cpu": cpu,
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+        "system": platform.platform(),
+    }
 
 
 def _lines(path: str) -> list[str]:

@@ -49,7 +49,6 @@ def evaluate(
     from cl import machine
     from cl.config import module_of
     from cl.evaluations import Context
-    from cl.progress import Progress
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     for module in (backbone, *representations.values()):
@@ -62,7 +61,7 @@ def evaluate(
         source=params.dataset,
         seed=params.seed,
         machine=here,
-        progress=Progress(name),
+        progress=command.progress(name),
         out=out,
     )
     metrics = module_of("evaluations", config.kind).evaluate(config, context)

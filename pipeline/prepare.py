@@ -17,9 +17,8 @@ def main() -> None:
     from cl.config import module_of
     from cl.cores import cores
     from cl.detection import scenes
-    from cl.progress import Progress
 
-    progress = Progress("prepare")
+    progress = command.progress("prepare")
     with (
         prepare.alone(command.SHARDS.parent),
         command.results("prepare", folder=False) as results,

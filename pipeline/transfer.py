@@ -52,9 +52,8 @@ def transfer(
     """The metrics of one transfer, named `<name>_<metric>`."""
     from cl import machine
     from cl.detection.transfer import read, run
-    from cl.progress import Progress
 
-    progress = Progress(name)
+    progress = command.progress(name)
     dataset = read(config, root(config))
     metrics = run(
         config,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import ROOT, TinyBackbone
 
-from cl import config, machine, tasks
+from cl import config, contrastive, machine
 from cl.config import kinds, module_of
 from cl.methods import Setup
 from pipeline import cross
@@ -51,7 +51,7 @@ def test_every_cell_that_runs_is_trained_a_step(cell) -> None:
     setup = Setup(TinyBackbone(), params.temperature, params.patches, 2, 0)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     here = machine.Machine(torch.device("cpu"), 0, "fp32")
-    task = tasks.Contrastive(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
+    task = contrastive.Contrastive(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
     task.begin_step(0, 0.5)
     loss = task([torch.randn(8, 3, size, size) for size in params.view_sizes], torch.zeros(0))
     loss.backward()

@@ -216,7 +216,8 @@ def imports(path: Path) -> set[Path]:
 
 
 # They check, show and hand over; what they hand over is tracked as parameters and outputs.
-GLUE = {"cl/config.py", "cl/strict.py", "cl/progress.py", "cl/__init__.py", "pipeline/__init__.py", "pipeline/command.py"}
+GLUE = {f"cl/{name}.py" for name in ("__init__", "config", "progress", "strict")}
+GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch")}
 
 
 def closure(paths: set[Path]) -> set[str]:

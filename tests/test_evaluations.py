@@ -170,7 +170,7 @@ def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
     inputs, steps = Inputs(context.source, data, context.machine.device), 3 * plan.steps_per_epoch
     for step, batch in enumerate(data.batches(0, steps, 0)):
         with torch.no_grad():
-            features = torch.cat([context.backbone(image[None]) for image in inputs(batch)[0]])
+            features = torch.cat([context.backbone(image[None]) for image in inputs(batch)[0][0]])
         features = F.pad(features, (0, 1), value=1.0)  # (N, D + 1)
         error = (features @ expected).softmax(1) - F.one_hot(batch.labels, 20)
         gradient = features.T @ error / len(error)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from conftest import TinyBackbone, memory_growth
 from torch import Tensor, nn
 
-from cl import backbones, heads, machine, patches, tasks
-from cl.batch_norm import GroupBatchNorm, set_groups
+from cl import backbones, contrastive, heads, machine, patches
+from cl.batch_norm import GroupBatchNorm, set_groups, settle
 from cl.config import kinds, module_of
 from cl.methods import Ema, Framework, Queue, Setup, draw, in_passes
 
@@ -41,12 +41,12 @@ COSINE = module_of("losses", "cosine").Config(kind="cosine")
 HERE = machine.Machine(torch.device("cpu"), 0, "fp32")
 
 
-def build(kind: str, *, bn_groups: int = 1, cut: patches.Config = WHOLE, **settings):  # type: ignore[no-untyped-def]
+def build(kind: str, *, bn_groups: int = 1, pieces: int = 1, cut: patches.Config = WHOLE, **settings):  # type: ignore[no-untyped-def]
     """A method with the tiny encoder, in float64."""
     torch.manual_seed(0)
     module = module_of("methods", kind)
     config = module.Config(kind=kind, projector=HEAD, scale=1.0, **{**SETTINGS[kind], **settings})
-    return module.Method(config, Setup(TinyBackbone(), TAU, cut, bn_groups, seed=0)).double()
+    return module.Method(config, Setup(TinyBackbone(), TAU, cut, bn_groups, 0, pieces)).double()
 
 
 def views(n: int, seed: int = 0, sizes: tuple[int, ...] = (12, 12)) -> list[Tensor]:
@@ -64,9 +64,9 @@ def gives_negatives(method: Framework) -> bool:
     return module_of("methods", type(method).__module__.rsplit(".", 1)[1]).Config.gives_negatives
 
 
-def task_of(method: Framework, here: machine.Machine = HERE) -> tasks.Contrastive:
+def task_of(method: Framework, here: machine.Machine = HERE) -> contrastive.Contrastive:
     module, config = loss_of(method)
-    return tasks.Contrastive(method, module, config, 1.0, here)
+    return contrastive.Contrastive(method, module, config, 1.0, here)
 
 
 def assert_equals_the_loop(method: Framework, reference, inputs: list[Tensor]) -> None:  # type: ignore[no-untyped-def]
@@ -619,6 +619,7 @@ def test_group_batch_norm_is_batch_norm_of_each_group() -> None:
     parts = [copy.deepcopy(plain) for _ in range(3)]
     expected = torch.cat([norm(part) for norm, part in zip(parts, x.chunk(3), strict=True)])
     torch.testing.assert_close(grouped(x), expected)
+    settle(grouped)
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(getattr(grouped, name), torch.stack([getattr(n, name) for n in parts]).mean(0))
     torch.testing.assert_close(
@@ -636,7 +637,7 @@ def test_one_group_leaves_batch_norm_alone() -> None:
     assert type(module.bn) is GroupBatchNorm
 
 
-def train_step(task: tasks.Contrastive, number: int, inputs: list[Tensor]) -> Tensor:
+def train_step(task: contrastive.Contrastive, number: int, inputs: list[Tensor]) -> Tensor:
     """Plain gradient descent."""
     task.begin_step(number, number / 10)
     loss = task(inputs, torch.zeros(0))
@@ -691,7 +692,7 @@ def test_every_method_runs_with_every_loss_and_a_batch_of_two(kind, option, cut,
         method = build(kind, cut=cut, **option).float()
         if config.needs_negatives != gives_negatives(method):
             continue
-        task = tasks.Contrastive(method, module, config, 1.0, here)
+        task = contrastive.Contrastive(method, module, config, 1.0, here)
         loss = train_step_float(task, [view.float() for view in inputs_of(option, 2, 0)])
         assert loss.dtype == torch.float32
         assert torch.isfinite(loss)
@@ -706,7 +707,7 @@ LOSSES: dict[str, dict] = {
 }
 
 
-def train_step_float(task: tasks.Contrastive, inputs: list[Tensor]) -> Tensor:
+def train_step_float(task: contrastive.Contrastive, inputs: list[Tensor]) -> Tensor:
     task.begin_step(0, 0.5)
     loss = task(inputs, torch.zeros(0))
     loss.backward()
@@ -722,7 +723,7 @@ def test_a_step_of_simclr_holds_no_matrix_of_all_pairs(name) -> None:
     """N = 8192 images: one matrix of their embeddings' logits would take 1 GiB."""
     module = module_of("losses", name)
     method = build("simclr").float()
-    task = tasks.Contrastive(method, module, module.Config(kind=name, **LOSSES[name]), 1.0, HERE)
+    task = contrastive.Contrastive(method, module, module.Config(kind=name, **LOSSES[name]), 1.0, HERE)
     inputs = [torch.randn(8192, 3, 8, 8) for _ in range(2)]
     train_step_float(task, [view[:512] for view in inputs])  # warm-up
     assert memory_growth(lambda: train_step_float(task, inputs)) < 200 * 2**20

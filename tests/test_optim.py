@@ -128,6 +128,60 @@ def test_lars_equals_its_formula(name) -> None:
             torch.testing.assert_close(p.detach(), expected[key], rtol=1e-12, atol=1e-14)
 
 
+def lars_plain(variant: optim.Lars, group: dict, w: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of the formula that `LARS` states, for one tensor: new weights and momentum buffer."""
+    decay, rate = group["weight_decay"], group["lr"]
+    d, ratio = g + decay * w, 1.0
+    norms = float(w.norm()), float((d if variant.norm == "sum" else g).norm())
+    if min(norms) > 0 and (w.ndim > 1 or variant.adapt_1d):
+        ratio = variant.eta * norms[0] / (norms[1] + (decay * norms[0] if variant.norm == "parts" else 0.0) + variant.eps)
+    entering = {"ratio": ratio, "ratio_rate": rate * ratio, "last": 1.0}[variant.order]
+    v = group["momentum"] * v + entering * d
+    return w - {"ratio": rate, "ratio_rate": 1.0, "last": rate * ratio}[variant.order] * v, v
+
+
+def lars_tensors(device: str = "cpu") -> list[nn.Parameter]:
+    """Weights and gradients, of which some are zero, one gradient is missing, and one has another layout in memory."""
+    draw = torch.Generator().manual_seed(0)
+    tensors = []
+    for shape in ((4, 3), (5,), (2, 3, 3, 3), ()):
+        for zero in ("none", "weight", "gradient", "both"):
+            w, g = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+            w, g = w * (zero not in ("weight", "both")), g * (zero not in ("gradient", "both"))
+            layout = torch.channels_last if w.ndim == 4 else torch.contiguous_format
+            tensors.append(nn.Parameter(w.to(device, memory_format=layout)))
+            tensors[-1].grad = g.to(device)
+    return [*tensors, nn.Parameter(torch.ones(2, 2, dtype=torch.float64, device=device))]
+
+
+@pytest.mark.parametrize("adapt_1d", [False, True])
+@pytest.mark.parametrize("norm", ["sum", "parts"])
+@pytest.mark.parametrize("order", ["ratio", "ratio_rate", "last"])
+def test_lars_over_lists_equals_its_formula_a_tensor(order, norm, adapt_1d) -> None:
+    """Every variant, with and without weight decay, in two groups of mixed tensors; what has no gradient stays."""
+    variant = optim.Lars(eta=0.02, eps=1e-8, adapt_1d=adapt_1d, norm=norm, order=order)
+    groups = [{"params": lars_tensors(), "weight_decay": decay, "lr": rate} for decay, rate in ((0.0, 0.3), (0.1, 0.7))]
+    optimizer = optim.LARS(groups, 1.0, momentum=0.9, variant=variant)
+    plain = [[(p.detach().clone(), torch.zeros_like(p)) for p in group["params"]] for group in optimizer.param_groups]
+    for factor in (1.0, 0.5, 2.0):
+        for group, expected in zip(optimizer.param_groups, plain, strict=True):
+            group["lr"] *= factor
+            for i, p in enumerate(group["params"][:-1]):
+                expected[i] = lars_plain(variant, group, expected[i][0], p.grad, expected[i][1])
+        optimizer.step()
+        for group, expected in zip(optimizer.param_groups, plain, strict=True):
+            for p, (weight, _) in zip(group["params"], expected, strict=True):
+                torch.testing.assert_close(p.detach(), weight, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_lars_asks_the_device_for_nothing(name) -> None:
+    """On the device that computes shapes alone, any number asked for is an error."""
+    optimizer = optim.LARS([{"params": lars_tensors("meta")}], 0.1, momentum=0.9, variant=VARIANTS[name])
+    for _ in range(2):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("decay_1d", [True, False])
 def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))

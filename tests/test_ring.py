@@ -81,7 +81,26 @@ def test_a_killed_worker_ends_the_loop() -> None:
             pass
 
 
+def _end_those_left() -> None:
+    """Of the loop whose worker was killed, maybe with a lock in its hands."""
+    for left in multiprocessing.active_children():
+        left.kill()
+        left.join()
+
+
+def test_a_worker_goes_on_when_a_scheduler_tells_all_processes_to_end() -> None:
+    """Slurm signals workers too; the step that they serve is to be finished first."""
+    _end_those_left()
+    batches = ring.filled(fill, range(60), lambda _: PIECE, ARRAYS, 2)
+    for _ in range(20):  # both have begun
+        next(batches)
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGTERM)
+    assert len(list(batches)) == 40
+
+
 def test_workers_end_with_their_loop() -> None:
+    _end_those_left()
     batches = ring.filled(fill, range(10_000), lambda _: 4, ARRAYS, 2)
     next(batches)
     assert len(multiprocessing.active_children()) == 2

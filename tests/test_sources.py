@@ -16,7 +16,7 @@ from conftest import ROOT, TINY, compose, write_shards
 from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
-from cl import config, machine
+from cl import config, machine, monitor
 from cl.checkpoint import Checkpoints
 from cl.config import kinds, module_of
 from cl.evaluations import Context, knn, linear, semi
@@ -351,13 +351,11 @@ def test_semi_chooses_among_the_labelled_images(context, params) -> None:
     assert semi.evaluate(settings, context)["labels"] == 4
 
 
-def test_the_monitor_looks_at_the_first_labelled_images(context, params, here) -> None:
-    from pipeline.pretrain import monitor
-
-    watch = params.optim.monitor.model_copy(update={"bank": 5})
-    settings = params.model_copy(update={"optim": params.optim.model_copy(update={"monitor": watch})})
-    task = SimpleNamespace(method=SimpleNamespace(backbone=context.backbone, projector=torch.nn.Identity()))
-    monitor(settings, task, context.train, context.val, here)
+def test_the_monitor_looks_at_the_first_labelled_images(context, params, here, quiet) -> None:
+    settings = params.optim.monitor.model_copy(update={"bank": 5})
+    method = SimpleNamespace(backbone=context.backbone, projector=torch.nn.Identity())
+    task = SimpleNamespace(method=method, machine=here, alignment=torch.zeros(()), progress=0.0)
+    monitor.watch(task, settings, context.train, context.val, context.source, quiet)
     assert context.train.seen == set(context.train.labelled[:5])
 
 

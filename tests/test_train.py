@@ -1,7 +1,9 @@
 """The loop: exact resume after any end, checkpoints of one experiment only, and a loss that is not finite."""
 
+import contextlib
 import copy
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -15,10 +17,13 @@ from conftest import TinyBackbone
 
 from cl import checkpoint, optim, tasks
 from cl.checkpoint import Checkpoints, load_tensors, save_tensors
+from cl.distributed import rank, ranks
 from cl.order import Plan
 from cl.reader import TrainSet
 from cl.shards import Reader
-from cl.train import train
+from cl.stop import signals
+from cl.train import Ledger, train
+from pipeline.pretrain import build
 
 LARS = optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio")
 OPTIMIZERS: list[dict] = [{}, {"kind": "lars", "lars": LARS}, {"kind": "adamw", "momentum": 0.0, "betas": (0.9, 0.99)}]
@@ -32,7 +37,8 @@ def run(folder, params, here, quiet, checkpoints=None, settings=None, **argument
         update={"epochs": 4, "batch_size": 40, **(settings or {})}
     )
     reader = Reader(folder, "train")
-    data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
+    plan = Plan(len(reader), 40, 0, rank(), ranks())
+    data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), plan)
     optimizer = optim.build(config, [(task, 1.0)])
     rows = train(task, data, config, optimizer, source=params.dataset, progress=quiet, checkpoints=checkpoints, **arguments)
     return task, rows
@@ -133,8 +139,33 @@ def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, qui
     )
     reader = Reader(shard_folder, "train")
     data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
-    with pytest.raises(FloatingPointError, match=r"the loss is nan at step \d+ with learning rate .*Lower optim.base_lr"):
+    with pytest.raises(
+        FloatingPointError, match=r"the loss is nan at step \d+ \(loss nan, largest logit .*, learning rate .*Lower"
+    ):
         train(task, data, config, optim.build(config, [(task, 1.0)]), source=params.dataset, progress=quiet)
+
+
+def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
+    """Losses are looked at some steps later: the first bad step is told, and those before it are on record."""
+    ledger = Ledger([], [])
+    for step, norm in enumerate([1.0, 2.0, math.inf, math.nan]):
+        ledger.add(step, 0.1 * step, torch.tensor(4.0), torch.tensor(norm), torch.tensor(9.0))
+    with pytest.raises(FloatingPointError) as error:
+        ledger.look()
+    assert str(error.value).startswith(
+        "the norm of the gradient is inf at step 2 (loss 4, largest logit 9, learning rate 0.2); the weights of the last"
+    )
+    assert ledger.norms == [1.0, 2.0]
+
+
+def test_only_a_second_interrupt_ends_at_once() -> None:
+    """SIGTERM may come from the scheduler and from the launcher too."""
+    with signals() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert received == [signal.SIGTERM] * 2
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.fixture(scope="module")
@@ -159,15 +190,16 @@ def prepared(project, tmp_path_factory, shard_folder) -> Path:
     return folder
 
 
-def pretrain(folder: Path, scratch: Path) -> subprocess.Popen:
-    environment = {**os.environ, "CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0"}
+def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:
+    """The stage in two processes, or as the variables say."""
+    usual = {"CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0", "CL_PROCESSES": "2"}
     command = [sys.executable, "-m", "pipeline.pretrain"]
-    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, **usual, **variables}, stderr=subprocess.PIPE, text=True)
 
 
 def newest(scratch: Path) -> int:
-    steps = [int(p.stem.removeprefix("step-")) for p in scratch.rglob("step-*.safetensors")]
-    return max(steps, default=0)
+    names = [name for _, _, files in os.walk(scratch) for name in files if name.startswith("step-")]
+    return max((int(name.removeprefix("step-").removesuffix(".safetensors")) for name in names), default=0)
 
 
 def wait_for(scratch: Path, step: int, process: subprocess.Popen) -> None:
@@ -175,32 +207,116 @@ def wait_for(scratch: Path, step: int, process: subprocess.Popen) -> None:
         time.sleep(0.01)
 
 
-def test_pretraining_survives_kill_9_and_sigterm(prepared, tmp_path) -> None:
-    """The same bytes from an undisturbed run as from one that was killed, and asked to stop."""
-    undisturbed = pretrain(prepared, tmp_path / "one")
+def ranks_of(launcher: subprocess.Popen) -> list[int]:
+    """The processes that a launcher has started."""
+    return [int(pid) for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()]
+
+
+@pytest.fixture(scope="module")
+def finished(prepared, tmp_path_factory) -> list[dict]:
+    """What two processes that nobody disturbs end with."""
+    undisturbed = pretrain(prepared, tmp_path_factory.mktemp("one"))
     _, output = undisturbed.communicate()
     assert undisturbed.returncode == 0, output
-    models = [prepared / "models" / name for name in ("backbone.safetensors", "method.safetensors")]
-    expected = [load_tensors(path)[0] for path in models]
+    assert "on 2 x cpu in fp32" in output
+    return [load_tensors(prepared / "models" / f"{name}.safetensors")[0] for name in ("backbone", "method")]
+
+
+def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp_path) -> None:
+    """The same bytes as from an undisturbed run; a dead process ends the other one, with the reason, within a minute."""
+    models = [prepared / "models" / f"{name}.safetensors" for name in ("backbone", "method")]
     for path in models:
         path.unlink()
-    for step, number in ((3, signal.SIGKILL), (15, signal.SIGTERM)):
-        process = pretrain(prepared, tmp_path / "two")
-        wait_for(tmp_path / "two", step, process)
-        process.send_signal(number)
-        _, output = process.communicate()
-        assert process.returncode == (-9 if number == signal.SIGKILL else 128 + signal.SIGTERM), output
-        assert not models[0].exists()
-    assert "stopped by SIGTERM after step" in output
+    process = pretrain(prepared, tmp_path)
+    wait_for(tmp_path, 3, process)
+    began = time.monotonic()
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    _, output = process.communicate()
+    assert time.monotonic() - began < 60
+    assert process.returncode == 128 + signal.SIGKILL, output
+    assert "process 1 of 2 was ended by SIGKILL" in output
+    process = pretrain(prepared, tmp_path)
+    wait_for(tmp_path, 15, process)
+    process.send_signal(signal.SIGTERM)
+    _, output = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert "continuing after step" in output
+    assert output.count("stopped by SIGTERM after step") == 1
     assert "run the same command again to continue from there" in output
-    process = pretrain(prepared, tmp_path / "two")
+    assert not models[0].exists()
+    process = pretrain(prepared, tmp_path)
     _, output = process.communicate()
     assert process.returncode == 0, output
-    assert "continuing after step" in output
-    for path, tensors in zip(models, expected, strict=True):
+    for path, tensors in zip(models, finished, strict=True):
         found = load_tensors(path)[0]
         assert found.keys() == tensors.keys()
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"CL_PROCESSES": "two"}, "Error: CL_PROCESSES=two: give a number of processes, such as 2"),
+        ({"CL_LAUNCH": "torchrun"}, "Error: CL_PROCESSES=2 with CL_LAUNCH=torchrun: choose one of the two"),
+        (
+            {"CL_LAUNCH": "srun python", "CL_LAUNCHED": "1", "CL_PROCESSES": ""},
+            "Error: CL_LAUNCH=srun python has started this process without RANK and WORLD_SIZE; choose a launcher that sets",
+        ),
+    ],
+)
+def test_ways_to_start_processes_that_do_not_work_are_refused(prepared, tmp_path, variables, sentence) -> None:
+    process = pretrain(prepared, tmp_path, **variables)
+    _, output = process.communicate()
+    assert process.returncode == 1
+    assert sentence in output
+
+
+@pytest.mark.slow
+def test_torchrun_is_stopped_by_a_scheduler_and_goes_on(prepared, finished, tmp_path) -> None:
+    """All processes get SIGTERM, as Slurm sends it; the run saves itself and says that it wants to be started again."""
+    stopped = tmp_path / "stopped"
+    launch = 'bash -c \'trap "" TERM; exec torchrun --signals-to-handle=SIGINT --nproc-per-node=2 "$@"\' bash'
+    variables = {"CL_LAUNCH": launch, "CL_STOPPED": str(stopped), "CL_PROCESSES": ""}
+    process = pretrain(prepared, tmp_path / "scratch", **variables)
+    wait_for(tmp_path / "scratch", 3, process)
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if str(stopped).encode() in path.read_bytes() and int(path.parent.name) != process.pid:
+                os.kill(int(path.parent.name), signal.SIGTERM)
+    _, output = process.communicate()
+    assert process.returncode != 0
+    assert output.count("stopped by SIGTERM after step") == 1
+    assert stopped.exists()
+    process = pretrain(prepared, tmp_path / "scratch", **variables)
+    _, output = process.communicate()
+    assert process.returncode == 0, output
+    assert "continuing after step" in output
+    found = load_tensors(prepared / "models" / "method.safetensors")[0]
+    assert all(torch.equal(found[name], tensor) for name, tensor in finished[1].items())
+
+
+@pytest.mark.slow
+def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
+    """Through torch.compile, to rounding; names of tensors stay as they are."""
+    views = [torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    losses, names = {}, {}
+    for compiled in (False, True):
+        settings = params.optim.model_copy(update={"compile": compiled})
+        task = build(params.model_copy(update={"optim": settings}), here).train()
+        optimizer = optim.build(settings, [(task, 1.0)])
+        losses[compiled] = []
+        for step in range(2):  # later ones part, as those of another number of threads do
+            task.begin_step(step, 0.0)
+            loss = task(views, torch.zeros(0))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            task.after_step(0.1)
+            losses[compiled].append(float(loss.detach()))
+        names[compiled] = list(task.state_dict())
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+    assert losses[True] != losses[False], "nothing was compiled"
+    assert names[True] == names[False]
 
 
 def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None:

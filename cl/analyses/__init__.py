@@ -40,7 +40,8 @@ class Context:
         data = TrainSet(self.train, two, Plan(len(self.train), batch_size, self.seed))
         inputs = Inputs(self.source, data, self.machine.device)
         for batch in data.batches(0, batches, self.machine.workers):
-            yield [self.method.embed(view) for view in inputs(batch)]
+            views, _ = inputs(batch)
+            yield [self.method.embed(view) for view in views]
 
 
 def write_histogram(path: Path, values: dict[str, np.ndarray], bins: np.ndarray) -> None:

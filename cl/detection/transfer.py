@@ -113,7 +113,7 @@ def _train(
     plan = Plan(len(records), config.batch_size, seed)
     lr = config.base_lr * config.batch_size / config.reference_batch
     optimizer = _optimizer(detector, config)
-    start, _ = checkpoints.restore(detector, optimizer) if checkpoints else (0, {})
+    start, _ = checkpoints.restore(detector, optimizer, progress.say) if checkpoints else (0, {})
     detector.train()
     with progress.task(config.iterations, start, max(1, config.iterations // 10)) as meter, signals() as stop:
         recent: list[float] = []
@@ -131,7 +131,7 @@ def _train(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            meter.step(len(batch), recent[-1])
+            meter.step(len(batch), recent[-1], lr * factor)
             if (iteration + 1) % meter.steps_per_epoch == 0:
                 meter.epoch({"epoch": epoch + 1, "step": iteration + 1, "loss": float(np.mean(recent)), **meter.rates()})
                 recent.clear()

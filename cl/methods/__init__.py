@@ -5,6 +5,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from cl import heads, patches
-from cl.batch_norm import set_groups
+from cl.batch_norm import recomputing, set_groups
 from cl.contrast import Contrast
+from cl.distributed import gather, own, ranks, rows
+from cl.machine import sent
 from cl.strict import Strict
 
 if TYPE_CHECKING:
@@ -61,13 +65,14 @@ class MethodConfig(Strict):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a framework is built on, beside its own parameters."""
+    """What a framework is built on, beside its own parameters; `bn_groups` and `pieces` are of the batch of all ranks."""
 
     backbone: "ResNet"
     temperature: float | None
     patches: patches.Config
     bn_groups: int
     seed: int
+    pieces: int = 1
 
 
 class Framework(nn.Module):
@@ -81,16 +86,16 @@ class Framework(nn.Module):
 
     def __init__(self, config: MethodConfig, setup: Setup) -> None:
         super().__init__()
-        self.seed, self.bn_groups = setup.seed, setup.bn_groups
+        self.seed, self.bn_groups, self.pieces = setup.seed, setup.bn_groups, setup.pieces
         self.temperature = 1.0 if setup.temperature is None else setup.temperature
         self.backbone = setup.backbone
         self.projector = heads.build(config.projector, self.backbone.fc_features)
-        set_groups(self.backbone, self.bn_groups)
-        set_groups(self.projector, self.bn_groups)
+        for network in (self.backbone, self.projector):
+            set_groups(network, self.bn_groups, self.pieces)
 
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""
-        return unit(self.projector(self.backbone(images)))
+        return in_pieces(lambda part: unit(self.projector(self.backbone(part))), images, self.pieces)
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
@@ -101,8 +106,12 @@ class Framework(nn.Module):
         return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
     def shuffled(self, images: int, purpose: str) -> Tensor | None:
-        """A permutation of the images of a pass, on the host, for ShuffleBN; None where there is but one group."""
-        return torch.randperm(images, generator=self.generator(purpose)) if self.bn_groups > 1 else None
+        """A permutation of the images of a pass of all ranks, on the host, for ShuffleBN; None where there is but one group.
+
+        Args:
+            images: how many this rank has.
+        """
+        return torch.randperm(images * ranks(), generator=self.generator(purpose)) if self.bn_groups > 1 else None
 
 
 class Target(nn.Sequential):
@@ -111,16 +120,20 @@ class Target(nn.Sequential):
     def __init__(self, framework: Framework, ema: Ema) -> None:
         super().__init__(copy.deepcopy(framework.backbone), copy.deepcopy(framework.projector))
         self.requires_grad_(False)
-        self.ema = ema
+        self.ema, self.pieces = ema, framework.pieces
 
     @torch.no_grad()
     def embed(self, images: Tensor, order: Tensor | None = None) -> Tensor:
-        """(N, 3, H, W) to unit rows (N, D) without gradient; encoded in another `order` (ShuffleBN) where one is given."""
+        """(N, 3, H, W) to unit rows (N, D) without gradient.
+
+        Args:
+            order: in which the images of all ranks are encoded (ShuffleBN); None: as they come.
+        """
         if order is None:
-            return unit(self(images))
-        order = order.to(images.device)
-        shuffled = unit(self(images[order]))
-        return torch.empty_like(shuffled).index_copy_(0, order, shuffled)
+            return in_pieces(lambda part: unit(self(part)), images, self.pieces)
+        order = sent(order, images.device)
+        shuffled = gather(self.embed(gather(images)[own(order)]))
+        return own(torch.empty_like(shuffled).index_copy_(0, order, shuffled))
 
     @torch.no_grad()
     def follow(self, framework: Framework, progress: float) -> None:
@@ -145,7 +158,7 @@ class Queue(nn.Module):
         """Replace the oldest rows by `new`, any number; of more than fit, random ones stay (EqCo, section 2.3)."""
         size = len(self.rows)
         if len(new) > size:
-            new = new[torch.randperm(len(new), generator=generator)[:size].to(new.device)]
+            new = new[sent(torch.randperm(len(new), generator=generator)[:size], new.device)]
         self.rows[(self.oldest + torch.arange(len(new), device=new.device)) % size] = new.to(self.rows.dtype)
         self.oldest.copy_((self.oldest + len(new)) % size)
 
@@ -169,29 +182,28 @@ class Predicting(Framework):
         super().__init__(config, setup)
         self.patches = setup.patches
         self.predictor = heads.build(config.predictor, config.projector.out)
-        set_groups(self.predictor, self.bn_groups)
+        set_groups(self.predictor, self.bn_groups, self.pieces)
         self.target = Target(self, ema) if ema else None
 
     def predictions_and_targets(self, views: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """V predictions (N, E, D) and two targets (N, D), unit rows; E embeddings an image, 1 without patches."""
-        projections: list[Tensor] = []  # of whole views, should they be targets too
-
-        def projector(features: Tensor) -> Tensor:
-            projections.append(self.projector(features))
-            return projections[-1]
+        online_targets = self.target is None and isinstance(self.patches, patches.Whole)
 
         def predict(images: Tensor) -> Tensor:
-            return unit(
-                patches.encode(self.patches, images, self.backbone, projector, self.predictor, self.generator("patches"))
-            )
+            """(N, E, D); where the online encoder is the target, (N, 2, D): a prediction and the projection."""
+            if online_targets:
+                projections = self.projector(self.backbone(images))
+                return unit(torch.stack([self.predictor(projections), projections], 1))
+            networks = (self.backbone, self.projector, self.predictor)
+            return unit(patches.encode(self.patches, images, *networks, self.generator("patches")))
 
-        predictions = in_passes(predict, views, alone=2)
+        encoded = in_passes(lambda images: in_pieces(predict, images, self.pieces), views, alone=2)
+        if online_targets:
+            return [both[:, :1] for both in encoded], [both[:, 1].detach() for both in encoded[:2]]
         if self.target:
-            return predictions, [self.target.embed(view) for view in views[:2]]
-        if isinstance(self.patches, patches.Whole):
-            return predictions, [unit(projection).detach() for projection in projections[:2]]
+            return encoded, [self.target.embed(view) for view in views[:2]]
         with torch.no_grad():  # the patches' projections are no targets: another pass (Fast-MoCo, C.1)
-            return predictions, [self.embed(view) for view in views[:2]]
+            return encoded, [self.embed(view) for view in views[:2]]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder; the first step's target equals the online encoder."""
@@ -216,6 +228,19 @@ def in_passes(encode: Callable[[Tensor], Tensor], views: list[Tensor], *, alone:
     return encoded
 
 
+def in_pieces(encode: Callable[[Tensor], Tensor], images: Tensor, pieces: int) -> Tensor:
+    """`encode` of the images, piece by piece.
+
+    A piece is encoded again in the backward pass, so that the activations of only one exist at a time.
+    """
+    if pieces == 1:
+        return encode(images)
+    if not torch.is_grad_enabled():
+        return torch.cat([encode(part) for part in images.chunk(pieces)])
+    again = partial(checkpoint, encode, use_reentrant=False, preserve_rng_state=False, context_fn=recomputing)
+    return torch.cat([again(part) for part in images.chunk(pieces)])
+
+
 def image_major(views: list[Tensor]) -> Tensor:
     """V views (N, 3, H, W) as one batch (N V, 3, H, W): the views of an image follow each other."""
     return torch.stack(views, 1).flatten(0, 1) if len(views) > 1 else views[0]
@@ -232,24 +257,25 @@ def agreement(predictions: Tensor, targets: Tensor) -> Contrast:
 
 
 def contrast_in_batch(queries: Tensor, keys: Tensor, temperature: float) -> Contrast:
-    """E queries an image against the keys of the batch: its own is the positive, the others are negatives.
+    """E queries an image against the keys of all ranks' batch: its own is the positive, the others are negatives.
 
     Args:
         queries: (N, E, D).
         keys: (N, D).
     """
     n, e, _ = queries.shape
-    own = torch.arange(n, device=keys.device).repeat_interleave(e)  # (N E,)
-    return Contrast(queries.flatten(0, 1), keys[own, None], keys, excluded=own[:, None], temperature=temperature)
+    columns = rows(n).repeat_interleave(e)  # (N E,): of an image among all ranks'
+    positives = keys.repeat_interleave(e, 0)[:, None]
+    return Contrast(queries.flatten(0, 1), positives, gather(keys), columns[:, None], temperature=temperature)
 
 
-def draw(rows: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
-    """(rows, count) int64 on the host: each row `count` distinct numbers below `candidates`, independent of the others.
+def draw(n: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
+    """(n, count) int64 on the host: each of this rank's n rows `count` distinct numbers below `candidates`, independently.
 
-    Work grows with rows x candidates: meant for the batches of hundreds that EqCo draws from.
+    Work grows with the rows of all ranks x candidates: meant for the batches of hundreds that EqCo draws from.
     """
-    blocks = torch.arange(rows).split(max(1, DRAWN // candidates))
-    return torch.cat([torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks])
+    blocks = torch.arange(n * ranks()).split(max(1, DRAWN // candidates))
+    return own(torch.cat([torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks]))
 
 
 def skip(positions: Tensor, own: Tensor, width: int = 1) -> Tensor:

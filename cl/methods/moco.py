@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cl.contrast import Contrast
+from cl.distributed import gather
 from cl.methods import Ema, Framework, MethodConfig, Queue, Setup, Target, image_major, in_passes
 
 
@@ -74,7 +75,7 @@ class Method(Framework):
         The target moves before the next keys are computed, as in the paper; batch statistics are its own.
         """
         self.target.follow(self, progress)
-        self.queue.push(torch.cat(self._keys), self.generator("queue"))
+        self.queue.push(torch.cat([gather(keys) for keys in self._keys]), self.generator("queue"))
 
     def _encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""

@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.contrast import Contrast
+from cl.distributed import gather
 from cl.methods import Ema, Predicting, PredictingConfig, Queue, Setup, contrast_in_batch, pairs
 
 SIMILARITIES = 2**24  # of queue and batch that are held at a time
@@ -44,7 +45,7 @@ class Method(Predicting):
         """Move the target, if there is one, and queue the first view's projections."""
         super().after_step(progress)
         assert self._new is not None
-        self.queue.push(self._new, self.generator("queue"))
+        self.queue.push(gather(self._new), self.generator("queue"))
 
     @torch.no_grad()
     def _nearest(self, embeddings: Tensor) -> Tensor:

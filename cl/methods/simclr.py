@@ -7,6 +7,8 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.contrast import Contrast
+from cl.distributed import gather, ranks, rows
+from cl.machine import sent
 from cl.methods import Framework, MethodConfig, Setup, draw, in_passes, pairs, skip
 
 
@@ -43,23 +45,23 @@ class Method(Framework):
         embeddings = in_passes(self.embed, views, alone=0)  # V x (N, D)
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), image-major: i's views are 2i and 2i + 1
         if len(views) == 2 and self.pool == "both_views" and self.negatives is None:
-            itself = torch.arange(len(both), device=both.device)
-            other = itself ^ 1
-            excluded = torch.stack([itself, other], 1)
-            return [Contrast(both, both[other, None], both, excluded, temperature=self.temperature)]
+            other = torch.arange(len(both), device=both.device) ^ 1
+            itself = rows(len(both))  # among all ranks' rows
+            excluded = torch.stack([itself, itself ^ 1], 1)
+            return [Contrast(both, both[other, None], gather(both), excluded, temperature=self.temperature)]
+        pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
         generator = self.generator("negatives")
-        return [
-            self._contrast(embeddings[a], embeddings[b], both if self.pool == "both_views" else embeddings[b], generator)
-            for a, b in pairs(len(views))
-        ]
+        return [self._contrast(embeddings[a], embeddings[b], pools[b], generator) for a, b in pairs(len(views))]
 
     def _contrast(self, queries: Tensor, positives: Tensor, pool: Tensor, generator: torch.Generator) -> Contrast:
-        """N queries against the columns of the pool (N or 2N, D) that are not of their own image, or some of them."""
-        n, width = len(queries), len(pool) // len(queries)  # columns of an image in the pool
-        first = width * torch.arange(n)
+        """N queries against the pool's columns, one or two for each of all ranks' images, but their own; or some of them."""
+        n, everyone = len(queries), len(queries) * ranks()
+        width = len(pool) // everyone
+        first = width * rows(n)
         if self.negatives is None:
-            excluded = (first[:, None] + torch.arange(width)).to(pool.device)
+            excluded = first[:, None] + torch.arange(width)
             return Contrast(queries, positives[:, None], pool, excluded, temperature=self.temperature)
-        count = min(self.negatives, width * (n - 1))  # a smaller last batch has fewer
-        selected = skip(draw(n, width * (n - 1), count, generator), first, width).to(pool.device)
+        candidates = width * (everyone - 1)
+        count = min(self.negatives, candidates)  # a smaller last batch has fewer
+        selected = sent(skip(draw(n, candidates, count, generator), first, width), pool.device)
         return Contrast(queries, positives[:, None], pool, selected=selected, temperature=self.temperature)

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cl.contrast import Contrast
+from cl.distributed import gather, ranks, rows
+from cl.machine import sent
 from cl.methods import Ema, Framework, MethodConfig, Setup, Target, contrast_in_batch, draw, in_passes, skip
 
 
@@ -53,8 +55,8 @@ class Method(Framework):
         selected = self._draw(len(keys))
         if selected is None:
             return [contrast_in_batch(q[:, None], keys, self.temperature) for q in queries]
-        selected = selected.to(keys.device)
-        return [Contrast(q, keys[:, None], keys, selected=selected, temperature=self.temperature) for q in queries]
+        selected, pool = sent(selected, keys.device), gather(keys)
+        return [Contrast(q, keys[:, None], pool, selected=selected, temperature=self.temperature) for q in queries]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder."""
@@ -64,9 +66,10 @@ class Method(Framework):
         """(N, K): the columns that each query meets. Shared: the same K places among the N - 1 others of each query."""
         if self.config.negatives is None:
             return None
-        count, generator = min(self.config.negatives, n - 1), self.generator("negatives")
+        others, generator = n * ranks() - 1, self.generator("negatives")
+        count = min(self.config.negatives, others)
         if self.config.sampling == "shared":
-            places = torch.randperm(n - 1, generator=generator)[:count].expand(n, count)
+            places = torch.randperm(others, generator=generator)[:count].expand(n, count)
         else:
-            places = draw(n, n - 1, count, generator)
-        return skip(places, torch.arange(n))
+            places = draw(n, others, count, generator)
+        return skip(places, rows(n))

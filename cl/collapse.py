@@ -1,0 +1,74 @@
+"""Whether embeddings collapse: to one point (complete collapse), or to a few dimensions (dimensional collapse)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+BLOCK = 2**24  # similarities held at a time: 64 MiB
+SPREAD = 0.02  # least standard deviation: the squared distance of two images is then below a thousandth on average
+DIMENSIONS = 0.01  # least effective rank, as a fraction of the width
+LINE = 2.0  # least effective rank of narrow embeddings: below, nearly all lie on a line
+
+
+@torch.no_grad()
+def measures(embeddings: Tensor) -> dict[str, float]:
+    """How the embeddings (N, D) of N images, unit rows, lie on the sphere.
+
+    uniformity: log of the mean over pairs i != j of exp(-2 |x_i - x_j|^2) (Wang and Isola 2020); 0 when all are equal, about
+        -4 when spread evenly.
+    embedding_std: mean over coordinates of the standard deviation, times sqrt(D) (SimSiam 2021); 0 when all are equal, 1
+        when spread evenly.
+    effective_rank: exp of the entropy of the singular values, as fractions of their sum (RankMe, Garrido et al. 2023, eq. 1,
+        without its 1e-7, as 0 log 0 is 0 here); between 1 and min(N, D).
+
+    Raises:
+        ValueError: fewer than two embeddings.
+        FloatingPointError: some are not finite.
+    """
+    if len(embeddings) < 2:
+        raise ValueError(f"collapse shows in 2 embeddings or more, found {len(embeddings)}; take more images")
+    embeddings = embeddings.float()
+    broken = int((~embeddings.isfinite()).any(1).sum())
+    if broken:
+        raise FloatingPointError(
+            f"{broken} of {len(embeddings)} embeddings are not finite; lower optim.base_lr or lengthen optim.warmup_epochs"
+        )
+    return {
+        "uniformity": _uniformity(embeddings),
+        "embedding_std": float(embeddings.std(0, correction=0).mean()) * math.sqrt(embeddings.shape[1]),
+        "effective_rank": _effective_rank(embeddings),
+    }
+
+
+def _uniformity(embeddings: Tensor) -> float:
+    """Each pair once, block by block; for unit rows |x - y|^2 = 2 - 2 x . y."""
+    n = len(embeddings)
+    total = torch.zeros((), dtype=torch.float64, device=embeddings.device)
+    rows = max(1, BLOCK // n)
+    for start in range(0, n, rows):
+        similarity = embeddings[start : start + rows] @ embeddings[start:].T  # (rows, n - start)
+        total += similarity.mul_(4).sub_(4).exp_().triu_(1).sum(1).double().sum()
+    return float((2 * total / (n * (n - 1))).log())
+
+
+def _effective_rank(embeddings: Tensor) -> float:
+    values = torch.linalg.svdvals(embeddings).double()
+    return float(torch.special.entr(values / values.sum()).sum().exp())
+
+
+def alarm(measures: dict[str, float], width: int) -> str | None:
+    """What is wrong with embeddings of D = `width` that have these measures, in a sentence; None if nothing is."""
+    spread, rank = measures["embedding_std"], measures["effective_rank"]
+    least = max(LINE, DIMENSIONS * width)
+    if spread < SPREAD:
+        return (
+            f"complete collapse: the embeddings of all images are nearly the same, embedding_std is {spread:.3f} (expected: "
+            f"{SPREAD} to 1); stop, lower optim.base_lr, lengthen optim.warmup_epochs, or take a method and loss with negatives"
+        )
+    if rank < least:
+        return (
+            f"dimensional collapse: the embeddings span few of their {width} dimensions, effective_rank is {rank:.1f} "
+            f"(expected: {least:.1f} or more); stop, and lower the temperature or optim.base_lr, or weaken the augmentation"
+        )
+    return None

@@ -1,0 +1,197 @@
+"""The number of processes, and of pieces a batch is encoded in, changes no result.
+
+Every framework with every loss takes five steps as one process, and the same steps as two and four that share the batch.
+"""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import ROOT, memory_growth
+from test_methods import CASES, HEAD, HERE, LOSSES, SETTINGS, WHOLE, build, gives_negatives, inputs_of
+from torch import Tensor, nn
+
+from cl import backbones, contrastive
+from cl.batch_norm import GroupBatchNorm, settle
+from cl.config import module_of
+from cl.distributed import gather, mean_over_ranks, own, rows
+from cl.methods import Setup
+from cl.train import replicated
+
+IMAGES, STEPS = 24, 5
+# Images of a group: all, 8, 2. Of two processes with 12 images each, a group of 8 lies on one or on both.
+GROUPS = (1, 3, 12)
+LOSSES_OF = {
+    kind: [name for name in LOSSES if module_of("losses", name).Config.needs_negatives == gives_negatives(build(kind))]
+    for kind in {case[0] for case in CASES}
+}
+# Options and patches take one loss each, in turns.
+CELLS = [
+    (*case, loss)
+    for number, case in enumerate(CASES)
+    for loss in (LOSSES_OF[case[0]] if case[1:] == ({}, WHOLE) else [LOSSES_OF[case[0]][number % len(LOSSES_OF[case[0]])]])
+]
+
+
+# One of each method, whole and with patches.
+IN_PIECES = [
+    number for number, cell in enumerate(CELLS) if (cell[1] == {} and cell[3] == LOSSES_OF[cell[0]][0]) or cell[2] != WHOLE
+]
+
+
+def name(number: int) -> str:
+    kind, option, cut, loss = CELLS[number]
+    return " ".join([kind, cut.kind, *(key if key == "ema" else f"{key}={option[key]}" for key in option), loss])
+
+
+def trajectory(
+    number: int, *, pieces: int = 1, groups: int | None = None, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """The state after the steps, and the losses, of this process's part of the batches."""
+    kind, option, cut, loss = CELLS[number]
+    method = build(kind, cut=cut, bn_groups=groups or GROUPS[number % 3], pieces=pieces, **option).to(dtype)
+    module = module_of("losses", loss)
+    task = contrastive.Contrastive(method, module, module.Config(kind=loss, **LOSSES[loss]), 2.0, HERE)
+    model = replicated(task)
+    optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], 0.05, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        task.begin_step(step, step / STEPS)
+        value = model([own(view).to(dtype) for view in inputs_of(option, IMAGES, step)], torch.zeros(0))
+        value.backward()
+        nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        task.after_step((step + 1) / STEPS)
+        losses.append(mean_over_ranks(value.detach()))
+    state = {**task.state_dict(), "losses": torch.stack(losses)}
+    everything = torch.cat([value.double().flatten() for value in state.values()])
+    assert all(torch.equal(other, everything) for other in gather(everything[None])), "processes have parted"
+    return state
+
+
+def parts() -> dict[str, Tensor]:
+    """Each building block alone, with its gradient, on this process's rows."""
+    x = torch.arange(48, dtype=torch.float64).sin().view(IMAGES, 2)
+    mine = own(x).clone().requires_grad_()
+    gather(mine).pow(3).sum().backward()
+    found = {"gather": gather(mine.detach()), "rows": gather(rows(len(mine))), "gather gradient": gather(mine.grad)}
+    mine.grad = None
+    mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
+    found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
+    for groups in GROUPS:
+        for affine in (True, False):
+            torch.manual_seed(0)
+            plain = nn.BatchNorm2d(2, affine=affine).double()
+            norm = GroupBatchNorm(plain, groups)
+            if affine:
+                nn.init.uniform_(norm.weight), nn.init.uniform_(norm.bias)
+            images = own(torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64)).requires_grad_()
+            y = norm(images)
+            (y.pow(3) * own(torch.arange(IMAGES)).view(-1, 1, 1, 1)).mean().backward()
+            settle(norm)
+            name = f"batch norm of {groups}, affine={affine}"
+            found |= {f"{name}: y": gather(y.detach()), f"{name}: gradient": gather(images.grad)}
+            found |= {f"{name}: {key}": value for key, value in norm.state_dict().items()}
+            if affine:
+                found |= {f"{name}: {key}'": mean_over_ranks(value.grad) for key, value in norm.named_parameters()}
+    return found
+
+
+def work(folder: Path, rank: int) -> None:
+    """What each of four processes does, and then the first two by themselves."""
+    torch.set_num_threads(1)
+    for ranks in (4, 2):
+        if rank >= ranks:
+            return
+        dist.init_process_group("gloo", init_method=f"file://{folder}/{ranks}", rank=rank, world_size=ranks)
+        results = {"parts": parts(), **{name(number): trajectory(number) for number in range(len(CELLS))}}
+        if ranks == 2:
+            results |= {f"{name(number)} in float32": trajectory(number, groups=1, dtype=torch.float32) for number in IN_PIECES}
+            results |= {f"{name(number)} in pieces": trajectory(number, pieces=3, groups=12) for number in IN_PIECES}
+        if rank == 0:
+            torch.save(results, folder / f"{ranks}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[int, dict[str, dict[str, Tensor]]]:
+    """What two and four processes found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    started = [subprocess.Popen([sys.executable, __file__, folder, str(rank)], env=environment) for rank in range(4)]
+    assert [process.wait(timeout=500) for process in started] == [0] * 4
+    return {ranks: torch.load(folder / f"{ranks}.pt") for ranks in (2, 4)}
+
+
+single = cache(trajectory)
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-12) -> None:
+    """Each tensor to a fraction of the length of all weights: some, like biases, are still near zero."""
+    assert found.keys() == expected.keys()
+    length = torch.cat([value.flatten() for key, value in expected.items() if key.endswith(("weight", "bias"))]).norm()
+    for key, value in expected.items():
+        difference = (found[key] - value).double().norm()
+        assert difference <= tolerance * length, f"{key}: {difference / length:.1e}"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_building_blocks(found, ranks) -> None:
+    """Gathered rows, means and batch norm, forward and backward."""
+    several, one = found[ranks]["parts"], parts()
+    for key in one:
+        # A rank's loss is its own: the gathered sum counts once a rank, and a rank's mean W times that of all.
+        factor = ranks if key.endswith((": gradient", "mean gradient", "gather gradient")) else 1
+        torch.testing.assert_close(several[key], one[key] * factor, rtol=1e-11, atol=1e-13, msg=lambda m, k=key: f"{k}: {m}")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
+def test_several_processes_make_the_steps_of_one(found, ranks, number) -> None:
+    assert_equal(found[ranks][name(number)], single(number))
+
+
+@pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
+def test_pieces_make_the_steps_of_the_whole(number) -> None:
+    """Gradients, batch statistics, queue: all of it, where groups of batch norm fit in a piece."""
+    assert_equal(trajectory(number, pieces=3, groups=12), single(number, groups=12))
+
+
+@pytest.mark.parametrize("number", IN_PIECES, ids=name)
+def test_two_processes_in_float32(found, number) -> None:
+    expected = single(number, groups=1, dtype=torch.float32)
+    assert_equal(found[2][f"{name(number)} in float32"], expected, 1e-6)
+
+
+@pytest.mark.parametrize("number", IN_PIECES, ids=name)
+def test_pieces_on_two_processes(found, number) -> None:
+    assert_equal(found[2][f"{name(number)} in pieces"], single(number, groups=12))
+
+
+def test_pieces_hold_the_activations_of_one_at_a_time() -> None:
+    """ResNet-18, 32 images of 32 px: in eight pieces the step grows the process by less than half of what it does in one."""
+
+    def growth(pieces: int) -> int:
+        torch.manual_seed(0)
+        kind = {"kind": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False}
+        backbone = backbones.build(backbones.Config(**kind))
+        config = module_of("methods", "simclr").Config(kind="simclr", projector=HEAD, scale=1.0, **SETTINGS["simclr"])
+        method = module_of("methods", "simclr").Method(config, Setup(backbone, 0.1, WHOLE, 8, 0, pieces))
+        module = module_of("losses", "dcl")
+        task = contrastive.Contrastive(method, module, module.Config(kind="dcl"), 1.0, HERE)
+        images = [torch.randn(32, 3, 32, 32) for _ in range(2)]
+        task([view[:8] for view in images], torch.zeros(0)).backward()  # the gradients' memory
+        return memory_growth(lambda: task(images, torch.zeros(0)).backward())
+
+    assert growth(8) < growth(1) / 2
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), int(sys.argv[2]))
