@@ -114,7 +114,7 @@ class Ours:
     def __init__(self, params: Params, precision: machine.Precision, device: torch.device, views: list[Tensor]) -> None:
         here: Machine = replace(machine.find(precision, deterministic=False), device=device)
         self.params, self.task = params, build(params, here).train()
-        self.optimizer = optim.build(params.optim, [(self.task, 1.0)])
+        self.optimizer = optim.build(params.optim, [optim.Part(self.task)])
         self.views = [view.contiguous(memory_format=torch.channels_last) for view in views]
         self.labels = torch.zeros(len(views[0]), dtype=torch.int64, device=device)
         self.done = 0

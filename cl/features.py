@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cl.distributed import gather, rank, ranks
+from cl.inputs import normalisation
 from cl.machine import Machine
 from cl.reader import EvalSet
 from cl.shards import Reader
 from cl.sources import Source
-from cl.train import normalisation
 
 BATCH = 256
 FEW = 1024  # images that this process reads faster itself than it starts data workers
@@ -28,7 +28,19 @@ class Pixels(nn.Module):
         return (images - images.mean((2, 3), keepdim=True)).flatten(1)
 
 
-@torch.no_grad()
+class Unit(nn.Module):
+    """Rows of length one: the features of a backbone, and behind them those of each head."""
+
+    def __init__(self, backbone: nn.Module, heads: list[nn.Module]) -> None:
+        super().__init__()
+        self.backbone, self.heads = backbone, nn.ModuleList(heads)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(N, 3, S, S) to (N, D) float32 for the backbone and each head."""
+        features = self.backbone(images)
+        return tuple(F.normalize(x.float(), dim=1) for x in (features, *(head(features) for head in self.heads)))
+
+
 def extract(
     encoder: nn.Module, reader: Reader, source: Source, machine: Machine, positions: np.ndarray | None = None
 ) -> Tensor:
@@ -36,6 +48,19 @@ def extract(
 
     The processes of a run share the work, and each has all of it in the end.
     """
+    return extract_all(encoder, reader, source, machine, positions)[0]
+
+
+@torch.no_grad()
+def extract_all(
+    encoder: nn.Module,
+    reader: Reader,
+    source: Source,
+    machine: Machine,
+    positions: np.ndarray | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> list[Tensor]:
+    """The same for an encoder with several outputs, each kept as `dtype`."""
     mean, std = normalisation(source, machine.device)
     was_training = encoder.training
     encoder.eval()
@@ -43,13 +68,19 @@ def extract(
     share = -(-len(positions) // ranks())
     padded = np.pad(positions, (0, share * ranks() - len(positions)), mode="edge")
     data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=padded[rank() * share : (rank() + 1) * share])
-    parts = []
+    kept: list[Tensor] = []
+    done = 0
     for images in data.batches(BATCH, machine.workers if share > FEW else 0):
         x = images.to(machine.device).float().div_(255).sub_(mean).div_(std)
         with machine.autocast():
-            parts.append(encoder(x.contiguous(memory_format=torch.channels_last)).float())
+            found = encoder(x.contiguous(memory_format=torch.channels_last))
+        found = found if isinstance(found, tuple) else (found,)
+        kept = kept or [part.new_empty(share, part.shape[1], dtype=dtype) for part in found]
+        for whole, part in zip(kept, found, strict=True):
+            whole[done : done + len(x)] = part
+        done += len(x)
     encoder.train(was_training)
-    return gather(torch.cat(parts))[: len(positions)]
+    return [gather(whole)[: len(positions)] for whole in kept]
 
 
 def fingerprint(module: nn.Module) -> str:

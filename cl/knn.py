@@ -1,38 +1,116 @@
-"""Votes of nearest neighbours."""
+"""Votes of nearest neighbours, block by block."""
+
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from cl.distributed import gather, rank, ranks
 
-def vote(
-    queries: Tensor, bank: Tensor, labels: Tensor, classes: int, *, k: int, temperature: float, memory: int
-) -> tuple[Tensor, Tensor]:
-    """Votes of the k nearest of the bank, block by block within the memory bound.
+COLUMNS = 2**14  # of the bank at a time, at the most
+SHOWN = 8  # neighbours of each query that `classify` returns
 
-    v_c = sum over the k nearest b of class c of exp((q . b - q . nearest) / temperature): the usual weights over that of the
-    nearest, so that no temperature overflows.
+
+def nearest(
+    queries: Tensor, bank: Tensor, k: int, *, memory: int, others: int = 0, itself: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """The k nearest of the bank for each query, block by block, within a bound on memory whatever the bank.
 
     Args:
-        queries: (Q, D) unit rows.
-        bank: (B, D) unit rows, of classes `labels` (B,).
-        memory: bound on the similarities held at a time, MiB.
+        queries: (Q, D) unit rows, float32 or float64.
+        bank: (B, D) unit rows, of the same type or float16.
+        memory: bytes held at a time beside queries and bank.
+        others: bytes that whoever takes the blocks holds for each query.
+        itself: (Q,) the position in the bank that does not count for a query.
 
-    Returns:
-        Votes (Q, classes) and the positions (Q, k) of the neighbours in the bank, nearest first.
+    Yields:
+        The rows of a block of n queries, their cosines (n, k) and their positions in the bank (n, k), nearest first.
 
     Raises:
-        ValueError: the bank is smaller than k.
+        ValueError: the bank is smaller than k, or the memory too small for a single query.
     """
-    if k > len(bank):
-        raise ValueError(f"kNN with k={k} needs as many labelled training images, there are {len(bank)}")
-    rows = max(1, memory * 2**20 // (len(bank) * bank.element_size()))
-    votes, nearest = [], []
-    for block in queries.split(rows):
-        similarity, position = (block @ bank.T).topk(k, dim=1)  # (rows, k)
-        weight = ((similarity - similarity[:, :1]) / temperature).exp()
-        votes.append(weight.new_zeros(len(block), classes).scatter_add_(1, labels[position], weight))
-        nearest.append(position)
-    return torch.cat(votes), torch.cat(nearest)
+    usable = len(bank) - (itself is not None)
+    if k > usable:
+        raise ValueError(f"kNN with k={k} needs as many labelled training images, there are {usable}")
+    size = queries.element_size()
+    # Held for a query: a row of similarities, its largest and those found so far, twice while they are merged.
+    fixed, pair = others, 4 * k * (size + 8)
+    converted = queries.shape[1] * size if bank.dtype != queries.dtype else 0
+    columns = min(len(bank), COLUMNS, max(k, memory // (4 * converted)) if converted else COLUMNS)
+    rows = (memory - converted * columns) // (columns * size + pair + fixed)
+    if rows < 1:
+        least = math.ceil((columns * size + pair + fixed + converted * columns) / 2**10)
+        raise ValueError(f"memory={memory / 2**10:.0f}KiB is too little for one query: give {least}KiB or more")
+    space = queries.new_empty(min(rows, len(queries)) * columns)
+    for start in range(0, len(queries), rows):
+        block = slice(start, min(start + rows, len(queries)))
+        found = None
+        for first in range(0, len(bank), columns):
+            part = bank[first : first + columns].to(queries.dtype)
+            n = len(queries[block])
+            similarity = torch.mm(queries[block], part.T, out=space[: n * len(part)].view(n, len(part)))
+            if itself is not None:
+                own = itself[block] - first
+                here = ((own >= 0) & (own < len(part))).nonzero()[:, 0]
+                similarity[here, own[here]] = -torch.inf
+            values, positions = similarity.topk(min(k, len(part)), dim=1)
+            positions += first
+            if found is not None:
+                values, positions = torch.cat([found[0], values], 1), torch.cat([found[1], positions], 1)
+                values, order = values.topk(min(k, values.shape[1]), dim=1)
+                positions = positions.gather(1, order)
+            found = values, positions
+        assert found is not None
+        yield block, *found
+
+
+def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float) -> Tensor:
+    """v_c = sum over a query's neighbours b of class c of exp((q . b - q . nearest) / temperature), (n, classes).
+
+    The usual weights over that of the nearest, so that no temperature overflows.
+
+    Args:
+        cosines: (n, k), nearest first.
+        labels: (n, k) classes of these neighbours.
+    """
+    weight = ((cosines - cosines[:, :1]) / temperature).exp()
+    return weight.new_zeros(len(cosines), classes).scatter_add_(1, labels, weight)
+
+
+def classify(
+    queries: Tensor,
+    bank: Tensor,
+    labels: Tensor,
+    classes: int,
+    *,
+    k: Sequence[int],
+    temperature: Sequence[float],
+    memory: int,
+    itself: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The class with most votes for each k and temperature, in one pass; the ranks of a run share the queries.
+
+    Args:
+        labels: (B,) of the bank. The rest as `nearest` takes it.
+
+    Returns:
+        Classes (len(k), len(temperature), Q), and the positions in the bank of the nearest few (Q, at most SHOWN).
+    """
+    share = -(-len(queries) // ranks())
+    mine = slice(rank() * share, (rank() + 1) * share)
+    shown = min(SHOWN, max(k))
+    answers = torch.zeros(share, len(k) * len(temperature) + shown, dtype=torch.int64, device=queries.device)
+    others = 2 * (classes + max(k)) * queries.element_size() + 8 * max(k)
+    found = nearest(queries[mine], bank, max(k), memory=memory, others=others, itself=None if itself is None else itself[mine])
+    for rows, cosines, positions in found:
+        votes = [
+            vote(cosines[:, :count], labels[positions[:, :count]], classes, t).argmax(1) for count in k for t in temperature
+        ]
+        answers[rows] = torch.cat([torch.stack(votes, 1), positions[:, :shown]], 1)
+    answers = gather(answers)[: len(queries)]
+    predicted = answers[:, :-shown].T.reshape(len(k), len(temperature), len(queries))
+    return predicted, answers[:, -shown:]
 
 
 def top1(predicted: Tensor, labels: Tensor) -> float:

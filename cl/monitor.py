@@ -9,13 +9,13 @@ from cl import collapse
 from cl.contrastive import Contrastive
 from cl.distributed import mean_over_ranks
 from cl.features import extract
-from cl.knn import top1, vote
+from cl.knn import classify, top1
 from cl.progress import Progress
 from cl.shards import Reader
 from cl.sources import Source
 from cl.strict import Strict
 
-MEMORY = 64  # MiB of similarities held at a time
+MEMORY = 64 * 2**20  # bytes
 EARLY = 0.25  # fraction of the run
 
 
@@ -53,8 +53,10 @@ def watch(
     for name, network in networks.items():
         bank, queries = (F.normalize(network(x), dim=1) for x in features)
         classes = len(train.manifest.classes)
-        votes, _ = vote(queries, bank, labels[0], classes, k=config.k, temperature=config.temperature, memory=MEMORY)
-        measured[name] = top1(votes.argmax(1), labels[1])
+        predicted, _ = classify(
+            queries, bank, labels[0], classes, k=[config.k], temperature=[config.temperature], memory=MEMORY
+        )
+        measured[name] = top1(predicted[0, 0], labels[1])
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measured |= (found := collapse.measures(queries))  # the embeddings
     if task.progress > EARLY and (warning := collapse.alarm(found, queries.shape[1])):

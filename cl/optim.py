@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -108,21 +108,30 @@ def _cosine(done: float, final: float) -> float:
     return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
 
 
-def build(config: Config, modules: list[tuple[nn.Module, float]], fixed: nn.Module | None = None) -> Optimizer:
-    """The optimizer of all parameters that want a gradient, of each module with its factor on the learning rate.
+class Part(NamedTuple):
+    """A module to train, its learning rate as a multiple of the config's, and its weight decay if not the config's."""
+
+    module: nn.Module
+    rate: float = 1.0
+    weight_decay: float | None = None
+
+
+def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -> Optimizer:
+    """The optimizer of all parameters that want a gradient.
 
     Each module gives two groups: matrices, and biases and norm layers. The parameters of `fixed`, a part of these
     modules, keep the largest learning rate throughout (the predictor of SimSiam and Fast-MoCo).
     """
     unscheduled = {id(p) for p in fixed.parameters()} if fixed else set()
     groups = []
-    for module, scale in modules:
+    for module, rate, own_decay in modules:
         for constant in (False, True):
             parameters = [p for p in module.parameters() if p.requires_grad and (id(p) in unscheduled) == constant]
             for vectors in (False, True):
-                decay = config.weight_decay if config.decay_1d or not vectors else 0.0
+                decay = config.weight_decay if own_decay is None else own_decay
+                decay = decay if config.decay_1d or not vectors else 0.0
                 chosen = [p for p in parameters if (p.ndim <= 1) == vectors]
-                groups.append({"params": chosen, "weight_decay": decay, "scale": scale, "fixed": constant})
+                groups.append({"params": chosen, "weight_decay": decay, "scale": rate, "fixed": constant})
     groups = [group for group in groups if group["params"]]
     if config.lars:
         return LARS(groups, config.lr(), momentum=config.momentum, variant=config.lars)

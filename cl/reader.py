@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from cl import ring
+from cl.inputs import Inputs
 from cl.order import CHUNK, WINDOW, Plan
 from cl.shards import Reader
+from cl.sources import Source
 from cl.views import DRAWS, View, box, centre, draw_colour, generator, resize
 
 AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are fetched ahead
@@ -73,6 +75,10 @@ class TrainSet:
                 torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
                 torch.from_numpy(positions),
             )
+
+    def inputs(self, source: Source, device: torch.device) -> Inputs:
+        """What puts a batch on the device, augments and normalises it."""
+        return Inputs(source, self.views, device)
 
     def __getitem__(self, step: int) -> Batch:
         return next(self.batches(step, step + 1, 0))

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cl.batch_norm import set_groups, settle
+from cl.distributed import ranks
 from cl.machine import Machine
 
 
@@ -27,10 +29,14 @@ class Task(nn.Module):
 
 
 class Classification(Task):
-    """A backbone and a linear classifier, trained together; the first view is used."""
+    """A backbone and a linear classifier, trained together; the first view is used.
 
-    def __init__(self, backbone: nn.Module, classifier: nn.Linear, machine: Machine) -> None:
+    Batch statistics are those of the whole batch; `shared`: the ranks of a run hold a part of it each.
+    """
+
+    def __init__(self, backbone: nn.Module, classifier: nn.Linear, machine: Machine, *, shared: bool = True) -> None:
         super().__init__(machine)
+        set_groups(backbone, 1 if shared else ranks())
         self.backbone, self.classifier = backbone, classifier
 
     def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:
@@ -39,13 +45,19 @@ class Classification(Task):
         self.largest_logit = logits.detach().amax()
         return F.cross_entropy(logits.float(), labels)
 
+    def after_step(self, progress: float) -> None:
+        settle(self.backbone)
+
 
 class Probes(Task):
-    """Several linear classifiers on one frozen backbone, which stays in eval mode; the sum of their losses."""
+    """Several linear classifiers on one frozen backbone, which stays in eval mode; the sum of their losses.
 
-    def __init__(self, backbone: nn.Module, heads: nn.ModuleList, machine: Machine) -> None:
+    None for a backbone: the views are its features already.
+    """
+
+    def __init__(self, backbone: nn.Module | None, heads: nn.ModuleList, machine: Machine) -> None:
         super().__init__(machine)
-        self.frozen = [backbone]  # in a list: no submodule, so neither trained nor saved with the heads
+        self.frozen = [backbone or nn.Identity()]  # in a list: no submodule, so neither trained nor saved with the heads
         self.heads = heads
 
     def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:

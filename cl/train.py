@@ -2,8 +2,8 @@
 
 import math
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,20 +11,30 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from cl import optim
-from cl.augment import augment
 from cl.checkpoint import Checkpoints
 from cl.distributed import any_rank, gather, rank, ranks
-from cl.machine import sent
+from cl.order import Plan
 from cl.progress import Progress
-from cl.reader import Batch, TrainSet
 from cl.sources import Source
 from cl.stop import StoppedError, signals
 from cl.tasks import Task
 
 
+class Data(Protocol):
+    """What is trained on: a batch for each step, and how it becomes the views and labels that a task takes."""
+
+    plan: Plan
+
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
+        """The batches of steps start to stop - 1."""
+
+    def inputs(self, source: Source, device: torch.device) -> Callable[[Any], tuple[list[Tensor], Tensor]]:
+        """Turns a batch into V views (N, ...) and labels (N,) on the device."""
+
+
 def train(
     task: Task,
-    data: TrainSet,
+    data: Data,
     config: optim.Config,
     optimizer: Optimizer,
     *,
@@ -51,7 +61,7 @@ def train(
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     rows: list[dict[str, Any]] = history.get("rows", [])
     ledger = Ledger(history.get("losses", []), history.get("norms", []))
-    inputs = Inputs(source, data, task.machine.device)
+    inputs = data.inputs(source, task.machine.device)
     model = replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
@@ -150,36 +160,3 @@ class Ledger:
 def replicated(task: Task) -> nn.Module:
     """The task whose gradients are averaged over all ranks."""
     return task if ranks() == 1 else DistributedDataParallel(task, broadcast_buffers=False, gradient_as_bucket_view=True)
-
-
-class Inputs:
-    """Batches on the device, augmented and normalised; on a GPU while it is busy with the step before."""
-
-    def __init__(self, source: Source, data: TrainSet, device: torch.device) -> None:
-        self.device = device
-        self.views = data.views
-        self.mean, self.std = normalisation(source, device)
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def __call__(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
-        """V views (N, 3, S, S) float32 and labels (N,)."""
-        if self.stream is None:
-            return self._augmented(batch), batch.labels
-        with torch.cuda.stream(self.stream):
-            views, labels = self._augmented(batch), sent(batch.labels, self.device)
-        current = torch.cuda.current_stream(self.device)
-        current.wait_stream(self.stream)
-        for tensor in (*views, labels):
-            tensor.record_stream(current)
-        return views, labels
-
-    def _augmented(self, batch: Batch) -> list[Tensor]:
-        return [
-            augment(sent(images, self.device), drawn, view, mean=self.mean, std=self.std)
-            for images, drawn, view in zip(batch.images, batch.drawn, self.views, strict=True)
-        ]
-
-
-def normalisation(source: Source, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (3, 1, 1) of RGB in [0, 1]."""
-    return tuple(torch.tensor(value, device=device).view(3, 1, 1) for value in (source.mean, source.std))  # type: ignore[return-value]

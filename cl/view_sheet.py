@@ -7,9 +7,9 @@ import torch
 from PIL import Image as Picture
 from torch import Tensor
 
+from cl.inputs import normalisation
 from cl.reader import TrainSet
 from cl.sources import Source
-from cl.train import Inputs, normalisation
 from cl.views import centre
 
 IMAGES, SIDE, GAP = 8, 64, 4
@@ -21,7 +21,7 @@ def draw(source: Source, data: TrainSet, path: Path) -> None:
     batch = data[0]
     mean, std = normalisation(source, cpu)
     rows = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
-    views, _ = Inputs(source, data, cpu)(batch)
+    views, _ = data.inputs(source, cpu)(batch)
     for view in views:
         for row, image in zip(rows, view, strict=False):
             row.append(_pixels(image * std + mean))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command
+from pipeline import command, launch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name")
 @command.entry_point
+@launch.on_all_devices
 def main(name: str) -> None:
-    """Train and evaluate the baseline NAME of params.yaml."""
+    """Train and evaluate the baseline NAME of params.yaml, on all visible GPUs, or in CL_PROCESSES processes."""
     params = command.params()
     config = command.choose(name, params.baselines, "baselines")
     import copy
+    import functools
 
     from torch import nn
 
@@ -31,19 +33,32 @@ def main(name: str) -> None:
     from pipeline.evaluate import evaluate
     from pipeline.transfer import transfer
 
-    checkpoints = Checkpoints(command.scratch("baseline", name), command.checkpoint_seconds())
+    scratch = command.scratch("baseline", name)
+
+    def save(*part: str) -> Checkpoints:
+        return Checkpoints(scratch / "-".join(part), command.checkpoint_seconds())
+
     with command.results("baseline", name) as results:
-        backbone = train(config, name, params, checkpoints)
+        backbone = train(config, name, params, save("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         evaluations, transfers = params.selected(config)
         metrics: dict[str, float] = {}
         for entry in evaluations:
             out = _folder(results.folder, entry)
-            metrics |= evaluate(params.evaluations[entry], entry, copy.deepcopy(backbone), representations, params, out)
+            metrics |= evaluate(
+                params.evaluations[entry],
+                entry,
+                copy.deepcopy(backbone),
+                params,
+                out,
+                functools.partial(save, entry),
+                representations=representations,
+                untrained=config.training is None,
+            )
         for entry in transfers:
             metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), params, _folder(results.folder, entry))
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    checkpoints.discard()
+    Checkpoints(scratch).discard()
 
 
 def _folder(parent: "Path", name: str) -> "Path":
@@ -57,7 +72,8 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     import torch
 
     from cl import backbones, machine, optim
-    from cl.order import Plan
+    from cl.distributed import ranks
+    from cl.evaluations import plan_of
     from cl.reader import TrainSet
     from cl.tasks import Classification, classifier
     from cl.train import train as run
@@ -68,20 +84,22 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
         return backbone
     here = machine.find(params.precision, deterministic=params.deterministic)
     reader = command.reader("train")
-    task = Classification(backbone, classifier(backbone.fc_features, len(reader.manifest.classes)), here)
-    here.place(task)
     settings, labelled = config.training.optim, reader.labelled
-    plan = Plan(len(labelled), settings.batch_size, params.seed)
+    plan = plan_of(len(labelled), settings.batch_size, params.seed)
+    head = classifier(backbone.fc_features, len(reader.manifest.classes))
+    task = here.place(Classification(backbone, head, here, shared=plan.ranks == ranks()))
     run(
         task,
         TrainSet(reader, list(config.training.views.values()), plan, labelled),
         settings,
-        optim.build(settings, [(task, 1.0)]),
+        optim.build(settings, [optim.Part(task)]),
         source=params.dataset,
         progress=command.progress(name),
         checkpoints=checkpoints,
     )
-    return backbone
+    plain = here.place(backbones.build(params.backbone)).eval()
+    plain.load_state_dict(backbone.state_dict())  # without batch norm over several processes
+    return plain
 
 
 if __name__ == "__main__":

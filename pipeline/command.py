@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -161,11 +162,15 @@ def _at(values: dict[str, Any], path: str) -> Any:
     return functools.reduce(lambda value, key: value[key], path.split("."), values)
 
 
-def identity(stage: str, name: str | None = None) -> str:
-    """A hash of all that a stage's result depends on: declared parameters, code, and data through its manifest."""
+def identity(stage: str, name: str | None = None, instead: str = "") -> str:
+    """A hash of all that a stage's result depends on: declared parameters, code, and data through its manifest.
+
+    Args:
+        instead: a hash of what takes the place of the pretrained models.
+    """
     files, values = declared(stage, name)
-    sha = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
-    for path in files:
+    sha = hashlib.sha256(json.dumps(values, sort_keys=True).encode() + instead.encode())
+    for path in [path for path in files if not (instead and path in (BACKBONE, METHOD))]:
         if path == SHARDS:
             sha.update(f"\0{path / 'manifest.json'}\0".encode() + manifest())
             continue
@@ -176,16 +181,17 @@ def identity(stage: str, name: str | None = None) -> str:
     return sha.hexdigest()[:16]
 
 
-def scratch(stage: str, name: str | None = None, data: str = "") -> Path:
+def scratch(stage: str, name: str | None = None, data: str = "", instead: str = "") -> Path:
     """Where a stage keeps its checkpoints: another experiment, other data or other code has another folder.
 
     Args:
         data: a hash of data that no manifest describes.
+        instead: as `identity` takes it.
     """
     root = os.environ.get("CL_SCRATCH")
     if first() and ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
         click.echo(f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable")
-    return Path(root or "scratch") / f"{identity(stage, name)}{data[:16]}"
+    return Path(root or "scratch") / f"{identity(stage, name, instead)}{data[:16]}"
 
 
 def checkpoint_seconds() -> float:
@@ -203,16 +209,16 @@ class Results:
 
 
 @contextmanager
-def results(stage: str, name: str | None = None, *, folder: bool = True) -> Iterator[Results]:
+def results(stage: str, name: str | None = None, *, root: Path | None = None, folder: bool = True) -> Iterator[Results]:
     """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all.
 
-    What other processes than the first hand over is dropped.
+    What other processes than the first hand over is dropped. `root`: another folder for `<name>.json` and the rest.
     """
     if not first():
         with tempfile.TemporaryDirectory() as dropped:
             yield Results(Path(dropped))
         return
-    target = RESULTS / stage / name if name else RESULTS / stage
+    target = (root or RESULTS / stage) / name if name else RESULTS / stage
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -231,6 +237,25 @@ def results(stage: str, name: str | None = None, *, folder: bool = True) -> Iter
             os.replace(handed.folder, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def repeated(run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, usual: int, out: Path) -> dict[str, float]:
+    """What `run` measures with the usual seed; or with each of the seeds: means, `<metric>_sd` and their number `n`.
+
+    `run` takes a seed and a folder: each of several seeds has one of its own in `out`.
+    """
+    if seeds is None or len(seeds) == 1:
+        return run(seeds[0] if seeds else usual, out)
+    measured = []
+    for seed in seeds:
+        folder = out / f"seed-{seed}"
+        folder.mkdir()
+        measured.append(run(seed, folder))
+    metrics: dict[str, float] = {}
+    for key in measured[0]:
+        values = [metric[key] for metric in measured]
+        metrics |= {key: fmean(values), f"{key}_sd": stdev(values)}
+    return {**metrics, "n": float(len(seeds))}
 
 
 @contextmanager

@@ -1,36 +1,53 @@
-"""evaluate: one evaluation of the pretrained encoder."""
+"""evaluate: one evaluation of the pretrained encoder, or of another's."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command
+from pipeline import command, launch
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
     from torchvision.models.resnet import ResNet
 
+    from cl.checkpoint import Checkpoints
     from cl.config import Params
+
+OTHERS = Path("others")
 
 
 @click.command()
 @click.argument("name")
+@click.option("--backbone", "file", help="Another encoder: a checkpoint of torchvision, MoCo, MoCo v3, SimSiam, lightly or "
+              "solo-learn, a file of pipeline.export, or torchvision:resnet50.")  # fmt: skip
+@click.option("--prefix", help="Where in that file the encoder is, if it holds several: module.encoder_q. for example.")
 @command.entry_point
-def main(name: str) -> None:
-    """Run the evaluation NAME of params.yaml on models/backbone.safetensors."""
+@launch.on_all_devices
+def main(name: str, file: str | None, prefix: str | None) -> None:
+    """Run the evaluation NAME of params.yaml on models/backbone.safetensors, or on the encoder of --backbone.
+
+    All visible GPUs are used, or CL_PROCESSES processes. What was measured of another encoder goes to others/.
+    """
     params = command.params()
     config = command.choose(name, params.evaluations, "evaluations")
-    with command.results("evaluate", name) as results:
-        backbone, embedding = load(params)
-        results.metrics |= evaluate(config, name, backbone, {"embedding": embedding}, params, results.folder)
+    from cl.checkpoint import Checkpoints
+
+    if prefix is not None and not file:
+        raise ValueError(f"--prefix {prefix} says where in another file the encoder is; give --backbone FILE too")
+    backbone, heads, notes = foreign(file, prefix) if file else (*load(params), {})
+    scratch = command.scratch("evaluate", name, instead=notes.get("sha256", ""))
+    root = OTHERS / Path(file.replace(":", "-")).stem if file else command.RESULTS / "evaluate"
+    with command.results("evaluate", name, root=root) as results:
+        results.notes |= notes
+        save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
+        results.metrics |= evaluate(config, name, backbone, params, results.folder, save, heads=heads)
+    Checkpoints(scratch).discard()
 
 
-def load(params: "Params") -> "tuple[ResNet, nn.Module]":
-    """The pretrained backbone, and the backbone with the projector behind it."""
-    from torch import nn
-
+def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
+    """The pretrained backbone, and the projector that stands behind it."""
     from cl import backbones, heads
     from cl.checkpoint import load_tensors
 
@@ -39,33 +56,61 @@ def load(params: "Params") -> "tuple[ResNet, nn.Module]":
     tensors, _ = load_tensors(command.METHOD)
     prefix = "projector."
     projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-    return backbone, nn.Sequential(backbone, projector)
+    return backbone, {"embedding": projector}
+
+
+def foreign(file: str, prefix: str | None) -> "tuple[ResNet, dict[str, nn.Module], dict[str, Any]]":
+    """Another encoder, and what is noted of it."""
+    from cl import foreign
+
+    found = foreign.load(file, prefix)
+    command.progress("backbone").say(f"{file}: {found.config.kind}, {found.origin}")
+    notes = {"backbone": file, "sha256": found.sha256, "origin": found.origin, "config": found.config.model_dump()}
+    return found.network, {}, notes
 
 
 def evaluate(
-    config: Any, name: str, backbone: "ResNet", representations: "dict[str, nn.Module]", params: "Params", out: "Path"
+    config: Any,
+    name: str,
+    backbone: "ResNet",
+    params: "Params",
+    out: "Path",
+    checkpoints: "Callable[[str], Checkpoints]",
+    *,
+    heads: "dict[str, nn.Module] | None" = None,
+    representations: "dict[str, nn.Module] | None" = None,
+    untrained: bool = False,
 ) -> dict[str, float]:
-    """The metrics of one evaluation, named `<name>_<metric>`."""
+    """The metrics of one evaluation, named `<name>_<metric>`, over its seeds; see `cl.evaluations.Context`."""
     from cl import machine
     from cl.config import module_of
     from cl.evaluations import Context
 
+    heads, representations = heads or {}, representations or {}
     here = machine.find(params.precision, deterministic=params.deterministic)
-    for module in (backbone, *representations.values()):
+    for module in (backbone, *heads.values(), *representations.values()):
         here.place(module).eval()
-    context = Context(
-        backbone=backbone,
-        representations=representations,
-        train=command.reader("train"),
-        val=command.reader("val"),
-        source=params.dataset,
-        seed=params.seed,
-        machine=here,
-        progress=command.progress(name),
-        out=out,
-    )
-    metrics = module_of("evaluations", config.kind).evaluate(config, context)
-    context.progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
+    progress = command.progress(name)
+
+    def run(seed: int, folder: "Path") -> dict[str, float]:
+        context = Context(
+            backbone=backbone,
+            heads=heads,
+            representations=representations,
+            untrained=untrained,
+            train=command.reader("train"),
+            val=command.reader("val"),
+            source=params.dataset,
+            seed=seed,
+            machine=here,
+            progress=progress,
+            out=folder,
+            checkpoints=lambda part: checkpoints(f"{part}-{seed}"),
+        )
+        return module_of("evaluations", config.kind).evaluate(config, context)
+
+    metrics = command.repeated(run, getattr(config, "seeds", None), params.seed, out)
+    progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
     return {f"{name}_{key}": value for key, value in metrics.items()}
 
 

@@ -54,7 +54,7 @@ def main() -> None:
             task,
             data,
             params.optim,
-            optim.build(params.optim, [(task, 1.0)], fixed),
+            optim.build(params.optim, [optim.Part(task)], fixed),
             source=params.dataset,
             progress=progress,
             checkpoints=checkpoints,

@@ -1,5 +1,6 @@
 """transfer: object detection on the pretrained backbone."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -28,12 +29,13 @@ def main(name: str) -> None:
     from cl.detection.transfer import read
 
     dataset = read(config, root(config))
-    checkpoints = Checkpoints(command.scratch("transfer", name, dataset.digest()), command.checkpoint_seconds())
+    scratch = command.scratch("transfer", name, dataset.digest())
     with command.results("transfer", name) as results:
         backbone = backbones.load(params.backbone, command.BACKBONE)
-        results.metrics |= transfer(config, name, backbone, params, results.folder, checkpoints)
+        save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
+        results.metrics |= transfer(config, name, backbone, params, results.folder, save)
         results.notes["engine"] = config.engine
-    checkpoints.discard()
+    Checkpoints(scratch).discard()
 
 
 def root(config: "Config") -> "Path":
@@ -47,25 +49,37 @@ def root(config: "Config") -> "Path":
 
 
 def transfer(
-    config: "Config", name: str, backbone: "ResNet", params: "Params", out: "Path", checkpoints: "Checkpoints | None" = None
+    config: "Config",
+    name: str,
+    backbone: "ResNet",
+    params: "Params",
+    out: "Path",
+    checkpoints: "Callable[[str], Checkpoints] | None" = None,
 ) -> dict[str, float]:
-    """The metrics of one transfer, named `<name>_<metric>`."""
+    """The metrics of one transfer, named `<name>_<metric>`, over its seeds."""
+    import copy
+
     from cl import machine
     from cl.detection.transfer import read, run
 
     progress = command.progress(name)
     dataset = read(config, root(config))
-    metrics = run(
-        config,
-        backbone,
-        dataset,
-        source=params.dataset,
-        seed=params.seed,
-        machine=machine.find(params.precision, deterministic=params.deterministic),
-        progress=progress,
-        out=out,
-        checkpoints=checkpoints,
-    )
+    here = machine.find(params.precision, deterministic=params.deterministic)
+
+    def measure(seed: int, folder: "Path") -> dict[str, float]:
+        return run(
+            config,
+            copy.deepcopy(backbone),
+            dataset,
+            source=params.dataset,
+            seed=seed,
+            machine=here,
+            progress=progress,
+            out=folder,
+            checkpoints=checkpoints(f"seed-{seed}") if checkpoints else None,
+        )
+
+    metrics = command.repeated(measure, config.seeds, params.seed, out)
     progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
     return {f"{name}_{key}": value for key, value in metrics.items()}
 

@@ -1,6 +1,7 @@
 """What the tests share: tiny data, a tiny encoder, the shipped configuration."""
 
 import io
+import itertools
 import shutil
 import subprocess
 import threading
@@ -14,8 +15,12 @@ from rich.console import Console
 from torch import nn
 
 from cl import config, machine, prepare
+from cl.checkpoint import Checkpoints
+from cl.evaluations import Context
+from cl.features import Pixels
 from cl.manifest import Manifest
 from cl.progress import Progress
+from cl.shards import Reader
 from cl.sources import Splits, Storage, photos
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +84,22 @@ class TinyBackbone(nn.Module):
 def tiny_backbone() -> TinyBackbone:
     torch.manual_seed(0)
     return TinyBackbone()
+
+
+def evaluated(train: Reader, val: Reader, params: config.Params, backbone: nn.Module, out: Path, **changes: object) -> Context:
+    """What an evaluation of this backbone is given; each training saves itself in a folder of its own."""
+    number = itertools.count()
+    usual = {
+        "heads": {},
+        "representations": {"pixels": Pixels()},
+        "untrained": False,
+        "source": params.dataset,
+        "seed": 0,
+        "machine": machine.Machine(torch.device("cpu"), 0, "fp32"),
+        "progress": Progress("test", Console(file=io.StringIO())),
+        "checkpoints": lambda part: Checkpoints(out / "checkpoints" / f"{next(number)}-{part}"),
+    }
+    return Context(backbone=backbone.eval(), train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]
 
 
 def memory_growth(function: Callable[[], object]) -> int:

@@ -1,100 +1,33 @@
-"""kNN, linear and semi-supervised evaluation on features with known answers."""
+"""Linear and semi-supervised evaluation against the training written out."""
 
 import copy
+import csv
+import itertools
 import math
+import os
+import signal
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import compose, evaluated
 from torch import nn
 
-from cl.evaluations import Context, knn, linear, semi
-from cl.features import Pixels, extract, fingerprint
-from cl.knn import vote
+from cl import config
+from cl.checkpoint import Checkpoints, load_tensors
+from cl.evaluations import Context, linear, semi
+from cl.features import extract, fingerprint
 from cl.order import Plan
 from cl.reader import TrainSet
 from cl.shards import Reader
+from cl.stop import StoppedError
 from cl.tasks import classifier
-from cl.train import Inputs
-
-
-def unit(*shape: int) -> torch.Tensor:
-    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=1)
-
-
-@pytest.mark.parametrize("memory", [1, 512])
-def test_knn_equals_a_plain_loop(memory) -> None:
-    torch.manual_seed(0)
-    queries, bank, labels = unit(50, 8), unit(3000, 8), torch.randint(0, 5, (3000,))
-    votes, nearest = vote(queries, bank, labels, 5, k=7, temperature=0.1, memory=memory)
-    for row, query in enumerate(queries):
-        similarities = sorted(((float(query @ b), i) for i, b in enumerate(bank)), reverse=True)[:7]
-        expected = [0.0] * 5
-        for similarity, i in similarities:
-            expected[int(labels[i])] += math.exp((similarity - similarities[0][0]) / 0.1)
-        assert nearest[row].tolist() == [i for _, i in similarities]
-        torch.testing.assert_close(votes[row], torch.tensor(expected, dtype=torch.float64))
-
-
-def test_knn_equals_scikit_learn() -> None:
-    from sklearn.neighbors import KNeighborsClassifier
-
-    torch.manual_seed(0)
-    queries, bank, labels = unit(100, 6), unit(400, 6), torch.randint(0, 4, (400,))
-    classifier = KNeighborsClassifier(9, metric="cosine", algorithm="brute", weights=lambda d: np.exp((1 - d) / 0.07))
-    expected = classifier.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
-    votes, _ = vote(queries, bank, labels, 4, k=9, temperature=0.07, memory=8)
-    assert votes.argmax(1).tolist() == expected.tolist()
-
-
-def test_knn_on_perfect_features_is_right() -> None:
-    centres = torch.eye(4, dtype=torch.float64)
-    labels = torch.arange(4).repeat(10)
-    votes, _ = vote(centres, centres[labels], labels, 4, k=10, temperature=0.07, memory=8)
-    assert votes.argmax(1).tolist() == [0, 1, 2, 3]
-
-
-def test_a_low_temperature_does_not_overflow() -> None:
-    torch.manual_seed(0)
-    queries, bank, labels = unit(20, 8).float(), unit(500, 8).float(), torch.randint(0, 5, (500,))
-    votes, nearest = vote(queries, bank, labels, 5, k=9, temperature=0.001, memory=8)
-    assert torch.isfinite(votes).all()
-    assert torch.equal(votes.argmax(1), labels[nearest[:, 0]])
-
-
-def test_k_larger_than_the_bank_is_refused() -> None:
-    with pytest.raises(ValueError, match="k=20 needs as many labelled training images, there are 3"):
-        vote(unit(2, 4), unit(3, 4), torch.zeros(3, dtype=torch.int64), 2, k=20, temperature=1, memory=8)
 
 
 @pytest.fixture
 def context(shard_folder, params, here, quiet, tiny_backbone, tmp_path) -> Context:
-    return Context(
-        backbone=tiny_backbone.eval(),
-        representations={"pixels": Pixels()},
-        train=Reader(shard_folder, "train"),
-        val=Reader(shard_folder, "val"),
-        source=params.dataset,
-        seed=0,
-        machine=here,
-        progress=quiet,
-        out=tmp_path,
-    )
-
-
-def test_knn_evaluates_every_representation(context) -> None:
-    metrics = knn.evaluate(knn.Config(kind="knn", k=5, temperature=0.07, memory=8), context)
-    assert set(metrics) == {"top1", "pixels_top1"}
-    pixels = [F.normalize(extract(Pixels(), r, context.source, context.machine), dim=1) for r in (context.train, context.val)]
-    nearest = (pixels[1] @ pixels[0].T).topk(5)
-    votes = torch.zeros(60, 20).scatter_add_(
-        1, torch.from_numpy(context.train.labels)[nearest.indices], (nearest.values / 0.07).exp()
-    )
-    expected = 100 * (votes.argmax(1).numpy() == context.val.labels).mean()
-    assert metrics["pixels_top1"] == pytest.approx(expected)
-    assert (context.out / "neighbours.png").exists()
-    assert len((context.out / "classes.csv").read_text().splitlines()) == 21
+    return evaluated(Reader(shard_folder, "train"), Reader(shard_folder, "val"), params, tiny_backbone, tmp_path)
 
 
 NO_LIST = {"list": None, "list_md5": None, "list_url": None}
@@ -104,18 +37,129 @@ def tiny(config, **changes):  # type: ignore[no-untyped-def]
     return config.model_copy(update={"optim": config.optim.model_copy(update={"epochs": 3, "batch_size": 20, **changes})})
 
 
-def test_linear_leaves_the_backbone_alone_and_trains_each_head_by_itself(context, params) -> None:
-    """A grid of two learning rates gives each head what it gets when trained alone."""
-    config = tiny(params.evaluations["linear"])
-    backbone = context.backbone
-    before = fingerprint(backbone)
-    # heads differ in their random start, so every grid puts the head in question first
-    alone = [linear.evaluate(config.model_copy(update={"base_lrs": [lr]}), context) for lr in (1.0,)]
-    grid = linear.evaluate(config.model_copy(update={"base_lrs": [1.0, 1e-6]}), context)
-    assert fingerprint(backbone) == before
-    assert grid["top1"] == alone[0]["top1"]
-    assert grid["lr"] == 1.0
-    assert grid["top5"] >= grid["top1"]
+def heads(context: Context, number: int = 0) -> dict[str, torch.Tensor]:
+    """What the training with this number, in the order of their start, ended with."""
+    (path,) = context.out.glob(f"checkpoints/{number}-*/*.safetensors")
+    tensors, _ = load_tensors(path)
+    return {name: value for name, value in tensors.items() if name.startswith("model.")}
+
+
+def scores(context: Context) -> list[dict[str, float]]:
+    """`heads.csv`."""
+    with (context.out / "heads.csv").open(newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("features", ["augmented", "cached"])
+def test_a_grid_of_classifiers_is_what_each_is_alone(context, params, features) -> None:
+    config = tiny(params.evaluations["linear"]).model_copy(update={"features": features})
+    before = fingerprint(context.backbone)
+    rates, decays = [1.0, 0.01], [0.0, 0.3]
+    metrics = linear.evaluate(config.model_copy(update={"base_lrs": rates, "weight_decays": decays}), context)
+    table = scores(context)
+    grid = heads(context)
+    assert [(row["base_lr"], row["weight_decay"]) for row in table] == list(itertools.product(rates, decays))
+    alone = []
+    for number, (lr, decay) in enumerate(itertools.product(rates, decays)):
+        optim = config.optim.model_copy(update={"weight_decay": decay})
+        single = config.model_copy(update={"base_lrs": [lr], "weight_decays": [], "optim": optim})
+        linear.evaluate(single, context)
+        alone += scores(context)
+        for name, weight in heads(context, number + 1).items():
+            torch.testing.assert_close(grid[name.replace("heads.0", f"heads.{number}")], weight, rtol=1e-6, atol=1e-6)
+    assert alone == table
+    assert fingerprint(context.backbone) == before
+    prefix = "cached_" if features == "cached" else ""
+    chosen = max(table, key=lambda row: row["top1"])
+    assert metrics == pytest.approx(
+        {
+            f"{prefix}top1": chosen["top1"],
+            f"{prefix}top5": chosen["top5"],
+            f"{prefix}best_top1": max(row["best_top1"] for row in table),
+            f"{prefix}best_top5": max(table, key=lambda row: row["best_top1"])["best_top5"],
+            "lr": chosen["base_lr"],
+            "weight_decay": chosen["weight_decay"],
+        }
+    )
+    assert table[0]["top1"] > 5  # chance
+
+
+def test_the_best_epoch_is_the_best_of_all(context, params) -> None:
+    """A run of e epochs at a constant rate is the beginning of a longer one."""
+    config = tiny(params.evaluations["linear"], schedule="constant").model_copy(update={"base_lrs": [30.0]})
+    ends = []
+    for epochs in (1, 2, 3, 4):
+        of = config.model_copy(update={"optim": config.optim.model_copy(update={"epochs": epochs})})
+        metrics = linear.evaluate(of, context)
+        ends.append((metrics["top1"], metrics["top5"]))
+        best = max(ends, key=lambda pair: pair[0])
+        assert (metrics["best_top1"], metrics["best_top5"]) == best
+        assert scores(context)[0]["best_epoch"] == 1 + ends.index(best)
+    assert len({top1 for top1, _ in ends}) > 1
+
+
+def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
+    """SGD with momentum written out on the evaluation view's features; top-5 counted one by one."""
+    config = tiny(params.evaluations["linear"], weight_decay=0.01)
+    config = config.model_copy(update={"features": "cached", "views": {}, "base_lrs": []})
+    metrics = linear.evaluate(config, context)
+
+    features, queries = (extract(context.backbone, r, context.source, context.machine) for r in (context.train, context.val))
+    labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
+    torch.manual_seed(context.seed)
+    weight = torch.cat([classifier(8, 20).weight.detach().T, torch.zeros(1, 20)])
+    velocity = torch.zeros_like(weight)
+    plan = Plan(len(labels), config.optim.batch_size, context.seed)
+    steps = 3 * plan.steps_per_epoch
+    for step in range(steps):
+        rows = plan.step(step)[1]
+        x = F.pad(features[rows], (0, 1), value=1.0)
+        error = (x @ weight).softmax(1) - F.one_hot(labels[rows], 20)
+        velocity = 0.9 * velocity + x.T @ error / len(error) + 0.01 * weight
+        weight = weight - config.optim.lr() * (1 + math.cos(math.pi * step / steps)) / 2 * velocity
+    found = heads(context)
+    torch.testing.assert_close(found["model.heads.0.weight"], weight[:-1].T)
+    torch.testing.assert_close(found["model.heads.0.bias"], weight[-1])
+    logits = F.pad(queries, (0, 1), value=1.0) @ weight
+    among = [int(t) in sorted(range(20), key=lambda c: -row[c])[:5] for row, t in zip(logits.tolist(), truth, strict=True)]
+    assert metrics["cached_top5"] == pytest.approx(100 * sum(among) / len(among))
+    assert metrics["cached_top1"] == pytest.approx(100 * float((logits.argmax(1) == truth).float().mean()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": "cached"}, "features=cached with 1 views: augmented takes one, cached none"),
+        ({"views": {}}, "features=augmented with 0 views"),
+        ({"optim.clip": 1.0}, "optim.clip=1.0 would tie 5 classifiers together; choose null"),
+        ({"seeds": []}, "seeds"),
+    ],
+)
+def test_wrong_settings_of_linear_are_named(tmp_path, changes, message) -> None:
+    values = compose(tmp_path)
+    for key, value in changes.items():
+        part = values["evaluations"]["linear"]
+        *path, last = key.split(".")
+        for name in path:
+            part = part[name]
+        part[last] = value
+    with pytest.raises(ValueError, match=message):
+        config.check(values)
+
+
+def test_a_stopped_evaluation_goes_on(context, params, monkeypatch) -> None:
+    settings = tiny(params.evaluations["linear"])
+    kept = Context(**{**context.__dict__, "checkpoints": lambda part: Checkpoints(context.out / "kept")})
+    expected = linear.evaluate(settings, context)
+    score = linear._score
+    monkeypatch.setattr(linear, "_score", lambda *rest: [os.kill(os.getpid(), signal.SIGTERM), score(*rest)][1])
+    with pytest.raises(StoppedError, match="after step 7; run the same command again"):
+        linear.evaluate(settings, kept)
+    monkeypatch.setattr(linear, "_score", score)
+    assert linear.evaluate(settings, kept) == expected
+    tensors, _ = load_tensors(*(context.out / "kept").glob("*18.safetensors"))
+    for name, weight in heads(context).items():
+        assert torch.equal(tensors[name], weight)
 
 
 def test_linear_notices_a_backbone_that_changes(context, params) -> None:
@@ -149,9 +193,22 @@ def test_semi_chooses_a_stratified_part(fraction, expected) -> None:
 def test_semi_trains_a_copy_on_the_chosen_labels(context, params) -> None:
     before = fingerprint(context.backbone)
     metrics = semi.evaluate(tiny(params.evaluations["semi_1"]), context)
+    assert set(metrics) == {"top1", "labels"}
     assert metrics["labels"] == 20
     assert len((context.out / "labels.txt").read_text().splitlines()) == 20
     assert fingerprint(context.backbone) == before
+
+
+def test_an_untrained_encoder_is_also_trained_from_scratch(context, params) -> None:
+    """As fine-tuning with its settings, the backbone at the full rate, would do."""
+    settings = tiny(params.evaluations["semi_10"], base_lr=0.01)
+    scratch = settings.optim.model_copy(update={"base_lr": 0.3, "epochs": 8})
+    settings = settings.model_copy(update={"from_scratch": scratch})
+    untrained = Context(**{**context.__dict__, "untrained": True})
+    metrics = semi.evaluate(settings, untrained)
+    assert metrics["top1"] == semi.evaluate(settings, context)["top1"]
+    alone = settings.model_copy(update={"optim": scratch, "backbone_lr": 1.0})
+    assert metrics["scratch_top1"] == semi.evaluate(alone, context)["top1"] != metrics["top1"]
 
 
 def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
@@ -167,7 +224,7 @@ def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
     velocity, expected = torch.zeros_like(initial), initial.clone()
     settings, plan = config.optim, Plan(len(chosen), config.optim.batch_size, context.seed)
     data = TrainSet(context.train, list(config.views.values()), plan, chosen)
-    inputs, steps = Inputs(context.source, data, context.machine.device), 3 * plan.steps_per_epoch
+    inputs, steps = data.inputs(context.source, context.machine.device), 3 * plan.steps_per_epoch
     for step, batch in enumerate(data.batches(0, steps, 0)):
         with torch.no_grad():
             features = torch.cat([context.backbone(image[None]) for image in inputs(batch)[0][0]])
@@ -184,9 +241,8 @@ def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
 
 def test_semi_on_all_labels_with_a_frozen_backbone_is_the_linear_evaluation(context, params) -> None:
     linear_config = tiny(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0]})
-    config = semi.Config(
-        **linear_config.model_dump(exclude={"kind", "base_lrs"}), kind="semi", fraction=1.0, backbone_lr=0.0, **NO_LIST
-    )
+    same = linear_config.model_dump(include={"optim", "views", "seeds"})
+    config = semi.Config(**same, kind="semi", fraction=1.0, backbone_lr=0.0, from_scratch=linear_config.optim, **NO_LIST)
     assert semi.evaluate(config, context)["top1"] == linear.evaluate(linear_config, context)["top1"]
 
 

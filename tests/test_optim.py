@@ -114,7 +114,7 @@ def test_lars_equals_its_formula(name) -> None:
     module.zero = nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
     module.vector = nn.Parameter(torch.randn(5, dtype=torch.float64))
     module.bias = nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    optimizer = optim.build(config(kind="lars", lars=VARIANTS[name], decay_1d=True), [(module, 1.0)])
+    optimizer = optim.build(config(kind="lars", lars=VARIANTS[name], decay_1d=True), [optim.Part(module)])
     expected = {name: p.detach().clone() for name, p in module.named_parameters()}
     velocity = {name: torch.zeros_like(p) for name, p in expected.items()}
     for step in range(5):
@@ -185,7 +185,7 @@ def test_lars_asks_the_device_for_nothing(name) -> None:
 @pytest.mark.parametrize("decay_1d", [True, False])
 def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    optimizer = optim.build(config(decay_1d=decay_1d), [(module, 1.0)])
+    optimizer = optim.build(config(decay_1d=decay_1d), [optim.Part(module)])
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert decay[id(module[0].weight)] == 0.01
     for vector in (module[0].bias, module[1].weight, module[1].bias):
@@ -194,7 +194,7 @@ def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
 
 def test_modules_have_their_own_factor() -> None:
     head, body = nn.Linear(2, 2), nn.Linear(2, 2)
-    optimizer = optim.build(config(), [(head, 1.0), (body, 0.1)])
+    optimizer = optim.build(config(), [optim.Part(head), optim.Part(body, 0.1)])
     optim.set_lr(optimizer, 2.0, 1.0)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert rates[id(head.weight)] == rates[id(head.bias)] == 2.0
@@ -204,7 +204,7 @@ def test_modules_have_their_own_factor() -> None:
 def test_a_fixed_predictor_keeps_the_largest_rate() -> None:
     """SimSiam and Fast-MoCo: neither warm-up nor decay for the predictor; every parameter in exactly one group."""
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
-    optimizer = optim.build(config(), [(module, 1.0)], fixed=module[2])
+    optimizer = optim.build(config(), [optim.Part(module)], fixed=module[2])
     assert optim.set_lr(optimizer, 2.0, 0.25) == 0.5
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert len(rates) == sum(len(group["params"]) for group in optimizer.param_groups) == 6
@@ -214,7 +214,7 @@ def test_a_fixed_predictor_keeps_the_largest_rate() -> None:
 
 def test_adamw_is_pytorchs() -> None:
     module = nn.Linear(2, 2)
-    optimizer = optim.build(config(kind="adamw", momentum=0.0, betas=(0.8, 0.99)), [(module, 1.0)])
+    optimizer = optim.build(config(kind="adamw", momentum=0.0, betas=(0.8, 0.99)), [optim.Part(module)])
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.defaults["betas"] == (0.8, 0.99)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]

@@ -11,13 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, compose
+from conftest import ROOT, compose, evaluated
 from test_sources import imagenet_folders, write
 
 from cl import config
 from cl.config import module_of
-from cl.evaluations import Context, semi
-from cl.features import Pixels
+from cl.evaluations import semi
 from cl.shards import Reader
 
 URL = "https://example.org/1percent.txt"
@@ -109,17 +108,7 @@ def test_a_list_and_a_fraction_exclude_each_other(changes, message, tmp_path) ->
 
 def test_evaluation_trains_on_the_listed_labels_alone(tmp_path, readers, here, quiet, tiny_backbone) -> None:
     params = config.check(compose(tmp_path, "dataset.resize=32", "dataset.crop=32"))
-    context = Context(
-        backbone=tiny_backbone.eval(),
-        representations={"pixels": Pixels()},
-        train=readers[0],
-        val=readers[1],
-        source=params.dataset,
-        seed=0,
-        machine=here,
-        progress=quiet,
-        out=tmp_path,
-    )
+    context = evaluated(*readers, params, tiny_backbone, tmp_path)
     settings = listing(tmp_path, NAMES, optim=params.evaluations["semi_1"].optim.model_copy(update={"epochs": 2}))
     metrics = semi.evaluate(settings, context)
     assert metrics["labels"] == 4

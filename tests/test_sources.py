@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
-from conftest import ROOT, TINY, compose, write_shards
+from conftest import ROOT, TINY, compose, evaluated, write_shards
 from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
@@ -20,7 +20,6 @@ from cl import config, machine, monitor
 from cl.checkpoint import Checkpoints
 from cl.config import kinds, module_of
 from cl.evaluations import Context, knn, linear, semi
-from cl.features import Pixels
 from cl.shards import Reader
 from cl.sources import UNLABELLED, Source, Splits, cifar10, cifar100, imagenet, raw_images, stl10
 from cl.views import centre
@@ -306,16 +305,8 @@ def params(stl, tmp_path) -> config.Params:
 
 @pytest.fixture
 def context(stl, params, here, quiet, tiny_backbone, tmp_path) -> Context:
-    return Context(
-        backbone=tiny_backbone.eval(),
-        representations={"pixels": Pixels()},
-        train=Recording(tmp_path / "shards", "train"),
-        val=Reader(tmp_path / "shards", "val"),
-        source=params.dataset,
-        seed=0,
-        machine=here,
-        progress=quiet,
-        out=tmp_path,
+    return evaluated(
+        Recording(tmp_path / "shards", "train"), Reader(tmp_path / "shards", "val"), params, tiny_backbone, tmp_path
     )
 
 

@@ -39,7 +39,7 @@ def run(folder, params, here, quiet, checkpoints=None, settings=None, **argument
     reader = Reader(folder, "train")
     plan = Plan(len(reader), 40, 0, rank(), ranks())
     data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), plan)
-    optimizer = optim.build(config, [(task, 1.0)])
+    optimizer = optim.build(config, [optim.Part(task)])
     rows = train(task, data, config, optimizer, source=params.dataset, progress=quiet, checkpoints=checkpoints, **arguments)
     return task, rows
 
@@ -142,7 +142,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, qui
     with pytest.raises(
         FloatingPointError, match=r"the loss is nan at step \d+ \(loss nan, largest logit .*, learning rate .*Lower"
     ):
-        train(task, data, config, optim.build(config, [(task, 1.0)]), source=params.dataset, progress=quiet)
+        train(task, data, config, optim.build(config, [optim.Part(task)]), source=params.dataset, progress=quiet)
 
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
@@ -303,7 +303,7 @@ def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
     for compiled in (False, True):
         settings = params.optim.model_copy(update={"compile": compiled})
         task = build(params.model_copy(update={"optim": settings}), here).train()
-        optimizer = optim.build(settings, [(task, 1.0)])
+        optimizer = optim.build(settings, [optim.Part(task)])
         losses[compiled] = []
         for step in range(2):  # later ones part, as those of another number of threads do
             task.begin_step(step, 0.0)

@@ -16,7 +16,6 @@ from cl.progress import Progress
 from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.sources import Source
-from cl.train import Inputs
 from cl.views import View
 
 
@@ -38,7 +37,7 @@ class Context:
         """Unit embeddings (N, D) of two views of random batches, augmented as in training, batch norm in eval mode."""
         two = [view.model_copy(update={"count": 1}) for view in self.views for _ in range(view.count)][:2]
         data = TrainSet(self.train, two, Plan(len(self.train), batch_size, self.seed))
-        inputs = Inputs(self.source, data, self.machine.device)
+        inputs = data.inputs(self.source, self.machine.device)
         for batch in data.batches(0, batches, self.machine.workers):
             views, _ = inputs(batch)
             yield [self.method.embed(view) for view in views]

@@ -8,7 +8,10 @@ from cl.strict import Strict
 
 
 class Config(Strict):
-    """One transfer protocol; detectron2's C4 protocols and EqCo's FPN in `pipeline/conf/transfer/`."""
+    """One transfer protocol; detectron2's C4 protocols and EqCo's FPN in `pipeline/conf/transfer/`.
+
+    seeds: the training is repeated with each, for mean and standard deviation; null: once, with the run's seed.
+    """
 
     kind: Literal["voc", "coco"] = Field(description="layout of the data and metric")
     detector: Literal["faster_rcnn_c4", "mask_rcnn_c4", "faster_rcnn_fpn"]
@@ -16,6 +19,7 @@ class Config(Strict):
     data: Literal["scenes", "raw"] = Field(description="embedded scenes, or VOCdevkit and coco below CL_RAW")
     train: list[str] = Field(min_length=1, description="2007/trainval for VOC, train2017 for COCO")
     test: str
+    seeds: list[int] | None = Field(min_length=1)
     iterations: int = Field(gt=0)
     milestones: list[int] = Field(description="iterations at which the learning rate falls to a tenth")
     warmup: int = Field(ge=0, description="iterations")

@@ -1,6 +1,7 @@
 """Evaluations of a finished encoder, one file each: a pydantic `Config` and `evaluate(config, context)`."""
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,8 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from cl.checkpoint import Checkpoints
+from cl.distributed import rank, ranks
 from cl.knn import top1
 from cl.machine import Machine
+from cl.order import Plan
 from cl.progress import Progress
 from cl.shards import Reader
 from cl.sources import Source
@@ -22,11 +26,16 @@ if TYPE_CHECKING:
 class Context:
     """What is evaluated, on which data, and where pictures and tables go.
 
-    representations: what the encoder offers beside the backbone's features, by name ("embedding", "pixels").
+    heads: what stands behind the backbone, by name ("embedding").
+    representations: what takes images itself, by name ("pixels").
+    untrained: nothing has trained the backbone yet.
+    checkpoints: where a training of this name saves itself.
     """
 
     backbone: "ResNet"
+    heads: dict[str, nn.Module]
     representations: dict[str, nn.Module]
+    untrained: bool
     train: Reader
     val: Reader
     source: Source
@@ -34,6 +43,7 @@ class Context:
     machine: Machine
     progress: Progress
     out: Path
+    checkpoints: Callable[[str], Checkpoints]
 
     @property
     def classes(self) -> list[str]:
@@ -53,3 +63,9 @@ def write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None
 def labels_of(reader: Reader, device: torch.device) -> Tensor:
     """(n,) int64, of the images that have a label."""
     return torch.from_numpy(reader.labels[reader.labelled]).to(device)
+
+
+def plan_of(samples: int, batch_size: int, seed: int) -> Plan:
+    """Batches that the ranks of a run share; if a batch cannot be divided among them, each takes the whole of it."""
+    shared = batch_size % ranks() == 0
+    return Plan(samples, batch_size, seed, rank() if shared else 0, ranks() if shared else 1)

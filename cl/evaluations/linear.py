@@ -1,71 +1,158 @@
 """Linear evaluation: classifiers on the frozen backbone's pooled features."""
 
+import copy
 import csv
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cl import optim
-from cl.evaluations import Context, labels_of, write_per_class
+from cl.evaluations import Context, labels_of, plan_of, write_per_class
 from cl.features import extract, fingerprint
 from cl.knn import top1
 from cl.order import Plan
 from cl.reader import TrainSet
+from cl.sources import Source
 from cl.strict import Strict
 from cl.tasks import Probes, classifier
-from cl.train import train
+from cl.train import Data, train
 from cl.views import View
+
+TOP = ("top1", "top5")
 
 
 class Config(Strict):
-    """One classifier for each of `base_lrs`, all trained in one pass over the backbone; `optim.base_lr` is their unit."""
+    """One classifier for each pair of `base_lrs` and `weight_decays`, all trained in one pass over the backbone.
+
+    An empty list stands for the value of `optim`.
+
+    features: `augmented`, of the training view, as the papers do it; or `cached`, of the evaluation's view, extracted once:
+        quick, another protocol, and told apart in the results by its metrics' names.
+    seeds: the training is repeated with each, for mean and standard deviation; null: once, with the run's seed.
+    """
 
     kind: Literal["linear"]
-    base_lrs: list[float] = Field(min_length=1)
+    features: Literal["augmented", "cached"]
+    base_lrs: list[float]
+    weight_decays: list[float]
+    seeds: list[int] | None = Field(min_length=1)
     optim: optim.Config
-    views: dict[str, View] = Field(min_length=1, max_length=1, description="the training view")
+    views: dict[str, View] = Field(max_length=1, description="the training view, if features=augmented")
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if bool(self.views) != (self.features == "augmented"):
+            raise ValueError(f"features={self.features} with {len(self.views)} views: augmented takes one, cached none")
+        if self.optim.clip and len(self.grid) > 1:
+            raise ValueError(f"optim.clip={self.optim.clip} would tie {len(self.grid)} classifiers together; choose null")
+        return self
+
+    @property
+    def grid(self) -> list[tuple[float, float]]:
+        """Base learning rate and weight decay of each classifier."""
+        return list(product(self.base_lrs or [self.optim.base_lr], self.weight_decays or [self.optim.weight_decay]))
+
+
+class Rows(NamedTuple):
+    """A batch of features (N, D) with labels (N,)."""
+
+    features: Tensor
+    labels: Tensor
+
+
+@dataclass
+class Stored:
+    """Features (n, D) and labels (n,) on the device, as `cl.train` takes its data."""
+
+    features: Tensor
+    labels: Tensor
+    plan: Plan
+
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[Rows]:
+        """Those of steps start to stop - 1."""
+        for step in range(start, stop):
+            rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
+            yield Rows(self.features[rows], self.labels[rows])
+
+    def inputs(self, source: Source, device: torch.device) -> Callable[[Rows], tuple[list[Tensor], Tensor]]:
+        """They are inputs as they are."""
+        return lambda batch: ([batch.features], batch.labels)
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """top1 and top5 after the last epoch of the best of the learning rates, and that rate.
+    """Of the best classifier: top1 and top5 after the last epoch, best_top1 and best_top5 of its or another's best epoch.
+
+    The validation images choose the classifier and the epoch, as in the papers; `heads.csv` has all of them.
 
     Raises:
         AssertionError: a tensor of the backbone has changed.
     """
     backbone, machine = context.backbone, context.machine
     before = fingerprint(backbone)
+    truth, queries = labels_of(context.val, machine.device), extract(backbone, context.val, context.source, machine)
     torch.manual_seed(context.seed)
-    heads = nn.ModuleList(classifier(backbone.fc_features, len(context.classes)) for _ in config.base_lrs).to(machine.device)
-    labelled = context.train.labelled
-    plan = Plan(len(labelled), config.optim.batch_size, context.seed)
-    scales = [(head, lr / config.optim.base_lr) for head, lr in zip(heads, config.base_lrs, strict=True)]
-    train(
-        Probes(backbone, heads, machine),
-        TrainSet(context.train, list(config.views.values()), plan, labelled),
+    first = classifier(backbone.fc_features, len(context.classes))
+    heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(machine.device)
+    parts = [optim.Part(head, lr / config.optim.base_lr, decay) for head, (lr, decay) in zip(heads, config.grid, strict=True)]
+
+    def each_epoch(_: int) -> dict[str, float]:
+        scores = [_score(head, queries, truth) for head in heads]
+        row = {f"head_{i}_{name}": value for i, score in enumerate(scores) for name, value in score.items()}
+        return {"top1": max(score["top1"] for score in scores), **row}
+
+    cached = config.features == "cached"
+    rows = train(
+        Probes(None if cached else backbone, heads, machine),
+        _data(config, context),
         config.optim,
-        optim.build(config.optim, scales),
+        optim.build(config.optim, parts),
         source=context.source,
         progress=context.progress,
+        checkpoints=context.checkpoints("linear"),
+        each_epoch=each_epoch,
     )
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
-    features, truth = extract(backbone, context.val, context.source, machine), labels_of(context.val, machine.device)
+    table = [_summary(rows, i, *grid) for i, grid in enumerate(config.grid)]
+    _write(table, context)
+    last, best = (max(table, key=lambda row: row[name]) for name in ("top1", "best_top1"))
     with torch.no_grad():
-        logits = [head(features) for head in heads]  # (n, classes) each
-    scores = [top1(x.argmax(1), truth) for x in logits]
-    best = max(range(len(scores)), key=scores.__getitem__)
-    _write_rates(config.base_lrs, scores, context)
-    write_per_class(logits[best].argmax(1), truth, context)
-    return {"top1": scores[best], "top5": _top5(logits[best], truth), "lr": config.base_lrs[best]}
+        write_per_class(heads[table.index(last)](queries).argmax(1), truth, context)
+    metrics = {"top1": last["top1"], "top5": last["top5"], "best_top1": best["best_top1"], "best_top5": best["best_top5"]}
+    metrics = {f"cached_{key}": value for key, value in metrics.items()} if cached else metrics
+    return {**metrics, "lr": last["base_lr"], "weight_decay": last["weight_decay"]}
 
 
-def _top5(logits: Tensor, truth: Tensor) -> float:
-    """Percentage of rows whose label is among the five largest logits."""
+def _data(config: Config, context: Context) -> Data:
+    labelled = context.train.labelled
+    plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
+    if config.features == "augmented":
+        return TrainSet(context.train, list(config.views.values()), plan, labelled)
+    features = extract(context.backbone, context.train, context.source, context.machine, labelled)
+    return Stored(features, labels_of(context.train, context.machine.device), plan)
+
+
+@torch.no_grad()
+def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]:
+    """top1, and top5: the percentage of rows whose label is among the five largest logits."""
+    logits = head(features)  # (n, classes)
     five = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    return 100 * float((five == truth[:, None]).any(1).float().mean())
+    return {"top1": top1(logits.argmax(1), truth), "top5": 100 * float((five == truth[:, None]).any(1).float().mean())}
 
 
-def _write_rates(rates: list[float], scores: list[float], context: Context) -> None:
-    with (context.out / "rates.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["base_lr", "top1"], *zip(rates, [round(score, 2) for score in scores], strict=True)])
+def _summary(rows: list[dict[str, Any]], head: int, lr: float, weight_decay: float) -> dict[str, float]:
+    """One classifier's last and best epoch."""
+    best = max(rows, key=lambda row: row[f"head_{head}_top1"])
+    scores = {f"{when}{name}": row[f"head_{head}_{name}"] for when, row in (("", rows[-1]), ("best_", best)) for name in TOP}
+    return {"base_lr": lr, "weight_decay": weight_decay, **scores, "best_epoch": best["epoch"]}
+
+
+def _write(table: list[dict[str, float]], context: Context) -> None:
+    with (context.out / "heads.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows({key: round(value, 8) for key, value in row.items()} for row in table)

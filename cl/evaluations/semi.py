@@ -8,19 +8,21 @@ from typing import Literal, Self
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from cl import optim
-from cl.evaluations import Context, labels_of, write_per_class
+from cl.distributed import ranks
+from cl.evaluations import Context, labels_of, plan_of, write_per_class
 from cl.features import extract, fingerprint
 from cl.knn import top1
-from cl.order import Plan
 from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.strict import Strict
-from cl.tasks import Classification, Probes, classifier
+from cl.tasks import Classification, Probes, Task, classifier
 from cl.train import train
 from cl.views import View
+
+Training = optim.Config
 
 
 class Config(Strict):
@@ -29,6 +31,9 @@ class Config(Strict):
     Either a `fraction` of the labels of each class, at least one, drawn by the seed; or those of the images in a fixed
     `list` of ImageNet's files `<wnid>_<number>.JPEG`, one a line, with the md5 `list_md5`, to be had from `list_url`.
     With `backbone_lr` 0 the backbone is frozen in eval mode, batch statistics included: a linear probe (Fast-MoCo, 1 %).
+
+    from_scratch: how a network that nothing has trained before learns from the same labels, beside the baseline `random`.
+    seeds: draw and training are repeated with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
     kind: Literal["semi"]
@@ -37,7 +42,9 @@ class Config(Strict):
     list_md5: str | None = Field(pattern="^[0-9a-f]{32}$")
     list_url: str | None
     backbone_lr: float = Field(ge=0)
-    optim: optim.Config
+    seeds: tuple[int, ...] | None = Field(min_length=1)
+    optim: Training
+    from_scratch: Training
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the training view")
 
     @model_validator(mode="after")
@@ -52,22 +59,32 @@ class Config(Strict):
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """top1 after the last epoch, and the number of labels used; the encoder itself is left as it was.
+    """top1 after the last epoch, and the number of labels used; scratch_top1 of an untrained encoder, trained as a whole.
+
+    The encoder itself is left as it was.
 
     Raises:
         ValueError: the list is missing, another than expected, or names images that are not there.
     """
     chosen = listed(config, context.train) if config.list else drawn(config, context.train, context.seed)
-    backbone, head = fine_tune(config, context, chosen)
-    truth = labels_of(context.val, context.machine.device)
-    with torch.no_grad():
-        predicted = head(extract(backbone, context.val, context.source, context.machine)).argmax(1)
-    write_per_class(predicted, truth, context)
     (context.out / "labels.txt").write_text("".join(context.train.keys[p].decode() + "\n" for p in chosen))
-    return {"top1": top1(predicted, truth), "labels": len(chosen)}
+    truth = labels_of(context.val, context.machine.device)
+    predicted = _predicted(*fine_tune(config, context, chosen), context)
+    write_per_class(predicted, truth, context)
+    metrics = {"top1": top1(predicted, truth), "labels": float(len(chosen))}
+    if context.untrained:
+        alone = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
+        metrics["scratch_top1"] = top1(_predicted(*fine_tune(alone, context, chosen, "scratch"), context), truth)
+    return metrics
 
 
-def fine_tune(config: Config, context: Context, chosen: np.ndarray) -> tuple[nn.Module, nn.Linear]:
+@torch.no_grad()
+def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
+    """(n,) classes of the validation images."""
+    return head(extract(backbone, context.val, context.source, context.machine)).argmax(1)
+
+
+def fine_tune(config: Config, context: Context, chosen: np.ndarray, name: str = "semi") -> tuple[nn.Module, nn.Linear]:
     """A copy of the backbone and its classifier, trained on the `chosen` positions of the training images.
 
     Raises:
@@ -78,13 +95,21 @@ def fine_tune(config: Config, context: Context, chosen: np.ndarray) -> tuple[nn.
     head = classifier(backbone.fc_features, len(context.classes)).to(machine.device)
     frozen = config.backbone_lr == 0
     settings = config.optim.model_copy(update={"batch_size": min(config.optim.batch_size, len(chosen))})
+    plan = plan_of(len(chosen), settings.batch_size, context.seed)
+    task: Task
+    if frozen:
+        task, parts = Probes(backbone, nn.ModuleList([head]), machine), [optim.Part(head)]
+    else:
+        task = Classification(backbone, head, machine, shared=plan.ranks == ranks())
+        parts = [optim.Part(head), optim.Part(backbone, config.backbone_lr)]
     train(
-        Probes(backbone, nn.ModuleList([head]), machine) if frozen else Classification(backbone, head, machine),
-        TrainSet(context.train, list(config.views.values()), Plan(len(chosen), settings.batch_size, context.seed), chosen),
+        task,
+        TrainSet(context.train, list(config.views.values()), plan, chosen),
         settings,
-        optim.build(settings, [(head, 1.0)] if frozen else [(head, 1.0), (backbone, config.backbone_lr)]),
+        optim.build(settings, parts),
         source=context.source,
         progress=context.progress,
+        checkpoints=context.checkpoints(name),
     )
     unchanged = not frozen or fingerprint(backbone) == fingerprint(context.backbone)
     assert unchanged, "semi-supervised evaluation has changed a frozen backbone"

@@ -1,0 +1,176 @@
+"""Encoders that other programs have trained: residual networks in the checkpoints of the field, read without pickle's code."""
+
+import hashlib
+import pickle
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.error import URLError
+
+import torch
+from torch import Tensor
+
+from cl import backbones
+from cl.checkpoint import load_tensors
+
+if TYPE_CHECKING:
+    from cl.resnet import Network
+
+# Where a checkpoint keeps its tensors, and who writes what stands before the names of an encoder's.
+CONTAINERS = ("state_dict", "model", "model_state_dict", "network")
+ORIGINS = {
+    "": "names of torchvision",
+    "module.encoder_q.": "MoCo",
+    "module.base_encoder.": "MoCo v3",
+    "module.encoder.": "SimSiam",
+    "backbone.": "solo-learn or lightly",
+}
+# The moving average beside the encoder that gradients train, which is the one that the papers evaluate.
+TARGETS = re.compile(r"(encoder_k|momentum|target|teacher|ema)", re.IGNORECASE)
+HEADS = ("fc", "linear", "head", "classifier")
+STAGES = [f"layer{number}" for number in range(1, 5)]
+
+
+class Found(NamedTuple):
+    """An encoder in eval mode, which network it is, where it comes from, and the hash of its file."""
+
+    network: "Network"
+    config: backbones.Config
+    origin: str
+    sha256: str
+
+
+def load(file: str, prefix: str | None = None) -> Found:
+    """The encoder in a file; which network it is follows from its tensors, all of which must match, but for a classifier.
+
+    Args:
+        file: a checkpoint, or `torchvision:<network>[:<weights>]`, such as torchvision:resnet50:IMAGENET1K_V2.
+        prefix: what stands before its tensors' names, where several encoders are in the file.
+
+    Raises:
+        ValueError: the file is missing, holds Python objects that only its own program could read, no network that is known
+            here, or several.
+    """
+    if file.startswith("torchvision:"):
+        tensors, sha256 = _torchvision(file), ""
+    else:
+        tensors, sha256 = _read(Path(file)), hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    encoders = {start: _below(tensors, start) for start in _prefixes(tensors)}
+    if prefix is None:
+        learnt = [start for start in encoders if not TARGETS.search(start)] or list(encoders)
+        if len(learnt) != 1:
+            found = f"those below {', '.join(map(repr, learnt))}: say which with --prefix" if learnt else _kinds(tensors)
+            raise ValueError(f"{file} should hold one residual network, found {found}")
+        prefix = learnt[0]
+    if prefix not in encoders:
+        raise ValueError(f"{file} has no encoder below {prefix!r}, only below {', '.join(map(repr, encoders)) or 'nothing'}")
+    named = _named(encoders[prefix])
+    config = _config(named, file)
+    network = backbones.build(config)
+    counters = {name: torch.tensor(0) for name in network.state_dict() if name.endswith("num_batches_tracked")}
+    try:  # files from before torch 0.4.1 do not count batches, and nothing here reads the count
+        network.load_state_dict({**counters, **named})
+    except RuntimeError as error:
+        raise ValueError(f"{file} is no {config.kind} with {config.stem} stem: {' '.join(str(error).split())}") from error
+    origin = ORIGINS.get(prefix, f"names below {prefix!r}")
+    return Found(network.eval(), config, origin, sha256 or _hash(named))
+
+
+def _torchvision(name: str) -> dict[str, Tensor]:
+    from torchvision.models import get_model_weights
+
+    _, network, *version = name.split(":")
+    if network not in ("resnet18", "resnet50"):
+        raise ValueError(f"{name}: choose torchvision:resnet18 or torchvision:resnet50")
+    known = get_model_weights(network).__members__
+    chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
+    if chosen not in known:
+        raise ValueError(f"{name}: {network} has the weights {', '.join(known)}")
+    try:
+        return dict(known[chosen].get_state_dict(progress=False, check_hash=True, weights_only=True))
+    except URLError as error:
+        file = known[chosen].url.rsplit("/", 1)[1]
+        folder = Path(torch.hub.get_dir()) / "checkpoints"
+        raise ValueError(f"{name} cannot be downloaded ({error.reason}); put {file} into {folder}") from error
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return load_tensors(path)[0]
+    if not path.is_file():
+        raise ValueError(f"no file {path}: give a checkpoint, or torchvision:resnet50")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds more than tensors and plain values ({_first_object(error)}), and reading that could run any code. "
+            "If you trust it, keep its tensors alone: "
+            f"python -c \"import torch; torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')\""
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a checkpoint of torch: {' '.join(str(error).split())[:200]}") from error
+    for container in CONTAINERS:
+        if isinstance(content, dict) and isinstance(content.get(container), dict):
+            content = content[container]
+            break
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, expected tensors by name")
+    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+
+
+def _first_object(error: Exception) -> str:
+    match = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return match[1] if match else str(error).strip().splitlines()[0]
+
+
+def _prefixes(tensors: dict[str, Tensor]) -> list[str]:
+    """What stands before the names of each residual network: before `layer1.0.`, or before the first of numbered layers."""
+    starts = (re.fullmatch(r"((?:.*\.)?)(?:layer1|\d+)\.0\.conv1\.weight", name) for name in tensors)
+    return list(dict.fromkeys(match[1] for match in starts if match))
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """An encoder's tensors under torchvision's names, without a classifier or projector behind it."""
+    stem = ("conv1.", "bn1.")
+    if "layer1.0.conv1.weight" in tensors:
+        kept = (*stem, *(f"{stage}." for stage in STAGES))
+        # what no head explains is kept, so that another network is not taken for this one
+        return {n: t for n, t in tensors.items() if n.startswith(kept) or n.split(".")[0].split("_")[0] not in HEADS}
+    # lightly numbers the children of the network: convolution, norm, (activation, pooling,) four stages
+    numbers = sorted({int(name.split(".")[0]) for name in tensors if name.split(".")[0].isdecimal()})
+    stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
+    names = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
+    split = {name: name.partition(".") for name in tensors if name.split(".")[0].isdecimal()}
+    return {f"{names.get(int(head), head)}.{rest}": tensors[name] for name, (head, _, rest) in split.items()}
+
+
+def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:
+    """Which network these tensors are."""
+    blocks = [len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES]
+    deep = "layer1.0.conv3.weight" in tensors
+    kinds: dict[tuple, Literal["resnet18", "resnet50"]] = {(False, 2, 2, 2, 2): "resnet18", (True, 3, 4, 6, 3): "resnet50"}
+    kind, first = kinds.get((deep, *blocks)), tensors.get("conv1.weight")
+    width, rest = divmod(len(first), 64) if first is not None and first.ndim == 4 else (0, 0)
+    if kind is None or first is None or rest or width not in (1, 2, 4):
+        block = "bottleneck" if deep else "basic"
+        raise ValueError(
+            f"{file} holds a network with {blocks} {block} blocks and {0 if first is None else len(first)} channels after its "
+            "first convolution; known are resnet18 and resnet50, 64, 128 or 256 channels wide"
+        )
+    stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"
+    return backbones.Config(kind=kind, width=width, stem=stem, zero_init_residual=False)
+
+
+def _kinds(tensors: dict[str, Tensor]) -> str:
+    return f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
+
+
+def _hash(tensors: dict[str, Tensor]) -> str:
+    sha = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        sha.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return sha.hexdigest()
