@@ -72,6 +72,8 @@ def load(file: str, prefix: str | None = None) -> Found:
         network.load_state_dict({**counters, **named})
     except RuntimeError as error:
         raise ValueError(f"{file} is no {config.kind} with {config.stem} stem: {' '.join(str(error).split())}") from error
+    if "2.0.conv1.weight" in encoders[prefix]:  # lightly's own network in a Sequential has lost what is no module: its ReLU
+        network.relu = torch.nn.Identity()
     origin = ORIGINS.get(prefix, f"names below {prefix!r}")
     return Found(network.eval(), config, origin, sha256 or _hash(named))
 
@@ -145,7 +147,8 @@ def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
     names = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
     split = {name: name.partition(".") for name in tensors if name.split(".")[0].isdecimal()}
-    return {f"{names.get(int(head), head)}.{rest}": tensors[name] for name, (head, _, rest) in split.items()}
+    named = {f"{names.get(int(head), head)}.{rest}": tensors[name] for name, (head, _, rest) in split.items()}
+    return {name.replace(".shortcut.", ".downsample."): tensor for name, tensor in named.items()}  # lightly's own network
 
 
 def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:

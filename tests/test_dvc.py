@@ -8,12 +8,20 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY
+import torch
+from conftest import ROOT, TINY, evaluated
+from test_foreign import detectron2_network
+from torch import nn
 
-from cl.config import kinds, read
+from cl import backbones, export
+from cl.checkpoint import load_tensors
+from cl.config import kinds, load, read
+from cl.evaluations import knn
+from cl.shards import Reader
 from pipeline.compose import compose
 
 SIZES = [
@@ -125,6 +133,54 @@ def test_a_second_repro_does_nothing(clone) -> None:
     assert time.monotonic() - began < 5
 
 
+def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
+    """In torchvision's file by the commands; in the other formats by the libraries that read them, where they are there."""
+    stored = clone.metrics("evaluate/knn")["knn_top1"]
+    clone.run("python", "-m", "pipeline.export", "torchvision", "--to", f"{tmp_path}/ours.safetensors")
+    clone.run("python", "-m", "pipeline.evaluate", "knn", "--backbone", f"{tmp_path}/ours.safetensors")
+    found = json.loads((clone.folder / "others/ours/knn.json").read_text())
+    assert found["knn_top1"] == stored
+    assert clone.run("git", "status", "--porcelain") == ""
+
+    params = load(clone.folder / "params.yaml")
+    network = backbones.load(params.backbone, clone.folder / "models/backbone.safetensors")
+    readers = [Reader(clone.folder / "data/shards", split) for split in ("train", "val")]
+    for name, read_back in READERS.items():
+        path = tmp_path / f"{name}.{export.SUFFIXES[name]}"
+        export.write(network, name, path, params.dataset.crop, {})
+        try:
+            theirs = read_back(path)
+        except ImportError as error:
+            warnings.warn(f"{name} is not installed: its round trip is not shown ({error})", stacklevel=1)
+            continue
+        context = evaluated(*readers, params, theirs, tmp_path, representations={}, source=params.dataset)
+        assert round(knn.evaluate(params.evaluations["knn"], context)["top1"], 4) == stored, name
+
+
+class Onnx(nn.Module):
+    """A file of ONNX as an encoder."""
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        super().__init__()
+        self.session = onnxruntime.InferenceSession(path)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self.session.run(["features"], {"images": images.contiguous().numpy()})[0])
+
+
+def timm_network(path: Path) -> nn.Module:
+    import timm
+
+    network = timm.create_model("resnet18", num_classes=0)
+    network.load_state_dict(load_tensors(path)[0])
+    return network
+
+
+READERS = {"timm": timm_network, "onnx": Onnx, "detectron2": detectron2_network}
+
+
 def test_another_loss_trains_again_but_prepares_nothing(clone) -> None:
     output = clone.exp("loss=dclw", options=("--name", "with-dclw"))
     running = [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
@@ -215,8 +271,8 @@ def imports(path: Path) -> set[Path]:
     return found
 
 
-# They check, show and hand over; what they hand over is tracked as parameters and outputs.
-GLUE = {f"cl/{name}.py" for name in ("__init__", "config", "progress", "strict")}
+# They check, show and hand over; what they hand over is tracked as parameters and outputs. `foreign` is for no stage.
+GLUE = {f"cl/{name}.py" for name in ("__init__", "config", "foreign", "progress", "strict")}
 GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch")}
 
 

@@ -105,15 +105,14 @@ def test_lightly_itself(tmp_path) -> None:
 
 def test_torchvision_weights_by_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    theirs = torchvision_network(resnet50)
     (tmp_path / "checkpoints").mkdir()
-    for file in ("resnet50-0676ba61.pth", "resnet50-11ad3fa6.pth"):
-        torch.save(theirs.state_dict(), tmp_path / "checkpoints" / file)
-        theirs.bn1.bias.data += 1
-    found = foreign.load("torchvision:resnet50:IMAGENET1K_V2")
-    theirs.bn1.bias.data -= 1
-    torch.testing.assert_close(found.network(IMAGES), features(theirs))
-    assert found.sha256 != foreign.load("torchvision:resnet50").sha256
+    network, found = torchvision_network(resnet50), {}
+    for version, file in (("", "resnet50-0676ba61.pth"), (":IMAGENET1K_V2", "resnet50-11ad3fa6.pth")):
+        network.bn1.bias.data += 1
+        torch.save(network.state_dict(), tmp_path / "checkpoints" / file)
+        found[version] = foreign.load(f"torchvision:resnet50{version}")
+        torch.testing.assert_close(found[version].network(IMAGES), features(network))
+    assert len({each.sha256 for each in found.values()}) == 2
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     with pytest.raises(ValueError, match=rf"torchvision:resnet18 cannot .*; put resnet18-f37072fd.pth into {tmp_path}/check"):
         foreign.load("torchvision:resnet18")
@@ -237,27 +236,38 @@ def test_onnx_runs_it(kind, width, stem, tmp_path) -> None:
         torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
-def test_detectron2_reads_it(kind, tmp_path) -> None:
-    detectron2 = pytest.importorskip("detectron2", reason="detectron2 has to be compiled; see README.md")
+def detectron2_network(path: Path, kind: str = "resnet18") -> nn.Module:
+    """The file as MODEL.WEIGHTS of detectron2's own network; its last features, pooled."""
     from detectron2.checkpoint import DetectionCheckpointer
     from detectron2.config import get_cfg
     from detectron2.modeling.backbone import build_resnet_backbone
 
-    assert detectron2
+    settings = get_cfg()
+    usual = {"DEPTH": int(kind[6:]), "STRIDE_IN_1X1": False, "NORM": "BN", "OUT_FEATURES": ["res5"]}
+    settings.MODEL.RESNETS.update(usual | ({"RES2_OUT_CHANNELS": 64} if kind == "resnet18" else {}))
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = build_resnet_backbone(settings, SimpleNamespace(channels=3))
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.network(images)["res5"].mean((2, 3))
+
+    pooled = Pooled().eval()
+    DetectionCheckpointer(pooled.network).load(str(path))
+    return pooled
+
+
+@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
+def test_detectron2_reads_it(kind, tmp_path) -> None:
+    pytest.importorskip("detectron2", reason="detectron2 has to be compiled; see README.md")
     network = ours(kind)
     export.write(network, "detectron2", tmp_path / "out.pkl", 64, {})
-    settings = get_cfg()
-    settings.MODEL.RESNETS.update(
-        {"DEPTH": int(kind[6:]), "STRIDE_IN_1X1": False, "NORM": "BN", "OUT_FEATURES": ["res5"], "RES2_OUT_CHANNELS": 64}
-        if kind == "resnet18"
-        else {"DEPTH": 50, "STRIDE_IN_1X1": False, "NORM": "BN", "OUT_FEATURES": ["res5"]}
-    )
-    theirs = build_resnet_backbone(settings, SimpleNamespace(channels=3))
-    DetectionCheckpointer(theirs).load(str(tmp_path / "out.pkl"))
     with torch.no_grad():
-        found = theirs.eval()(IMAGES)["res5"].mean((2, 3))
-    torch.testing.assert_close(found, network(IMAGES), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            detectron2_network(tmp_path / "out.pkl", kind)(IMAGES), network(IMAGES), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_detectron2_has_no_other_stem(tmp_path) -> None:
