@@ -8,9 +8,9 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import markupsafe
@@ -34,10 +34,20 @@ STYLE: Any = {
 TITLES = {
     "top1": "top-1",
     "top5": "top-5",
+    "best_top1": "top-1, best epoch",
+    "best_top5": "top-5, best epoch",
+    "cached_top1": "top-1, stored features",
+    "cached_top5": "top-5, stored features",
+    "cached_best_top1": "top-1, stored features, best epoch",
+    "cached_best_top5": "top-5, stored features, best epoch",
+    "scratch_top1": "top-1, all of it trained from scratch",
     "embedding_top1": "top-1, projector's embedding",
     "pixels_top1": "top-1, raw pixels",
+    "leave_one_out_top1": "top-1, training images, each by the others",
     "labels": "labels used",
     "lr": "learning rate chosen on these images",
+    "weight_decay": "weight decay",
+    "n": "mean ± standard deviation, seeds:",
     "ap": "AP",
     "ap50": "AP50",
     "ap75": "AP75",
@@ -48,7 +58,7 @@ TITLES = {
     "mask_ap50": "mask AP50",
     "mask_ap75": "mask AP75",
 }
-SETTINGS = {"labels", "lr"}  # told beside the results, not compared
+SETTINGS = {"labels", "lr", "weight_decay", "n"}  # told beside the results, not compared
 
 
 def render(params: dict[str, Any], results: Path) -> str:
@@ -116,6 +126,18 @@ class _Reader:
         return json.loads(path.read_text()) if path.exists() else {}
 
 
+class _Cell(NamedTuple):
+    """A number, or why there is none, and its standard deviation over several seeds."""
+
+    value: float | str
+    sd: float | None
+
+
+def _deviates(name: str, names: Collection[str]) -> bool:
+    """Whether this is the standard deviation of another metric."""
+    return name.endswith("_sd") and name.removesuffix("_sd") in names
+
+
 def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]]) -> dict[str, Any]:
     """One evaluation: its metrics, each beside the same of every baseline; "not run", or "-" for what an encoder has not."""
     columns = [{key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}]
@@ -123,10 +145,15 @@ def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, flo
         prefix = f"{baseline}_{name}_"
         columns.append({key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)})
     lines = []
-    for metric in dict.fromkeys(key for column in columns for key in column if key not in SETTINGS):
-        own, *others = (column.get(metric, "-" if column else "not run") for column in columns)
-        lines.append({"title": TITLES.get(metric, metric.replace("_", " ")), "own": own, "others": others})
-    settings = ", ".join(f"{TITLES[key]} {value:g}" for key, value in columns[0].items() if key in SETTINGS)
+    names = dict.fromkeys(key for column in columns for key in column)
+    for metric in [name for name in names if name not in SETTINGS and not _deviates(name, names)]:
+        cells = [_Cell(column.get(metric, "-" if column else "not run"), column.get(f"{metric}_sd")) for column in columns]
+        lines.append({"title": TITLES.get(metric, metric.replace("_", " ")), "own": cells[0], "others": cells[1:]})
+    settings = ", ".join(
+        f"{TITLES[key]} {value:g}" + (f" ± {sd:g}" if (sd := columns[0].get(f"{key}_sd")) else "")
+        for key, value in columns[0].items()
+        if key in SETTINGS
+    )
     return {"name": name, "lines": lines, "settings": settings, "engine": read.provenance(path).get("engine")}
 
 

@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT, compose
 
 from cl import config
+from pipeline import command
 
 
 def test_params_yaml_is_the_default_composition(tmp_path) -> None:
@@ -251,10 +252,34 @@ def test_entry_points_answer_mistakes_in_a_sentence(project) -> None:
     assert recipe.stderr.startswith("Error: In 'config': Could not find 'recipe/dcl/table9'")
     assert "dcl/table1_imagenet100" in recipe.stderr
     assert "Traceback" not in recipe.stderr
-    stages = (["transfer", "voc_c4"], ["evaluate", "knn"], ["analyze", "npc"], ["baseline", "random"])
+    stages = (
+        ["transfer", "voc_c4"],
+        ["evaluate", "knn"],
+        ["analyze", "npc"],
+        ["baseline", "random"],
+        ["export", "onnx"],
+        ["evaluate", "knn", "--backbone", "models/none.pth"],
+        ["evaluate", "knn", "--prefix", "module."],
+    )
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda stage: run(f"pipeline.{stage[0]}", stage[1], cwd=project), stages))
+        results = list(pool.map(lambda stage: run(f"pipeline.{stage[0]}", *stage[1:], cwd=project), stages))
     for result in results:
         assert result.returncode == 1
         assert "Traceback" not in result.stderr
-        assert "dvc repro" in result.stderr or "put VOCdevkit" in result.stderr
+        remedies = ("dvc repro", "put VOCdevkit", "no file models/none.pth", "give --backbone FILE too")
+        assert any(remedy in result.stderr for remedy in remedies)
+
+
+def test_repeats_are_means_with_deviations(tmp_path) -> None:
+    measured = {3: {"top1": 60.0, "labels": 20.0}, 4: {"top1": 63.0, "labels": 20.0}, 9: {"top1": 57.0, "labels": 20.0}}
+    seen = []
+
+    def run(seed: int, folder: Path) -> dict[str, float]:
+        seen.append((seed, folder))
+        return measured[seed]
+
+    metrics = command.repeated(run, [3, 4, 9], 0, tmp_path)
+    assert metrics == {"top1": 60.0, "top1_sd": pytest.approx(3.0), "labels": 20.0, "labels_sd": 0.0, "n": 3.0}
+    assert seen == [(seed, tmp_path / f"seed-{seed}") for seed in measured]
+    assert command.repeated(run, [4], 0, tmp_path) == command.repeated(run, None, 4, tmp_path) == measured[4]
+    assert seen[3:] == [(4, tmp_path)] * 2

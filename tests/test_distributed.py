@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, memory_growth
+from conftest import ROOT, TINY, TinyBackbone, compose, evaluated, memory_growth
 from test_methods import CASES, HEAD, HERE, LOSSES, SETTINGS, WHOLE, build, gives_negatives, inputs_of
 from torch import Tensor, nn
 
 from cl import backbones, contrastive
 from cl.batch_norm import GroupBatchNorm, settle
-from cl.config import module_of
+from cl.checkpoint import load_tensors
+from cl.config import check, module_of, read
 from cl.distributed import gather, mean_over_ranks, own, rows
 from cl.methods import Setup
+from cl.shards import Reader
 from cl.train import replicated
 
 IMAGES, STEPS = 24, 5
@@ -107,17 +109,37 @@ def parts() -> dict[str, Tensor]:
     return found
 
 
+def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
+    """Metrics and trained weights of evaluations by the tiny encoder: the ranks share a batch of 24, but not one of 18."""
+    params = check(read(folder / "params.yaml"))
+    torch.manual_seed(0)
+    backbone = TinyBackbone()
+    context = evaluated(*(Reader(folder / "shards", split) for split in ("train", "val")), params, backbone, out)
+    found = {}
+    for entry, batch in (("linear", 24), ("semi_10", 24), ("semi_10", 18), ("knn", 0)):
+        config = params.evaluations[entry]
+        if batch:
+            optim = config.optim.model_copy(update={"batch_size": batch, "epochs": 4, "base_lr": 0.01})
+            config = config.model_copy(update={"optim": optim, "fraction": 0.5} if entry == "semi_10" else {"optim": optim})
+        metrics = module_of("evaluations", config.kind).evaluate(config, context)
+        found |= {f"{entry} of {batch}: {key}": torch.tensor(value) for key, value in metrics.items()}
+    for file in sorted(out.glob("checkpoints/*/*.safetensors")):
+        found |= {f"{file.parent.name}: {key}": value for key, value in load_tensors(file)[0].items()}
+    return found
+
+
 def work(folder: Path, rank: int) -> None:
     """What each of four processes does, and then the first two by themselves."""
     torch.set_num_threads(1)
     for ranks in (4, 2):
         if rank >= ranks:
             return
-        dist.init_process_group("gloo", init_method=f"file://{folder}/{ranks}", rank=rank, world_size=ranks)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store of {ranks}", rank=rank, world_size=ranks)
         results = {"parts": parts(), **{name(number): trajectory(number) for number in range(len(CELLS))}}
         if ranks == 2:
             results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in IN_PIECES}
             results |= {f"{name(number)} in pieces": trajectory(number, pieces=3, groups=12) for number in IN_PIECES}
+        results["evaluations"] = evaluations(folder, folder / str(ranks) / str(rank))
         if rank == 0:
             torch.save(results, folder / f"{ranks}.pt")
         dist.barrier()
@@ -125,9 +147,20 @@ def work(folder: Path, rank: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[int, dict[str, dict[str, Tensor]]]:
-    """What two and four processes found."""
+def folder(tmp_path_factory, shard_folder) -> Path:
+    """What the processes share: parameters and data."""
     folder = tmp_path_factory.mktemp("ranks")
+    compose(folder, *TINY)
+    (folder / "shards").symlink_to(shard_folder)
+    for ranks in (1, 2, 4):
+        for rank in range(ranks):
+            (folder / str(ranks) / str(rank)).mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder) -> dict[int, dict[str, dict[str, Tensor]]]:
+    """What two and four processes found."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     started = [subprocess.Popen([sys.executable, __file__, folder, str(rank)], env=environment) for rank in range(4)]
     assert [process.wait(timeout=500) for process in started] == [0] * 4
@@ -179,6 +212,16 @@ def test_two_processes_in_float32(found, number) -> None:
 @pytest.mark.parametrize("number", IN_PIECES, ids=name)
 def test_pieces_on_two_processes(found, number) -> None:
     assert_equal(found[2][f"{name(number)} in pieces"], single(number, groups=12))
+
+
+def test_evaluations_on_several_processes(found, folder) -> None:
+    one = evaluations(folder, folder / "1/0")
+    assert sum("backbone" in key for key in one) == 18
+    assert sum("heads" in key for key in one) == 10
+    for several in found.values():
+        assert several["evaluations"].keys() == one.keys()
+        for key, value in several["evaluations"].items():
+            torch.testing.assert_close(value, one[key], rtol=1e-4, atol=2e-5, msg=lambda m, k=key: f"{k}: {m}")
 
 
 def test_pieces_hold_the_activations_of_one_at_a_time() -> None:

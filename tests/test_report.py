@@ -36,6 +36,17 @@ def test_numbers_stand_beside_the_baselines_with_the_difference(values, tmp_path
     assert '<td><span class="soft">not run</span></td>' in page, "the supervised baseline has no results"
 
 
+def test_several_seeds_are_a_mean_with_its_deviation(values, tmp_path) -> None:
+    several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_lr": 0.5, "linear_lr_sd": 0.25, "linear_n": 3}
+    write(tmp_path, "evaluate/linear", several)
+    write(tmp_path, "baseline/random", {"random_linear_top1": 50.0, "random_linear_top1_sd": 1.5, "random_linear_n": 3})
+    page = render(values, tmp_path)
+    assert "<td>60.0 ± 0.5</td>" in page
+    assert '<td>50.0 ± 1.5 <span class="gain up">(+10.0)</span></td>' in page
+    assert "(learning rate chosen on these images 0.5 ± 0.25, mean ± standard deviation, seeds: 3)" in page
+    assert "sd</td>" not in page
+
+
 def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
     write(tmp_path, "evaluate/stale", {"stale_top1": 99.9})
     assert "99.9" not in render(values, tmp_path)
