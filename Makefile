@@ -13,7 +13,7 @@ repro: $(ready)  ## the whole experiment of params.yaml, to report/index.html
 	@echo "Open report/index.html in a browser."
 
 test: $(ready)  ## everything that takes minutes, not hours
-	python -m pytest -m "not slow"
+	python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-slow: $(ready)  ## learning over three seeds and other tests that take long
 	python -m pytest -m slow
@@ -33,6 +33,7 @@ bench: $(ready)  ## ratios against dense forms and peers, side by side in one ru
 	python -m benchmarks.log_partition
 	python -W ignore -m benchmarks.loading
 	python -W ignore -m benchmarks.step
+	python -W ignore -m benchmarks.evaluation
 	python -m benchmarks.remote
 
 .venv: $(ready)  ## the environment alone

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from cl.distributed import gather, rank, ranks
 
-COLUMNS = 2**14  # of the bank at a time, at the most
+ROWS = 512  # queries of a block at the least, where the bank can be cut so
+GROUP = 8
 SHOWN = 8  # neighbours of each query that `classify` returns
 
 
@@ -34,35 +35,59 @@ def nearest(
     if k > usable:
         raise ValueError(f"kNN with k={k} needs as many labelled training images, there are {usable}")
     size = queries.element_size()
-    # Held for a query: a row of similarities, its largest and those found so far, twice while they are merged.
-    fixed, pair = others, 4 * k * (size + 8)
+    # Held for a query: its similarities and the largest of each group; of those chosen, and found before, positions and values.
+    column, fixed = size + -(-size // GROUP), others + (4 + GROUP) * k * (size + 8)
     converted = queries.shape[1] * size if bank.dtype != queries.dtype else 0
-    columns = min(len(bank), COLUMNS, max(k, memory // (4 * converted)) if converted else COLUMNS)
-    rows = (memory - converted * columns) // (columns * size + pair + fixed)
+    columns = min(len(bank), max(k, (memory - ROWS * fixed) // (ROWS * column + converted)))
+    rows = (memory - converted * columns) // (columns * column + fixed)
     if rows < 1:
-        least = math.ceil((columns * size + pair + fixed + converted * columns) / 2**10)
+        least = math.ceil((columns * (column + converted) + fixed) / 2**10)
         raise ValueError(f"memory={memory / 2**10:.0f}KiB is too little for one query: give {least}KiB or more")
+    piece = queries.new_empty(columns if converted else 0, queries.shape[1])
     space = queries.new_empty(min(rows, len(queries)) * columns)
     for start in range(0, len(queries), rows):
         block = slice(start, min(start + rows, len(queries)))
         found = None
         for first in range(0, len(bank), columns):
-            part = bank[first : first + columns].to(queries.dtype)
+            part = bank[first : first + columns]
+            part = piece[: len(part)].copy_(part) if converted else part
             n = len(queries[block])
             similarity = torch.mm(queries[block], part.T, out=space[: n * len(part)].view(n, len(part)))
             if itself is not None:
                 own = itself[block] - first
                 here = ((own >= 0) & (own < len(part))).nonzero()[:, 0]
                 similarity[here, own[here]] = -torch.inf
-            values, positions = similarity.topk(min(k, len(part)), dim=1)
+            values, positions = _largest(similarity, k)
             positions += first
             if found is not None:
-                values, positions = torch.cat([found[0], values], 1), torch.cat([found[1], positions], 1)
-                values, order = values.topk(min(k, values.shape[1]), dim=1)
-                positions = positions.gather(1, order)
+                values, positions = _chosen(torch.cat([found[0], values], 1), torch.cat([found[1], positions], 1), k)
             found = values, positions
         assert found is not None
         yield block, *found
+
+
+def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row of (n, m) or all, in order, and where they stand.
+
+    They are in the k groups whose own largest are largest: two small selections take half the time of a large one.
+    """
+    groups = x.shape[1] // GROUP
+    if groups < 2 * k:
+        return x.topk(min(k, x.shape[1]), dim=1)
+    whole = groups * GROUP
+    best = (
+        x[:, :whole].unflatten(1, (GROUP, groups)).amax(1).topk(k, dim=1, sorted=False).indices
+    )  # group i: i, i + groups, ...
+    positions = (best[:, :, None] + torch.arange(0, whole, groups, device=x.device)).flatten(1)
+    rest = torch.arange(whole, x.shape[1], device=x.device).expand(len(x), -1)
+    positions = torch.cat([positions, rest], 1)
+    return _chosen(x.gather(1, positions), positions, k)
+
+
+def _chosen(values: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values of each row or all, in order, and their positions."""
+    values, order = values.topk(min(k, values.shape[1]), dim=1)
+    return values, positions.gather(1, order)
 
 
 def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float) -> Tensor:

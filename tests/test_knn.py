@@ -48,32 +48,46 @@ def winners(queries: Tensor, bank: Tensor, labels: Tensor, ranked: list[list[int
     return result
 
 
-@pytest.mark.parametrize("columns", [2**14, 100, 7])
-@pytest.mark.parametrize("memory", [MIB, 12_000])
+@pytest.mark.parametrize("rows", [1, 10, 17])
+@pytest.mark.parametrize("memory", [MIB, 30_000])
 @pytest.mark.parametrize("but_itself", [False, True])
-def test_it_equals_a_plain_loop(columns, memory, but_itself, monkeypatch) -> None:
+def test_it_equals_a_plain_loop(rows, memory, but_itself, monkeypatch) -> None:
     """Whatever the blocks of queries and of the bank, with and without each query in it."""
-    monkeypatch.setattr(neighbours, "COLUMNS", columns)
+    monkeypatch.setattr(neighbours, "ROWS", rows)
     torch.manual_seed(0)
     bank, labels = unit(300, 8), torch.randint(0, 5, (300,))
     itself = torch.arange(40, 80) if but_itself else None
     queries = bank[40:80] if but_itself else unit(40, 8)
     ranked = loop(queries, bank, 9, itself)
+    shapes = []
+    product = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: [shapes.append((len(a), b.shape[1])), product(a, b, out=out)][1])
     blocks = list(nearest(queries, bank, 9, memory=memory, itself=itself))
     assert torch.cat([positions for _, _, positions in blocks]).tolist() == ranked
-    for rows, cosines, positions in blocks:
-        torch.testing.assert_close(cosines, (queries[rows, None] * bank[positions]).sum(2))
-    if memory < MIB:
-        assert len(blocks) >= 3
+    for block, cosines, positions in blocks:
+        torch.testing.assert_close(cosines, (queries[block, None] * bank[positions]).sum(2))
+    widest = max(columns for _, columns in shapes)
+    assert (shapes == [(40, 300)]) == (memory == MIB)
+    assert memory == MIB or (len(blocks) >= 3 and {1: widest == 300, 10: 9 < widest < 300, 17: widest == 9}[rows])
 
     ks, temperatures = [9, 1, 4], [0.1, 1.0]
-    settings = {"k": ks, "temperature": temperatures, "memory": max(memory, 30_000), "itself": itself}
+    settings = {"k": ks, "temperature": temperatures, "memory": memory, "itself": itself}
     predicted, shown = classify(queries, bank, labels, 5, **settings)
     assert shown.tolist() == [positions[:SHOWN] for positions in ranked]
     for i, k in enumerate(ks):
         for j, temperature in enumerate(temperatures):
             expected = winners(queries, bank, labels, [positions[:k] for positions in ranked], temperature)
             assert predicted[i, j].tolist() == expected, (k, temperature)
+
+
+@pytest.mark.parametrize(("columns", "k"), [(100, 3), (103, 3), (103, 7), (16, 1), (17, 2), (5, 9)])
+def test_the_largest_are_found_in_their_groups(columns, k) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(50, columns)
+    values, positions = neighbours._largest(x, k)
+    expected = x.sort(dim=1, descending=True)
+    assert torch.equal(values, expected.values[:, :k])
+    assert torch.equal(positions, expected.indices[:, :k])
 
 
 def test_five_points_by_hand() -> None:
@@ -140,9 +154,9 @@ def test_k_larger_than_the_bank_is_refused(size, but_itself) -> None:
 
 
 def test_too_little_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="memory=4KiB is too little for one query: give 23KiB or more"):
-        list(nearest(unit(2, 4), unit(2900, 4), 5, memory=4000))
-    list(nearest(unit(2, 4), unit(2900, 4), 5, memory=23 * 1024))
+    with pytest.raises(ValueError, match="memory=3KiB is too little for one query: give 4KiB or more"):
+        list(nearest(unit(2, 4), unit(2900, 4), 20, memory=3000))
+    list(nearest(unit(2, 4), unit(2900, 4), 20, memory=4 * 1024))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
