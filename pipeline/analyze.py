@@ -2,7 +2,7 @@
 
 import click
 
-from pipeline import command
+from pipeline import command, store
 
 
 @click.command()
@@ -21,12 +21,12 @@ def main(name: str) -> None:
     here = machine.find(params.precision, deterministic=params.deterministic)
     setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
-    method.load_state_dict(load_tensors(command.METHOD)[0])
+    method.load_state_dict(load_tensors(store.METHOD)[0])
     with command.results("analyze", name) as results:
         context = Context(
             method=here.place(method).eval(),
             views=list(params.views.values()),
-            train=command.reader("train"),
+            train=store.reader("train"),
             source=params.dataset,
             seed=params.seed,
             machine=here,

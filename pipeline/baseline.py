@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch
+from pipeline import command, launch, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     if config.training is None:
         return backbone
     here = machine.find(params.precision, deterministic=params.deterministic)
-    reader = command.reader("train")
+    reader = store.reader("train")
     settings, labelled = config.training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))

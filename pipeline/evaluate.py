@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch
+from pipeline import command, launch, store
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,9 +51,9 @@ def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
     from cl import backbones, heads
     from cl.checkpoint import load_tensors
 
-    backbone = backbones.load(params.backbone, command.BACKBONE)
+    backbone = backbones.load(params.backbone, store.BACKBONE)
     projector = heads.build(params.method.projector, backbone.fc_features)
-    tensors, _ = load_tensors(command.METHOD)
+    tensors, _ = load_tensors(store.METHOD)
     prefix = "projector."
     projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     return backbone, {"embedding": projector}
@@ -98,8 +98,8 @@ def evaluate(
             heads=heads,
             representations=representations,
             untrained=untrained,
-            train=command.reader("train"),
-            val=command.reader("val"),
+            train=store.reader("train"),
+            val=store.reader("val"),
             source=params.dataset,
             seed=seed,
             machine=here,

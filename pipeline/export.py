@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline import command
+from pipeline import command, store
 
 FORMATS = ("torchvision", "timm", "detectron2", "onnx")
 
@@ -18,7 +18,7 @@ def main(format: str, to: Path | None) -> None:
     params = command.params()
     from cl import backbones, export
 
-    network = backbones.load(params.backbone, command.BACKBONE)
+    network = backbones.load(params.backbone, store.BACKBONE)
     path = to or Path("exports") / f"{format}.{export.SUFFIXES[format]}"
     mean, std = ([round(value, 4) for value in values] for values in (params.dataset.mean, params.dataset.std))
     metadata = {"network": params.backbone.model_dump_json(), "mean": str(mean), "std": str(std)}

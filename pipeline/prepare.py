@@ -2,7 +2,7 @@
 
 import click
 
-from pipeline import command
+from pipeline import command, store
 
 
 @click.command()
@@ -20,12 +20,12 @@ def main() -> None:
 
     progress = command.progress("prepare")
     with (
-        prepare.alone(command.SHARDS.parent),
+        prepare.alone(store.SHARDS.parent),
         command.results("prepare", folder=False) as results,
-        command.published(command.SHARDS, resumable=True) as folder,
-        command.published(command.SCENES) as drawn,
+        command.published(store.SHARDS, resumable=True) as folder,
+        command.published(store.SCENES) as drawn,
     ):
-        splits = module_of("sources", dataset.kind).splits(dataset, command.raw())
+        splits = module_of("sources", dataset.kind).splits(dataset, store.raw())
         scenes.write(dataset.scenes, drawn)
         # Last, as a run that is killed after the last shard starts over.
         with progress.count(len(splits.train) + len(splits.val), "images") as report:

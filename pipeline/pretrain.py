@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch
+from pipeline import command, launch, provenance, store
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -37,7 +37,7 @@ def main() -> None:
     progress = command.progress("pretrain")
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind")
-    bank, queries = command.reader("train"), command.reader("val")
+    bank, queries = store.reader("train"), store.reader("val")
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
         task = build(params, here)
@@ -67,11 +67,11 @@ def main() -> None:
             results.notes |= {"effective_lr": params.optim.lr(), "negatives": task.negatives, "images_left_out": dropped}
             results.notes["images_per_second"] = round(sum(row["images_per_second"] for row in rows) / len(rows), 1)
             metadata = {
-                "parameters": json.dumps(command.declared("pretrain")[1]),
-                "data_manifest_sha256": command.manifest_hash(),
+                "parameters": json.dumps(provenance.declared("pretrain")[1]),
+                "data_manifest_sha256": store.manifest_hash(),
             }
-            save_tensors(task.method.backbone.state_dict(), command.BACKBONE, metadata)
-            save_tensors(task.method.state_dict(), command.METHOD, metadata)
+            save_tensors(task.method.backbone.state_dict(), store.BACKBONE, metadata)
+            save_tensors(task.method.state_dict(), store.METHOD, metadata)
     if command.first():
         checkpoints.discard()
 

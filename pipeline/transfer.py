@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command
+from pipeline import command, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def main(name: str) -> None:
     dataset = read(config, root(config))
     scratch = command.scratch("transfer", name, dataset.digest())
     with command.results("transfer", name) as results:
-        backbone = backbones.load(params.backbone, command.BACKBONE)
+        backbone = backbones.load(params.backbone, store.BACKBONE)
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= transfer(config, name, backbone, params, results.folder, save)
         results.notes["engine"] = config.engine
@@ -45,7 +45,7 @@ def root(config: "Config") -> "Path":
             "engine=detectron2 is not available yet: it is on no package index and has to be compiled "
             "from its repository; choose engine=torchvision, which runs the same protocol"
         )
-    return command.SCENES if config.data == "scenes" else command.raw()
+    return store.SCENES if config.data == "scenes" else store.raw()
 
 
 def transfer(

@@ -273,7 +273,7 @@ def imports(path: Path) -> set[Path]:
 
 # They check, show and hand over; what they hand over is tracked as parameters and outputs. `foreign` is for no stage.
 GLUE = {f"cl/{name}.py" for name in ("__init__", "config", "foreign", "progress", "strict")}
-GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch")}
+GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "store")}
 
 
 def closure(paths: set[Path]) -> set[str]:

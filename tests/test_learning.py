@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_sources import REAL
 
+from cl.machine import slow_bf16
 from pipeline.compose import compose
 
 SEEDS = (0, 1, 2)
@@ -86,3 +88,25 @@ def test_every_framework_beats_the_random_encoder(prepared, random, method) -> N
         gains.append(found["knn_top1"] - random[seed]["random_knn_top1"])
         print(f"{method}, seed {seed}: {found['knn_top1']}, {gains[-1]:+.1f} against the random encoder")
     assert sum(gains) / len(gains) >= MARGINS[method]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.exists(), reason="the official CIFAR-10 files are not at hand")
+def test_cifar10_at_a_small_size(project, tmp_path) -> None:
+    """Three epochs of SimCLR with DCL: two points better than the random encoder in every evaluation."""
+    folder = tmp_path / "project"
+    shutil.copytree(project, folder)
+    shutil.unpack_archive(REAL, folder / "data/raw")
+    evaluations = ["knn_200", "linear", "semi_1", "semi_10"]
+    settings = ["dataset=cifar10", "optim.epochs=3", "optim.warmup_epochs=1", "optim.batch_size=256"]
+    short = ["evaluations.linear.optim.epochs=3", "evaluations.semi_10.optim.epochs=10"]
+    short += [f"evaluations.{name}.from_scratch.epochs=10" for name in ("semi_1", "semi_10")]
+    precision = [] if slow_bf16() else ["precision=bf16"]
+    compose(folder / "params.yaml", settings)
+    stage(folder, "prepare")
+    found = trained(folder, evaluations, *settings, *short, *precision)
+    stage(folder, "baseline", "random")
+    random = json.loads((folder / "results/baseline/random.json").read_text())
+    print(found, random)
+    for name in evaluations:
+        assert found[f"{name}_top1"] >= random[f"random_{name}_top1"] + 2, name

@@ -26,6 +26,7 @@ from cl.order import Order, Plan
 from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.sources.folder import class_folders
+from pipeline import store
 
 FORK = multiprocessing.get_context("fork")
 LARGE = 10**9
@@ -433,19 +434,18 @@ def test_who_finds_no_room_waits_for_those_who_have_it(tmp_path) -> None:
 
 
 def test_the_entry_points_read_where_cl_shards_says(folder, server, tmp_path, monkeypatch) -> None:
-    from pipeline import command
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CL_SHARDS", server.url)
-    reader = command.reader("val")
+    reader = store.reader("val")
     assert reader.read(0) == Reader(folder, "val").read(0)
     assert (tmp_path / "scratch" / "cache").is_dir()
-    assert command.manifest() == (folder / "manifest.json").read_bytes()
+    assert store.manifest() == (folder / "manifest.json").read_bytes()
     shutil.copytree(folder, tmp_path / "data" / "shards")
-    command.reader("val")
+    store.reader("val")
     (tmp_path / "data" / "shards" / "manifest.json").write_text("{}")
     with pytest.raises(ValueError, match=rf"CL_SHARDS={server.url} holds other shards than data/shards, which DVC takes for"):
-        command.reader("val")
+        store.reader("val")
     monkeypatch.setenv("CL_CACHE_GB", "much")
     with pytest.raises(ValueError, match="CL_CACHE_GB=much: give a number of gigabytes"):
-        command.reader("val")
+        store.reader("val")

@@ -23,6 +23,7 @@ from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.stop import signals
 from cl.train import Ledger, train
+from pipeline import provenance
 from pipeline.pretrain import build
 
 LARS = optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio")
@@ -320,22 +321,21 @@ def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
 
 
 def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None:
-    from pipeline import command
     from pipeline.compose import compose
 
     monkeypatch.chdir(prepared)
     before = (prepared / "params.yaml").read_text()
-    base = command.identity("pretrain")
-    assert base == command.identity("pretrain")
+    base = provenance.identity("pretrain")
+    assert base == provenance.identity("pretrain")
     for change in ("loss=dclw", "seed=1", "optim.base_lr=0.1"):
         compose(prepared / "params.yaml", ["method=moco_v2", *SMALL, change])
-        assert command.identity("pretrain") != base
+        assert provenance.identity("pretrain") != base
     (prepared / "params.yaml").write_text(before.replace("memory: 512", "memory: 256"))
-    assert command.identity("pretrain") == base, "an evaluation's parameter has nothing to do with pretraining"
+    assert provenance.identity("pretrain") == base, "an evaluation's parameter has nothing to do with pretraining"
     (prepared / "params.yaml").write_text(before)
     for file in ("cl/optim.py", "data/shards/manifest.json"):
         content = (prepared / file).read_text()
         (prepared / file).write_text(content + " ")
-        assert command.identity("pretrain") != base, file
+        assert provenance.identity("pretrain") != base, file
         (prepared / file).write_text(content)
-    assert command.identity("pretrain") == base
+    assert provenance.identity("pretrain") == base

@@ -1,0 +1,58 @@
+"""Where stages find their data, and the models they hand on."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cl.cache import Cache
+    from cl.shards import Reader
+
+SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
+BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
+
+
+def raw() -> Path:
+    """Where the raw data sets lie."""
+    return Path(os.environ.get("CL_RAW", "data/raw"))
+
+
+def reader(split: str) -> "Reader":
+    """The images of one split: those of data/shards, or of the folder or URL that CL_SHARDS names."""
+    from cl.shards import Reader
+
+    manifest()
+    return Reader(_place(), split, _cache())
+
+
+def manifest() -> bytes:
+    """The manifest of the shards that `reader` reads."""
+    from cl.shards import folder_at
+
+    found, own = folder_at(_place(), _cache()).manifest, SHARDS / "manifest.json"
+    if own.is_file() and own.read_bytes() != found:
+        raise ValueError(
+            f"CL_SHARDS={_place()} holds other shards than {SHARDS}, which DVC takes for the data of this run: "
+            f"unset CL_SHARDS, or remove {SHARDS}"
+        )
+    return found
+
+
+def _place() -> str:
+    return os.environ.get("CL_SHARDS") or str(SHARDS)
+
+
+def _cache() -> "Cache":
+    from cl.cache import Cache
+
+    gigabytes = os.environ.get("CL_CACHE_GB", "20")
+    if not re.fullmatch(r"\d*\.?\d+", gigabytes):
+        raise ValueError(f"CL_CACHE_GB={gigabytes}: give a number of gigabytes, such as 20")
+    return Cache(Path(os.environ.get("CL_CACHE", "scratch/cache")), round(float(gigabytes) * 1e9))
+
+
+def manifest_hash() -> str:
+    """The hash that stands for all images that `reader` reads."""
+    return hashlib.sha256(manifest()).hexdigest()
