@@ -136,7 +136,7 @@ class Meter:
         if not self.bar and (time.monotonic() - self._said >= QUIET or self.done == self.steps):
             self._said = time.monotonic()
             left = (time.monotonic() - self._began) / max(self.done - self.start, 1) * (self.steps - self.done)
-            extra = "".join(f", {name} {value:.1f}" for name, value in row.items() if name.startswith("knn"))
+            extra = "".join(f", {name} {value:.1f}" for name, value in row.items() if name.startswith(("knn", "top")))
             self.progress.say(
                 f"epoch {row['epoch']}, step {row['step']} of {self.steps}, loss {row['loss']:.4f}{extra}, "
                 f"{row['images_per_second']:.0f} images/s, waiting {row['waiting_percent']:.0f} %, {left:.0f} s left"

@@ -58,7 +58,8 @@ def main(name: str) -> None:
         for entry in transfers:
             metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), params, _folder(results.folder, entry))
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    Checkpoints(scratch).discard()
+    if command.first():  # the others may be done sooner
+        Checkpoints(scratch).discard()
 
 
 def _folder(parent: "Path", name: str) -> "Path":

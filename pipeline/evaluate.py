@@ -43,7 +43,8 @@ def main(name: str, file: str | None, prefix: str | None) -> None:
         results.notes |= notes
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= evaluate(config, name, backbone, params, results.folder, save, heads=heads)
-    Checkpoints(scratch).discard()
+    if command.first():  # the others may be done sooner
+        Checkpoints(scratch).discard()
 
 
 def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
