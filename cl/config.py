@@ -14,7 +14,7 @@ from cl.losses import LossConfig
 from cl.machine import Precision
 from cl.methods import MethodConfig
 from cl.sources import Source
-from cl.strict import Strict
+from cl.strict import Seed, Strict
 from cl.views import View
 
 
@@ -82,7 +82,7 @@ class Baseline(Strict):
 class Params(Strict):
     """`params.yaml`."""
 
-    seed: int = Field(ge=0, lt=2**31)
+    seed: Seed
     recipe: str | None
     dataset: Annotated[SerializeAsAny[Source], _config_of("sources")]
     views: dict[str, View] = Field(min_length=1)

@@ -34,6 +34,7 @@ class Unit(nn.Module):
     def __init__(self, backbone: nn.Module, heads: list[nn.Module]) -> None:
         super().__init__()
         self.backbone, self.heads = backbone, nn.ModuleList(heads)
+        self.train(backbone.training)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(N, 3, S, S) to (N, D) float32 for the backbone and each head."""

@@ -1,11 +1,9 @@
 """Encoders that other programs have trained: residual networks in the checkpoints of the field, read without pickle's code."""
 
 import hashlib
-import pickle
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from urllib.error import URLError
 
 import torch
 from torch import Tensor
@@ -32,7 +30,7 @@ STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
 class Found(NamedTuple):
-    """An encoder in eval mode, which network it is, where it comes from, and the hash of its file."""
+    """An encoder in eval mode, which network it is, where it comes from, and a hash of its tensors."""
 
     network: "Network"
     config: backbones.Config
@@ -51,10 +49,7 @@ def load(file: str, prefix: str | None = None) -> Found:
         ValueError: the file is missing, holds Python objects that only its own program could read, no network that is known
             here, or several.
     """
-    if file.startswith("torchvision:"):
-        tensors, sha256 = _torchvision(file), ""
-    else:
-        tensors, sha256 = _read(Path(file)), hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    tensors = _torchvision(file) if file.startswith("torchvision:") else _read(Path(file))
     encoders = {start: _below(tensors, start) for start in _prefixes(tensors)}
     if prefix is None:
         learnt = [start for start in encoders if not TARGETS.search(start)] or list(encoders)
@@ -74,8 +69,9 @@ def load(file: str, prefix: str | None = None) -> Found:
         raise ValueError(f"{file} is no {config.kind} with {config.stem} stem: {' '.join(str(error).split())}") from error
     if "2.0.conv1.weight" in encoders[prefix]:  # lightly's own network in a Sequential has lost what is no module: its ReLU
         network.relu = torch.nn.Identity()
-    origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    return Found(network.eval(), config, origin, sha256 or _hash(named))
+    if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":  # as solo-learn makes it
+        network.conv1.padding = (2, 2)
+    return Found(network.eval(), config, ORIGINS.get(prefix, f"names below {prefix!r}"), _hash(named))
 
 
 def _torchvision(name: str) -> dict[str, Tensor]:
@@ -88,29 +84,31 @@ def _torchvision(name: str) -> dict[str, Tensor]:
     chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
     if chosen not in known:
         raise ValueError(f"{name}: {network} has the weights {', '.join(known)}")
-    try:
-        return dict(known[chosen].get_state_dict(progress=False, check_hash=True, weights_only=True))
-    except URLError as error:
-        file = known[chosen].url.rsplit("/", 1)[1]
-        folder = Path(torch.hub.get_dir()) / "checkpoints"
-        raise ValueError(f"{name} cannot be downloaded ({error.reason}); put {file} into {folder}") from error
+    file = Path(torch.hub.get_dir()) / "checkpoints" / known[chosen].url.rsplit("/", 1)[1]
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(known[chosen].url, str(file), file.stem.rsplit("-", 1)[1], progress=False)
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}") from error
+    return _read(file)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return load_tensors(path)[0]
     if not path.is_file():
         raise ValueError(f"no file {path}: give a checkpoint, or torchvision:resnet50")
+    if path.suffix == ".safetensors":
+        return load_tensors(path)[0]
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} holds more than tensors and plain values ({_first_object(error)}), and reading that could run any code. "
-            "If you trust it, keep its tensors alone: "
-            f"python -c \"import torch; torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')\""
-        ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint of torch: {' '.join(str(error).split())[:200]}") from error
+    except Exception as error:  # whatever a damaged file makes of the reader
+        if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            raise ValueError(
+                f"{path} holds more than tensors and plain values ({match[1]}), and reading that could run any code. If you "
+                "trust it, keep its tensors alone: "
+                f"python -c \"import torch; torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')\""
+            ) from error
+        raise ValueError(f"{path} cannot be read as a checkpoint of torch; it is damaged, or none: get it again") from error
     for container in CONTAINERS:
         if isinstance(content, dict) and isinstance(content.get(container), dict):
             content = content[container]
@@ -118,11 +116,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, expected tensors by name")
     return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-
-
-def _first_object(error: Exception) -> str:
-    match = re.search(r"GLOBAL ([\w.]+)", str(error))
-    return match[1] if match else str(error).strip().splitlines()[0]
 
 
 def _prefixes(tensors: dict[str, Tensor]) -> list[str]:
@@ -136,19 +129,23 @@ def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """An encoder's tensors under torchvision's names, without a classifier or projector behind it."""
-    stem = ("conv1.", "bn1.")
+    """An encoder's tensors under torchvision's names, without a classifier or projector behind it.
+
+    What no head explains is kept, so that another network is not taken for this one.
+    """
+    first = {name: name.partition(".")[0] for name in tensors}
+    kept = {name: tensor for name, tensor in tensors.items() if first[name].split("_")[0] not in HEADS}
     if "layer1.0.conv1.weight" in tensors:
-        kept = (*stem, *(f"{stage}." for stage in STAGES))
-        # what no head explains is kept, so that another network is not taken for this one
-        return {n: t for n, t in tensors.items() if n.startswith(kept) or n.split(".")[0].split("_")[0] not in HEADS}
+        return kept
     # lightly numbers the children of the network: convolution, norm, (activation, pooling,) four stages
-    numbers = sorted({int(name.split(".")[0]) for name in tensors if name.split(".")[0].isdecimal()})
+    numbers = sorted({int(number) for number in first.values() if number.isdecimal()})
     stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
-    names = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
-    split = {name: name.partition(".") for name in tensors if name.split(".")[0].isdecimal()}
-    named = {f"{names.get(int(head), head)}.{rest}": tensors[name] for name, (head, _, rest) in split.items()}
-    return {name.replace(".shortcut.", ".downsample."): tensor for name, tensor in named.items()}  # lightly's own network
+    children = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
+    names = {str(number): name for number, name in children.items()}
+    return {
+        ".".join([names.get(first[name], first[name]), name.partition(".")[2]]).replace(".shortcut.", ".downsample."): tensor
+        for name, tensor in kept.items()
+    }
 
 
 def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:

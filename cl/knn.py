@@ -19,9 +19,9 @@ def nearest(
     """The k nearest of the bank for each query, block by block, within a bound on memory whatever the bank.
 
     Args:
-        queries: (Q, D) unit rows, float32 or float64.
-        bank: (B, D) unit rows, of the same type or float16.
-        memory: bytes held at a time beside queries and bank.
+        queries: (Q, D) unit rows.
+        bank: (B, D) unit rows; where one of both is float16, it is converted piece by piece.
+        memory: bytes held at a time beside queries, bank and answers.
         others: bytes that whoever takes the blocks holds for each query.
         itself: (Q,) the position in the bank that does not count for a query.
 
@@ -34,25 +34,27 @@ def nearest(
     usable = len(bank) - (itself is not None)
     if k > usable:
         raise ValueError(f"kNN with k={k} needs as many labelled training images, there are {usable}")
-    size = queries.element_size()
+    dtype = torch.promote_types(torch.float32, torch.promote_types(queries.dtype, bank.dtype))
+    size, width = dtype.itemsize, queries.shape[1]
     # Held for a query: its similarities and the largest of each group; of those chosen, and found before, positions and values.
     column, fixed = size + -(-size // GROUP), others + (4 + GROUP) * k * (size + 8)
-    converted = queries.shape[1] * size if bank.dtype != queries.dtype else 0
+    fixed += width * size if queries.dtype != dtype else 0
+    converted = width * size if bank.dtype != dtype else 0
     columns = min(len(bank), max(k, (memory - ROWS * fixed) // (ROWS * column + converted)))
     rows = (memory - converted * columns) // (columns * column + fixed)
     if rows < 1:
         least = math.ceil((columns * (column + converted) + fixed) / 2**10)
         raise ValueError(f"memory={memory / 2**10:.0f}KiB is too little for one query: give {least}KiB or more")
-    piece = queries.new_empty(columns if converted else 0, queries.shape[1])
-    space = queries.new_empty(min(rows, len(queries)) * columns)
+    piece = bank.new_empty(columns if converted else 0, width, dtype=dtype)
+    space = bank.new_empty(min(rows, len(queries)) * columns, dtype=dtype)
     for start in range(0, len(queries), rows):
         block = slice(start, min(start + rows, len(queries)))
+        asked = queries[block].to(dtype)
         found = None
         for first in range(0, len(bank), columns):
             part = bank[first : first + columns]
             part = piece[: len(part)].copy_(part) if converted else part
-            n = len(queries[block])
-            similarity = torch.mm(queries[block], part.T, out=space[: n * len(part)].view(n, len(part)))
+            similarity = torch.mm(asked, part.T, out=space[: len(asked) * len(part)].view(len(asked), len(part)))
             if itself is not None:
                 own = itself[block] - first
                 here = ((own >= 0) & (own < len(part))).nonzero()[:, 0]
@@ -126,7 +128,7 @@ def classify(
     mine = slice(rank() * share, (rank() + 1) * share)
     shown = min(SHOWN, max(k))
     answers = torch.zeros(share, len(k) * len(temperature) + shown, dtype=torch.int64, device=queries.device)
-    others = 2 * (classes + max(k)) * queries.element_size() + 8 * max(k)
+    others = 8 * (classes + 2 * max(k))
     found = nearest(queries[mine], bank, max(k), memory=memory, others=others, itself=None if itself is None else itself[mine])
     for rows, cosines, positions in found:
         votes = [

@@ -45,7 +45,7 @@ TITLES = {
     "pixels_top1": "top-1, raw pixels",
     "leave_one_out_top1": "top-1, training images, each by the others",
     "labels": "labels used",
-    "lr": "learning rate chosen on these images",
+    "base_lr": "base learning rate chosen on these images",
     "weight_decay": "weight decay",
     "n": "mean ± standard deviation, seeds:",
     "ap": "AP",
@@ -58,7 +58,7 @@ TITLES = {
     "mask_ap50": "mask AP50",
     "mask_ap75": "mask AP75",
 }
-SETTINGS = {"labels", "lr", "weight_decay", "n"}  # told beside the results, not compared
+SETTINGS = {"labels", "base_lr", "weight_decay", "n"}  # told beside the results, not compared
 
 
 def render(params: dict[str, Any], results: Path) -> str:
@@ -70,8 +70,9 @@ def render(params: dict[str, Any], results: Path) -> str:
     """
     read = _Reader(results)
     baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
-    evaluations = [_row(f"evaluate/{name}", name, read, baselines) for name in params["evaluations"]]
-    transfers = [_row(f"transfer/{name}", name, read, baselines) for name in params["transfers"]]
+    entries = [*params["evaluations"], *params["transfers"]]
+    evaluations = [_row(f"evaluate/{name}", name, read, baselines, entries) for name in params["evaluations"]]
+    transfers = [_row(f"transfer/{name}", name, read, baselines, entries) for name in params["transfers"]]
     with matplotlib.rc_context(STYLE):
         curves = _curves(read.table("pretrain/epochs.csv"))
         analyses = {name: _analysis(entry["kind"], name, read) for name, entry in params["analyses"].items()}
@@ -111,15 +112,20 @@ class _Reader:
         return self._json(f"{name}.provenance.json")
 
     def table(self, name: str) -> list[dict[str, str]]:
-        path = self.root / name
+        path = self._file(name)
         if not path.exists():
             return []
         with path.open(newline="") as file:
             return list(csv.DictReader(file))
 
     def picture(self, name: str) -> str | None:
-        path = self.root / name
+        path = self._file(name)
         return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
+
+    def _file(self, name: str) -> Path:
+        """Of several seeds, the first one's."""
+        path = self.root / name
+        return next(iter(sorted(path.parent.glob(f"seed-*/{path.name}"))), path)
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.root / name
@@ -138,22 +144,21 @@ def _deviates(name: str, names: Collection[str]) -> bool:
     return name.endswith("_sd") and name.removesuffix("_sd") in names
 
 
-def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]]) -> dict[str, Any]:
+def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]], entries: list[str]) -> dict[str, Any]:
     """One evaluation: its metrics, each beside the same of every baseline; "not run", or "-" for what an encoder has not."""
     columns = [{key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}]
     for baseline, metrics in baselines.items():
+        longer = tuple(f"{baseline}_{other}_" for other in entries if other.startswith(f"{name}_"))  # knn_200 beside knn
         prefix = f"{baseline}_{name}_"
-        columns.append({key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)})
+        columns.append(
+            {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix) and not k.startswith(longer)}
+        )
     lines = []
     names = dict.fromkeys(key for column in columns for key in column)
     for metric in [name for name in names if name not in SETTINGS and not _deviates(name, names)]:
         cells = [_Cell(column.get(metric, "-" if column else "not run"), column.get(f"{metric}_sd")) for column in columns]
         lines.append({"title": TITLES.get(metric, metric.replace("_", " ")), "own": cells[0], "others": cells[1:]})
-    settings = ", ".join(
-        f"{TITLES[key]} {value:g}" + (f" ± {sd:g}" if (sd := columns[0].get(f"{key}_sd")) else "")
-        for key, value in columns[0].items()
-        if key in SETTINGS
-    )
+    settings = ", ".join(f"{TITLES[key]} {value:g}" for key, value in columns[0].items() if key in SETTINGS)
     return {"name": name, "lines": lines, "settings": settings, "engine": read.provenance(path).get("engine")}
 
 

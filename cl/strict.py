@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 
 def _ascending(pair: tuple[float, float]) -> tuple[float, float]:
@@ -11,8 +11,16 @@ def _ascending(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
+def _different(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds={seeds}: each once")
+    return seeds
+
+
 Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Sizes = Annotated[tuple[int, int], AfterValidator(_ascending)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_different)]
 
 
 class Strict(BaseModel):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cl.progress import Progress
 
 RESULTS = Path("results")
+SETTINGS = {"base_lr", "weight_decay", "labels"}  # among metrics; of several seeds told where they are the same
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
@@ -122,7 +123,7 @@ class Results:
 
 
 @contextmanager
-def results(stage: str, name: str | None = None, *, root: Path | None = None, folder: bool = True) -> Iterator[Results]:
+def results(stage: str, name: str | None = None, *, root: str | None = None, folder: bool = True) -> Iterator[Results]:
     """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all.
 
     What other processes than the first hand over is dropped. `root`: another folder for `<name>.json` and the rest.
@@ -131,7 +132,7 @@ def results(stage: str, name: str | None = None, *, root: Path | None = None, fo
         with tempfile.TemporaryDirectory() as dropped:
             yield Results(Path(dropped))
         return
-    target = (root or RESULTS / stage) / name if name else RESULTS / stage
+    target = Path(root or RESULTS / stage) / name if name else RESULTS / stage
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -140,7 +141,7 @@ def results(stage: str, name: str | None = None, *, root: Path | None = None, fo
         handed = Results(partial / "files")
         handed.folder.mkdir()
         yield handed
-        rounded = {key: round(float(value), 4) for key, value in handed.metrics.items()}
+        rounded = {key: _rounded(float(value)) for key, value in handed.metrics.items()}
         _write_json(partial / "metrics.json", rounded)
         _write_json(partial / "provenance.json", {**provenance.record(stage, name, time.monotonic() - began), **handed.notes})
         os.replace(partial / "metrics.json", f"{target}.json")
@@ -167,7 +168,10 @@ def repeated(run: Callable[[int, Path], dict[str, float]], seeds: list[int] | No
     metrics: dict[str, float] = {}
     for key in measured[0]:
         values = [metric[key] for metric in measured]
-        metrics |= {key: fmean(values), f"{key}_sd": stdev(values)}
+        if key not in SETTINGS:
+            metrics |= {key: fmean(values), f"{key}_sd": stdev(values)}
+        elif len(set(values)) == 1:
+            metrics[key] = values[0]
     return {**metrics, "n": float(len(seeds))}
 
 
@@ -195,6 +199,11 @@ def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
     finally:
         if not resumable:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _rounded(value: float) -> float:
+    """Four decimals, or of small numbers four digits."""
+    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

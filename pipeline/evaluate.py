@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from cl.checkpoint import Checkpoints
     from cl.config import Params
 
-OTHERS = Path("others")
-
 
 @click.command()
 @click.argument("name")
@@ -34,12 +32,15 @@ def main(name: str, file: str | None, prefix: str | None) -> None:
     config = command.choose(name, params.evaluations, "evaluations")
     from cl.checkpoint import Checkpoints
 
-    if prefix is not None and not file:
+    if prefix is not None and file is None:
         raise ValueError(f"--prefix {prefix} says where in another file the encoder is; give --backbone FILE too")
-    backbone, heads, notes = foreign(file, prefix) if file else (*load(params), {})
+    notes: dict[str, Any] = {}
+    if file is None:
+        backbone, heads = load(params)
+    else:
+        backbone, heads, notes = foreign(file, prefix)
     scratch = command.scratch("evaluate", name, instead=notes.get("sha256", ""))
-    root = OTHERS / Path(file.replace(":", "-")).stem if file else command.RESULTS / "evaluate"
-    with command.results("evaluate", name, root=root) as results:
+    with command.results("evaluate", name, root=notes.get("folder")) as results:
         results.notes |= notes
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= evaluate(config, name, backbone, params, results.folder, save, heads=heads)
@@ -61,13 +62,14 @@ def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
 
 
 def foreign(file: str, prefix: str | None) -> "tuple[ResNet, dict[str, nn.Module], dict[str, Any]]":
-    """Another encoder, and what is noted of it."""
+    """Another encoder, without a head behind it, and what is noted of it: also the folder of its results."""
     from cl import foreign
 
     found = foreign.load(file, prefix)
     command.progress("backbone").say(f"{file}: {found.config.kind}, {found.origin}")
+    folder = f"others/{Path(file.replace(':', '-')).stem}-{found.sha256[:8]}"
     notes = {"backbone": file, "sha256": found.sha256, "origin": found.origin, "config": found.config.model_dump()}
-    return found.network, {}, notes
+    return found.network, {}, notes | {"folder": folder}
 
 
 def evaluate(

@@ -271,7 +271,8 @@ def test_entry_points_answer_mistakes_in_a_sentence(project) -> None:
 
 
 def test_repeats_are_means_with_deviations(tmp_path) -> None:
-    measured = {3: {"top1": 60.0, "labels": 20.0}, 4: {"top1": 63.0, "labels": 20.0}, 9: {"top1": 57.0, "labels": 20.0}}
+    scores, rates = {3: 60.0, 4: 63.0, 9: 57.0}, {3: 0.1, 4: 0.3, 9: 0.1}
+    measured = {seed: {"top1": scores[seed], "labels": 20.0, "base_lr": rates[seed]} for seed in scores}
     seen = []
 
     def run(seed: int, folder: Path) -> dict[str, float]:
@@ -279,7 +280,18 @@ def test_repeats_are_means_with_deviations(tmp_path) -> None:
         return measured[seed]
 
     metrics = command.repeated(run, [3, 4, 9], 0, tmp_path)
-    assert metrics == {"top1": 60.0, "top1_sd": pytest.approx(3.0), "labels": 20.0, "labels_sd": 0.0, "n": 3.0}
+    assert metrics == {"top1": 60.0, "top1_sd": pytest.approx(3.0), "labels": 20.0, "n": 3.0}
     assert seen == [(seed, tmp_path / f"seed-{seed}") for seed in measured]
     assert command.repeated(run, [4], 0, tmp_path) == command.repeated(run, None, 4, tmp_path) == measured[4]
     assert seen[3:] == [(4, tmp_path)] * 2
+
+
+@pytest.mark.parametrize("seeds", [[], [0, 0], [-1], [2**31]])
+def test_seeds_are_different_and_within_bounds(tmp_path, seeds) -> None:
+    values = compose(tmp_path)
+    for section in (values["evaluations"]["linear"], values["evaluations"]["semi_1"], values["transfers"]["voc_c4"]):
+        section["seeds"] = seeds
+        with pytest.raises(ValueError, match="seeds"):
+            config.check(values)
+        section["seeds"] = [3, 1]
+    config.check(values)

@@ -77,7 +77,7 @@ def test_a_grid_of_classifiers_is_what_each_is_alone(context, params, features) 
             f"{prefix}top5": chosen["top5"],
             f"{prefix}best_top1": max(row["best_top1"] for row in table),
             f"{prefix}best_top5": max(table, key=lambda row: row["best_top1"])["best_top5"],
-            "lr": chosen["base_lr"],
+            "base_lr": chosen["base_lr"],
             "weight_decay": chosen["weight_decay"],
         }
     )
@@ -132,7 +132,13 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
         ({"features": "cached"}, "features=cached with 1 views: augmented takes one, cached none"),
         ({"views": {}}, "features=augmented with 0 views"),
         ({"optim.clip": 1.0}, "optim.clip=1.0 would tie 5 classifiers together; choose null"),
-        ({"seeds": []}, "seeds"),
+        (
+            {"base_lrs": [0.1]},
+            r"base_lrs=\[0.1\] leaves out optim.base_lr=1.0, which would have no effect; add it",
+        ),
+        ({"weight_decays": [0.1]}, r"weight_decays=\[0.1\] leaves out optim.weight_decay=0.0"),
+        ({"base_lrs": [1.0, 0.0]}, "base_lrs"),
+        ({"weight_decays": [-1.0]}, "weight_decays"),
     ],
 )
 def test_wrong_settings_of_linear_are_named(tmp_path, changes, message) -> None:
@@ -145,6 +151,12 @@ def test_wrong_settings_of_linear_are_named(tmp_path, changes, message) -> None:
         part[last] = value
     with pytest.raises(ValueError, match=message):
         config.check(values)
+
+
+def test_a_classifier_that_diverges_is_named(context, params) -> None:
+    config = tiny(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0, 1e38]})
+    with pytest.raises(FloatingPointError, match=r"at step \d.*One of the 2 classifiers did this: leave out base_lrs=1e\+38"):
+        linear.evaluate(config, context)
 
 
 def test_a_stopped_evaluation_goes_on(context, params, monkeypatch) -> None:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,15 @@ def test_lightly_itself(tmp_path) -> None:
         torch.testing.assert_close(found.network(IMAGES), theirs(IMAGES).flatten(1))
 
 
+def test_solo_learn_for_small_images(tmp_path) -> None:
+    """Its 3x3 stem has a padding of 2, which no tensor shows."""
+    theirs = torchvision_network()
+    theirs.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
+    theirs.maxpool = nn.Identity()
+    torch.save(solo_learn(theirs.state_dict()), tmp_path / "cifar.ckpt")
+    torch.testing.assert_close(foreign.load(f"{tmp_path}/cifar.ckpt").network(IMAGES), features(theirs))
+
+
 def test_torchvision_weights_by_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
@@ -116,6 +126,9 @@ def test_torchvision_weights_by_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     with pytest.raises(ValueError, match=rf"torchvision:resnet18 cannot .*; put resnet18-f37072fd.pth into {tmp_path}/check"):
         foreign.load("torchvision:resnet18")
+    (tmp_path / "checkpoints/resnet50-0676ba61.pth").write_bytes(b"half")
+    with pytest.raises(ValueError, match="checkpoints/resnet50-0676ba61.pth cannot be read .* get it again"):
+        foreign.load("torchvision:resnet50")
     with pytest.raises(ValueError, match="resnet50 has the weights IMAGENET1K_V1, IMAGENET1K_V2"):
         foreign.load("torchvision:resnet50:V3")
     with pytest.raises(ValueError, match="choose torchvision:resnet18 or torchvision:resnet50"):
@@ -131,11 +144,15 @@ class Surprise:
 
 def two_networks() -> dict:
     state = torchvision_network().state_dict()
-    return below("first.", state) | below("second.", state)
+    return below("first.", state) | below("second.", {**state, "bn1.bias": state["bn1.bias"] + 1})
 
 
 def without(name: str) -> dict:
     return {key: value for key, value in torchvision_network().state_dict().items() if key != name}
+
+
+def below_numbers() -> dict:
+    return nn.Sequential(*list(torchvision_network().children())[:-1]).state_dict()
 
 
 @pytest.mark.parametrize(
@@ -154,6 +171,7 @@ def without(name: str) -> dict:
         (without("layer3.1.bn2.weight"), 'is no resnet18 with imagenet stem: .*Missing key.*"layer3.1.bn2.weight"'),
         ({**without(""), "layer2.0.se.weight": torch.zeros(2)}, 'Unexpected key.*"layer2.0.se.weight"'),
         ({**without(""), "attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
+        (below_numbers() | {"attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
         ({**without(""), "layer1.0.conv1.weight": torch.zeros(64, 32, 3, 3)}, "size mismatch"),
     ],
 )
@@ -170,15 +188,20 @@ def test_damaged_and_missing_files_are_refused(tmp_path) -> None:
         foreign.load(f"{tmp_path}/a.pth")
     torch.save(torchvision_network().state_dict(), tmp_path / "a.pth")
     content = (tmp_path / "a.pth").read_bytes()
-    for damaged in (b"", content[:1000], content[: len(content) // 2], b"x" * 100, os.urandom(5000)):
+    noise = np.random.default_rng(0)
+    for damaged in (b"", content[:1000], content[: len(content) // 2], b"x" * 100, *(noise.bytes(2000) for _ in range(300))):
         (tmp_path / "a.pth").write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"a.pth (cannot be read as a checkpoint|holds more than tensors)"):
+        with pytest.raises(ValueError, match="a.pth (cannot be read as a checkpoint of torch; it is damaged|holds a )"):
             foreign.load(f"{tmp_path}/a.pth")
+    with pytest.raises(ValueError, match="no file .*/a.safetensors: give a checkpoint"):
+        foreign.load(f"{tmp_path}/a.safetensors")
 
 
 def test_a_prefix_chooses(tmp_path) -> None:
     torch.save(two_networks(), tmp_path / "two.pth")
-    assert foreign.load(f"{tmp_path}/two.pth", "second.").origin == "names below 'second.'"
+    first, second = (foreign.load(f"{tmp_path}/two.pth", prefix) for prefix in ("first.", "second."))
+    assert second.origin == "names below 'second.'"
+    assert first.sha256 != second.sha256, "or they would share checkpoints"
     with pytest.raises(ValueError, match="has no encoder below 'third.', only below 'first.', 'second.'"):
         foreign.load(f"{tmp_path}/two.pth", "third.")
 

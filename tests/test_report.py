@@ -37,14 +37,29 @@ def test_numbers_stand_beside_the_baselines_with_the_difference(values, tmp_path
 
 
 def test_several_seeds_are_a_mean_with_its_deviation(values, tmp_path) -> None:
-    several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_lr": 0.5, "linear_lr_sd": 0.25, "linear_n": 3}
+    several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_base_lr": 0.5, "linear_n": 3}
     write(tmp_path, "evaluate/linear", several)
     write(tmp_path, "baseline/random", {"random_linear_top1": 50.0, "random_linear_top1_sd": 1.5, "random_linear_n": 3})
     page = render(values, tmp_path)
     assert "<td>60.0 ± 0.5</td>" in page
     assert '<td>50.0 ± 1.5 <span class="gain up">(+10.0)</span></td>' in page
-    assert "(learning rate chosen on these images 0.5 ± 0.25, mean ± standard deviation, seeds: 3)" in page
+    assert "(base learning rate chosen on these images 0.5, mean ± standard deviation, seeds: 3)" in page
     assert "sd</td>" not in page
+    for seed, name in ((0, "robin"), (1, "wren")):
+        folder = tmp_path / f"evaluate/linear/seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "classes.csv").write_text(f"class,images,top1\n{name},5,60.0\n")
+    page = render(values, tmp_path)
+    assert "robin" in page
+    assert "wren" not in page
+
+
+def test_names_that_begin_alike_are_told_apart(values, tmp_path) -> None:
+    values["evaluations"]["knn_200"] = values["evaluations"]["knn"]
+    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_200_top1": 29.3})
+    page = render(values, tmp_path)
+    assert "200 top1" not in page
+    assert page.count(">39.8<") == page.count(">29.3<") == 1
 
 
 def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cl.strict import Strict
+from cl.strict import Seeds, Strict
 
 
 class Config(Strict):
@@ -19,7 +19,7 @@ class Config(Strict):
     data: Literal["scenes", "raw"] = Field(description="embedded scenes, or VOCdevkit and coco below CL_RAW")
     train: list[str] = Field(min_length=1, description="2007/trainval for VOC, train2017 for COCO")
     test: str
-    seeds: list[int] | None = Field(min_length=1)
+    seeds: Seeds | None
     iterations: int = Field(gt=0)
     milestones: list[int] = Field(description="iterations at which the learning rate falls to a tenth")
     warmup: int = Field(ge=0, description="iterations")

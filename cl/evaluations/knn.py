@@ -84,7 +84,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
             ]
             if config.leave_one_out:
                 itself = torch.arange(len(bank), device=bank.device)
-                guessed, _ = run(bank.float(), bank, labels, len(context.classes), itself=itself)
+                guessed, _ = run(bank, bank, labels, len(context.classes), itself=itself)
                 metrics[f"{prefix}leave_one_out_top1"] = top1(guessed[0, 0], labels)
             if name == "backbone":
                 write_per_class(predicted[0, 0], truth, context)

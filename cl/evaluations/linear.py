@@ -5,7 +5,7 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -18,7 +18,7 @@ from cl.knn import top1
 from cl.order import Plan
 from cl.reader import TrainSet
 from cl.sources import Source
-from cl.strict import Strict
+from cl.strict import Seeds, Strict
 from cl.tasks import Probes, classifier
 from cl.train import Data, train
 from cl.views import View
@@ -29,7 +29,7 @@ TOP = ("top1", "top5")
 class Config(Strict):
     """One classifier for each pair of `base_lrs` and `weight_decays`, all trained in one pass over the backbone.
 
-    An empty list stands for the value of `optim`.
+    An empty list stands for the value of `optim`, which a longer one includes.
 
     features: `augmented`, of the training view, as the papers do it; or `cached`, of the evaluation's view, extracted once:
         quick, another protocol, and told apart in the results by its metrics' names.
@@ -38,9 +38,9 @@ class Config(Strict):
 
     kind: Literal["linear"]
     features: Literal["augmented", "cached"]
-    base_lrs: list[float]
-    weight_decays: list[float]
-    seeds: list[int] | None = Field(min_length=1)
+    base_lrs: list[Annotated[float, Field(gt=0)]]
+    weight_decays: list[Annotated[float, Field(ge=0)]]
+    seeds: Seeds | None
     optim: optim.Config
     views: dict[str, View] = Field(max_length=1, description="the training view, if features=augmented")
 
@@ -48,6 +48,14 @@ class Config(Strict):
     def _fit_together(self) -> Self:
         if bool(self.views) != (self.features == "augmented"):
             raise ValueError(f"features={self.features} with {len(self.views)} views: augmented takes one, cached none")
+        for name, values, usual in (
+            ("base_lr", self.base_lrs, self.optim.base_lr),
+            ("weight_decay", self.weight_decays, self.optim.weight_decay),
+        ):
+            if values and usual not in values:
+                raise ValueError(
+                    f"{name}s={values} leaves out optim.{name}={usual}, which would have no effect; add it or change it"
+                )
         if self.optim.clip and len(self.grid) > 1:
             raise ValueError(f"optim.clip={self.optim.clip} would tie {len(self.grid)} classifiers together; choose null")
         return self
@@ -106,16 +114,24 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
         return {"top1": max(score["top1"] for score in scores), **row}
 
     cached = config.features == "cached"
-    rows = train(
-        Probes(None if cached else backbone, heads, machine),
-        _data(config, context),
-        config.optim,
-        optim.build(config.optim, parts),
-        source=context.source,
-        progress=context.progress,
-        checkpoints=context.checkpoints("linear"),
-        each_epoch=each_epoch,
-    )
+    try:
+        rows = train(
+            Probes(None if cached else backbone, heads, machine),
+            _data(config, context),
+            config.optim,
+            optim.build(config.optim, parts),
+            source=context.source,
+            progress=context.progress,
+            checkpoints=context.checkpoints("linear"),
+            each_epoch=each_epoch,
+        )
+    except FloatingPointError as error:
+        if len(parts) == 1:
+            raise
+        rates = [lr for lr, _ in config.grid]
+        raise FloatingPointError(
+            f"{error}. One of the {len(parts)} classifiers did this: leave out base_lrs={max(rates)}"
+        ) from error
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
     table = [_summary(rows, i, *grid) for i, grid in enumerate(config.grid)]
     _write(table, context)
@@ -124,7 +140,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
         write_per_class(heads[table.index(last)](queries).argmax(1), truth, context)
     metrics = {"top1": last["top1"], "top5": last["top5"], "best_top1": best["best_top1"], "best_top5": best["best_top5"]}
     metrics = {f"cached_{key}": value for key, value in metrics.items()} if cached else metrics
-    return {**metrics, "lr": last["base_lr"], "weight_decay": last["weight_decay"]}
+    return {**metrics, "base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
 
 
 def _data(config: Config, context: Context) -> Data:

@@ -17,7 +17,7 @@ from cl.features import extract, fingerprint
 from cl.knn import top1
 from cl.reader import TrainSet
 from cl.shards import Reader
-from cl.strict import Strict
+from cl.strict import Seeds, Strict
 from cl.tasks import Classification, Probes, Task, classifier
 from cl.train import train
 from cl.views import View
@@ -42,7 +42,7 @@ class Config(Strict):
     list_md5: str | None = Field(pattern="^[0-9a-f]{32}$")
     list_url: str | None
     backbone_lr: float = Field(ge=0)
-    seeds: tuple[int, ...] | None = Field(min_length=1)
+    seeds: Seeds | None
     optim: Training
     from_scratch: Training
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the training view")
