@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,14 +73,15 @@ def _write_onnx(network: "Network", path: Path, size: int) -> None:
         raise ValueError(f"ONNX needs packages that are not installed: pip install onnx onnxscript ({error})") from error
     network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
     images = torch.zeros(2, 3, size, size)
-    program = torch.onnx.export(
-        network,
-        (images,),
-        input_names=["images"],
-        output_names=["features"],
-        dynamic_shapes=({0: torch.export.Dim("n")},),
-        dynamo=True,
-        verbose=False,
-    )
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of torch about itself
+        program = torch.onnx.export(
+            network,
+            (images,),
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            dynamo=True,
+            verbose=False,
+        )
     assert program is not None
     program.save(path, external_data=False)

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -100,7 +101,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return load_tensors(path)[0]
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of formats that it then refuses
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged file makes of the reader
         if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise ValueError(
@@ -108,7 +110,7 @@ def _read(path: Path) -> dict[str, Tensor]:
                 "trust it, keep its tensors alone: "
                 f"python -c \"import torch; torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')\""
             ) from error
-        raise ValueError(f"{path} cannot be read as a checkpoint of torch; it is damaged, or none: get it again") from error
+        raise ValueError(f"{path} is no checkpoint of torch, or a damaged one: get it again") from error
     for container in CONTAINERS:
         if isinstance(content, dict) and isinstance(content.get(container), dict):
             content = content[container]
