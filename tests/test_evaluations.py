@@ -221,6 +221,9 @@ def test_an_untrained_encoder_is_also_trained_from_scratch(context, params) -> N
     assert metrics["top1"] == semi.evaluate(settings, context)["top1"]
     alone = settings.model_copy(update={"optim": scratch, "backbone_lr": 1.0})
     assert metrics["scratch_top1"] == semi.evaluate(alone, context)["top1"] != metrics["top1"]
+    first, second = heads(context, 1), heads(context, 3)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
