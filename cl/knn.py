@@ -77,9 +77,8 @@ def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if groups < 2 * k:
         return x.topk(min(k, x.shape[1]), dim=1)
     whole = groups * GROUP
-    best = (
-        x[:, :whole].unflatten(1, (GROUP, groups)).amax(1).topk(k, dim=1, sorted=False).indices
-    )  # group i: i, i + groups, ...
+    largest = x[:, :whole].unflatten(1, (GROUP, groups)).amax(1)  # of each group: i, i + groups, i + 2 groups, ...
+    best = largest.topk(k, dim=1, sorted=False).indices
     positions = (best[:, :, None] + torch.arange(0, whole, groups, device=x.device)).flatten(1)
     rest = torch.arange(whole, x.shape[1], device=x.device).expand(len(x), -1)
     positions = torch.cat([positions, rest], 1)
