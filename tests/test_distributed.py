@@ -17,11 +17,11 @@ from conftest import ROOT, TINY, TinyBackbone, compose, evaluated, memory_growth
 from test_methods import CASES, HEAD, HERE, LOSSES, SETTINGS, WHOLE, build, gives_negatives, inputs_of
 from torch import Tensor, nn
 
-from cl import backbones, contrastive
+from cl import backbones, contrastive, distributed
 from cl.batch_norm import GroupBatchNorm, settle
 from cl.checkpoint import load_tensors
 from cl.config import check, module_of, read
-from cl.distributed import gather, mean_over_ranks, own, ranks, rows
+from cl.distributed import gather, mean_over_ranks, own, rows
 from cl.evaluations import plan_of
 from cl.methods import Setup
 from cl.shards import Reader
@@ -115,7 +115,7 @@ def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
     params = check(read(folder / "params.yaml"))
     torch.manual_seed(0)
     backbone = TinyBackbone()
-    assert (plan_of(120, 24, 0).share, plan_of(120, 18, 0).share) == {1: (24, 18), 2: (12, 9), 4: (6, 18)}[ranks()]
+    assert (plan_of(120, 24, 0).share, plan_of(120, 18, 0).share) == {1: (24, 18), 2: (12, 9), 4: (6, 18)}[distributed.ranks()]
     context = evaluated(*(Reader(folder / "shards", split) for split in ("train", "val")), params, backbone, out)
     found = {}
     for entry, batch in (("linear", 24), ("semi_10", 24), ("semi_10", 18), ("knn", 0)):
