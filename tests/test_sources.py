@@ -312,7 +312,7 @@ def context(stl, params, here, quiet, tiny_backbone, tmp_path) -> Context:
 
 def test_the_bank_of_knn_is_the_labelled_images(context) -> None:
     """The test images themselves are among the unlabelled ones, and would be the nearest."""
-    settings = knn.Config(kind="knn", k=12, temperature=0.07, memory=8)
+    settings = params.evaluations["knn"].model_copy(update={"k": 12})
     assert knn.evaluate(settings, context)["pixels_top1"] == 100
     with pytest.raises(ValueError, match="k=13 needs as many labelled training images, there are 12"):
         knn.evaluate(settings.model_copy(update={"k": 13}), context)
