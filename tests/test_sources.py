@@ -310,7 +310,7 @@ def context(stl, params, here, quiet, tiny_backbone, tmp_path) -> Context:
     )
 
 
-def test_the_bank_of_knn_is_the_labelled_images(context) -> None:
+def test_the_bank_of_knn_is_the_labelled_images(context, params) -> None:
     """The test images themselves are among the unlabelled ones, and would be the nearest."""
     settings = params.evaluations["knn"].model_copy(update={"k": 12})
     assert knn.evaluate(settings, context)["pixels_top1"] == 100
