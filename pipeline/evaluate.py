@@ -1,4 +1,4 @@
-"""evaluate: one evaluation of the pretrained encoder, or of another's."""
+"""evaluate: the evaluations of the pretrained encoder, or of another's."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,21 +17,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--backbone", "file", help="Another encoder: a checkpoint of torchvision, MoCo, MoCo v3, SimSiam, lightly or "
               "solo-learn, a file of pipeline.export, or torchvision:resnet50.")  # fmt: skip
 @click.option("--prefix", help="Where in that file the encoder is, if it holds several: module.encoder_q. for example.")
 @command.entry_point
 @launch.on_all_devices
-def main(name: str, file: str | None, prefix: str | None) -> None:
-    """Run the evaluation NAME of params.yaml on models/backbone.safetensors, or on the encoder of --backbone.
+def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
+    """Run the evaluations NAME of params.yaml, or all, on models/backbone.safetensors, or on the encoder of --backbone.
 
     All visible GPUs are used, or CL_PROCESSES processes. What was measured of another encoder goes to others/.
     """
     params = command.params()
-    config = command.choose(name, params.evaluations, "evaluations")
-    from cl.checkpoint import Checkpoints
-
+    configs = {name: command.choose(name, params.evaluations, "evaluations") for name in names or params.evaluations}
     if prefix is not None and file is None:
         raise ValueError(f"--prefix {prefix} says where in another file the encoder is; give --backbone FILE too")
     notes: dict[str, Any] = {}
@@ -39,6 +37,16 @@ def main(name: str, file: str | None, prefix: str | None) -> None:
         backbone, heads = load(params)
     else:
         backbone, heads, notes = foreign(file, prefix)
+    for name, config in configs.items():
+        run(name, config, params, backbone, heads, notes)
+
+
+def run(
+    name: str, config: Any, params: "Params", backbone: "ResNet", heads: "dict[str, nn.Module]", notes: dict[str, Any]
+) -> None:
+    """One evaluation, to its results; `notes` are those of another encoder."""
+    from cl.checkpoint import Checkpoints
+
     scratch = command.scratch("evaluate", name, instead=notes.get("sha256", ""))
     with command.results("evaluate", name, root=notes.get("folder")) as results:
         results.notes |= notes
@@ -95,7 +103,7 @@ def evaluate(
         here.place(module).eval()
     progress = command.progress(name)
 
-    def run(seed: int, folder: "Path") -> dict[str, float]:
+    def measure(seed: int, folder: "Path") -> dict[str, float]:
         context = Context(
             backbone=backbone,
             heads=heads,
@@ -112,7 +120,7 @@ def evaluate(
         )
         return module_of("evaluations", config.kind).evaluate(config, context)
 
-    metrics = command.repeated(run, getattr(config, "seeds", None), params.seed, out)
+    metrics = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
     progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
     return {f"{name}_{key}": value for key, value in metrics.items()}
 

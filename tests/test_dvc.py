@@ -137,7 +137,7 @@ def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
     """In torchvision's file by the commands; in the other formats by the libraries that read them, where they are there."""
     stored = clone.metrics("evaluate/knn")["knn_top1"]
     clone.run("python", "-m", "pipeline.export", "torchvision", "--to", f"{tmp_path}/ours.safetensors")
-    clone.run("python", "-m", "pipeline.evaluate", "knn", "--backbone", f"{tmp_path}/ours.safetensors")
+    clone.run("python", "-m", "pipeline.evaluate", "--backbone", f"{tmp_path}/ours.safetensors")
     (found,) = (json.loads(path.read_text()) for path in clone.folder.glob("others/ours-*/knn.json"))
     assert found["knn_top1"] == stored
     assert clone.run("git", "status", "--porcelain") == ""
