@@ -1,6 +1,5 @@
 """Encoders that other programs have trained: residual networks in the checkpoints of the field, read without pickle's code."""
 
-import hashlib
 import re
 import warnings
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from cl import backbones
 from cl.checkpoint import load_tensors
+from cl.features import fingerprint
 
 if TYPE_CHECKING:
     from cl.resnet import Network
@@ -72,7 +72,7 @@ def load(file: str, prefix: str | None = None) -> Found:
         network.relu = torch.nn.Identity()
     if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":  # as solo-learn makes it
         network.conv1.padding = (2, 2)
-    return Found(network.eval(), config, ORIGINS.get(prefix, f"names below {prefix!r}"), _hash(named))
+    return Found(network.eval(), config, ORIGINS.get(prefix, f"names below {prefix!r}"), fingerprint(network))
 
 
 def _torchvision(name: str) -> dict[str, Tensor]:
@@ -169,10 +169,3 @@ def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:
 
 def _kinds(tensors: dict[str, Tensor]) -> str:
     return f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
-
-
-def _hash(tensors: dict[str, Tensor]) -> str:
-    sha = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        sha.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    return sha.hexdigest()

@@ -57,7 +57,9 @@ class Probes(Task):
 
     def __init__(self, backbone: nn.Module | None, heads: nn.ModuleList, machine: Machine) -> None:
         super().__init__(machine)
-        self.frozen = [backbone or nn.Identity()]  # in a list: no submodule, so neither trained nor saved with the heads
+        self.frozen = [
+            nn.Identity() if backbone is None else backbone
+        ]  # in a list: no submodule, so neither trained nor saved with the heads
         self.heads = heads
 
     def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from cl import optim
 from cl.checkpoint import Checkpoints
 from cl.distributed import any_rank, gather, rank, ranks
 from cl.order import Plan
-from cl.progress import Progress
+from cl.progress import Meter, Progress
 from cl.sources import Source
 from cl.stop import StoppedError, signals
 from cl.tasks import Task
@@ -82,13 +82,10 @@ def train(
                 ledger.look()
             meter.step(data.plan.batch_size, ledger.losses[-1] if ledger.losses else math.nan, lr)
             if ends:
-                row = {"epoch": len(rows) + 1, "step": done, **ledger.means(), "lr": lr, **meter.rates()}
+                rows.append({"epoch": len(rows) + 1, "step": done, **ledger.means(), "lr": lr, **meter.rates()})
                 if each_epoch:
-                    task.eval()
-                    row |= meter.watching(lambda: each_epoch(len(rows) + 1))
-                    task.train()
-                rows.append(row)
-                meter.epoch(row)
+                    rows[-1] |= _watched(task, meter, each_epoch, len(rows))
+                meter.epoch(rows[-1])
             if checkpoints and (saving or stopping or done == steps) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {"rows": rows, "losses": ledger.losses, "norms": ledger.norms})
             if stopping and done < steps:
@@ -96,6 +93,14 @@ def train(
                 raise StoppedError(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
     task.eval()
     return rows
+
+
+def _watched(task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]], epoch: int) -> dict[str, float]:
+    """What is measured in eval mode after an epoch."""
+    task.eval()
+    measured = meter.watching(lambda: each_epoch(epoch))
+    task.train()
+    return measured
 
 
 def _restore(checkpoints: Checkpoints, task: Task, optimizer: Optimizer, progress: Progress) -> tuple[int, dict[str, Any]]:

@@ -5,7 +5,7 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -24,6 +24,7 @@ from cl.train import Data, train
 from cl.views import View
 
 TOP = ("top1", "top5")
+Batch = tuple[list[Tensor], Tensor]  # one view (N, D), labels (N,)
 
 
 class Config(Strict):
@@ -66,13 +67,6 @@ class Config(Strict):
         return list(product(self.base_lrs or [self.optim.base_lr], self.weight_decays or [self.optim.weight_decay]))
 
 
-class Rows(NamedTuple):
-    """A batch of features (N, D) with labels (N,)."""
-
-    features: Tensor
-    labels: Tensor
-
-
 @dataclass
 class Stored:
     """Features (n, D) and labels (n,) on the device, as `cl.train` takes its data."""
@@ -81,15 +75,15 @@ class Stored:
     labels: Tensor
     plan: Plan
 
-    def batches(self, start: int, stop: int, workers: int) -> Iterator[Rows]:
-        """Those of steps start to stop - 1."""
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:
+        """Features and labels of steps start to stop - 1."""
         for step in range(start, stop):
             rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
-            yield Rows(self.features[rows], self.labels[rows])
+            yield [self.features[rows]], self.labels[rows]
 
-    def inputs(self, source: Source, device: torch.device) -> Callable[[Rows], tuple[list[Tensor], Tensor]]:
+    def inputs(self, source: Source, device: torch.device) -> Callable[[Batch], Batch]:
         """They are inputs as they are."""
-        return lambda batch: ([batch.features], batch.labels)
+        return lambda batch: batch
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
