@@ -76,6 +76,15 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(
         assert [a[key] for key in ("epoch", "step", "loss", "lr")] == [b[key] for key in ("epoch", "step", "loss", "lr")]
 
 
+def test_measuring_after_an_epoch_changes_nothing(shard_folder, params, here, quiet) -> None:
+    """It happens in eval mode, and training goes on in its own."""
+    plain, _ = run(shard_folder, params, here, quiet)
+    measured, rows = run(shard_folder, params, here, quiet, each_epoch=lambda epoch: {"seen": float(epoch)})
+    assert [row["seen"] for row in rows] == [1.0, 2.0, 3.0, 4.0]
+    for name, value in plain.state_dict().items():
+        assert torch.equal(measured.state_dict()[name], value), name
+
+
 def test_clipping_bounds_the_gradient_of_all_parameters_together(shard_folder, params, here, quiet, monkeypatch) -> None:
     """Plain gradient descent moves no further than the rate times the bound, and moves that far where the bound is small."""
     moved = []
