@@ -134,7 +134,7 @@ def kill_in_a_save(folder: Path) -> bool:
     """Kill a process that saves, once it has begun another checkpoint; whether it was indeed cut short."""
     saving = multiprocessing.get_context("fork").Process(target=save_on_and_on, args=(folder,))
     saving.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (list(folder.glob("*.safetensors")) and list(folder.glob("*.partial/*"))) and time.monotonic() < deadline:
         time.sleep(0.001)
     saving.kill()

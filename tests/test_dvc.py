@@ -88,7 +88,9 @@ def clone(project, tmp_path_factory) -> Clone:
     clone.run("git", "init", "-q")
     clone.run("git", "add", "-A")
     clone.run("git", "commit", "-qm", "start")
+    began = time.monotonic()
     clone.output = clone.dvc("repro")
+    clone.seconds = time.monotonic() - began
     clone.run("git", "add", "dvc.lock")
     clone.run("git", "commit", "-qm", "first run")
     return clone
@@ -127,10 +129,11 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
 
 
 def test_a_second_repro_does_nothing(clone) -> None:
+    """And takes no tenth of the time of the first, whatever the machine."""
     began = time.monotonic()
     output = clone.dvc("repro")
     assert "Data and pipelines are up to date" in output
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < clone.seconds / 10
 
 
 def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:

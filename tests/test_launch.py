@@ -28,7 +28,7 @@ def test_a_process_that_hangs_ends_the_others() -> None:
     other = FORKING.Process(target=watch, args=(store.port, 0, 60.0), daemon=True)
     for process in (hanging, other):
         process.start()
-    other.join(timeout=20)
+    other.join(timeout=60)
     assert other.exitcode == 1
     assert store.get("failed") == b"process 1 has shown no sign of life for 1 s"
     hanging.kill()
@@ -42,7 +42,7 @@ def test_a_process_whose_launcher_is_gone_ends(monkeypatch) -> None:
     monkeypatch.setenv("CL_PARENT", str(os.getppid()))  # not the process that starts it
     orphan = FORKING.Process(target=watch, args=(store.port, 0, 60.0), daemon=True)
     orphan.start()
-    orphan.join(timeout=5)
+    orphan.join(timeout=50)
     assert orphan.exitcode == 1
     assert not store.check(["failed"]), "it was not for want of the neighbour"
     neighbour.kill()

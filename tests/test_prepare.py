@@ -603,14 +603,14 @@ def test_a_run_that_is_stopped_goes_on(stage, undisturbed, number, group, code) 
         running = stage.start()
         stage.until(3, running)
         (os.killpg if group else os.kill)(running.pid, number)
-        running.join(30)
+        running.join(120)
         if running.exitcode != 0:  # it was not faster than the signal
             break
         shutil.rmtree(stage.data)
     assert running.exitcode == code
     began = time.monotonic()
     while workers_of(running.pid):
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
         time.sleep(0.01)
     assert "Traceback" not in stage.log
     ends_well(stage, undisturbed)
@@ -620,7 +620,7 @@ def test_a_killed_worker_is_a_sentence_and_not_a_hang(stage, undisturbed) -> Non
     running = stage.start()
     stage.until(3, running)
     os.kill(workers_of(running.pid)[0], signal.SIGKILL)
-    running.join(30)
+    running.join(120)
     assert running.exitcode == 1
     assert "Error: a worker was killed, perhaps as memory ran out: run again, it goes on from here" in stage.log
     assert "Traceback" not in stage.log
@@ -634,7 +634,7 @@ def test_a_second_run_at_once_is_refused_and_does_no_harm(stage, undisturbed) ->
     words = "Error: another process is writing into data: wait until it has finished, or stop it\n"
     assert stage.run(code=1, log="second") == words
     os.killpg(first.pid, signal.SIGCONT)
-    first.join(30)
+    first.join(120)
     assert first.exitcode == 0, stage.log
     assert {name for name, _ in stage.files.items() ^ undisturbed.items()} == {"results/prepare.provenance.json"}
 

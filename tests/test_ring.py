@@ -105,7 +105,7 @@ def test_workers_end_with_their_loop() -> None:
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     batches.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while multiprocessing.active_children() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert multiprocessing.active_children() == []
