@@ -60,9 +60,9 @@ class GroupBatchNorm(nn.Module):
         return parts[0] if groups == 1 else torch.cat(parts), means, variances
 
     def _spanning(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same where groups span ranks."""
+        """The same where groups span ranks; of a single group, ranks may hold different numbers of rows and places."""
         assert self.pieces == 1, "a group does not fit in a piece"
-        assert len(x) * ranks() % self.groups == 0, f"{len(x) * ranks()} rows in {self.groups} groups"
+        assert self.groups == 1 or len(x) * ranks() % self.groups == 0, f"{len(x) * ranks()} rows in {self.groups} groups"
         return _Spanning.apply(x, self.weight, self.bias, self.eps, self.groups)
 
 
@@ -130,27 +130,29 @@ class _Spanning(Function):
     @staticmethod
     def forward(ctx, x, weight, bias, eps, groups):  # type: ignore[no-untyped-def]
         segments, over = _segments(len(x), groups), [0, *range(2, x.ndim)]
-        count = x.numel() // x.shape[1] * ranks() // groups
         dtype = torch.promote_types(x.dtype, torch.float32)
-        table = torch.zeros(groups, x.shape[1], dtype=dtype, device=x.device)
+        table = torch.zeros(groups, x.shape[1] + 1, dtype=dtype, device=x.device)  # the last column counts
         for group, rows in segments:
-            table[group] = x[rows].sum(over, dtype=dtype)
-        means = summed(table) / count
+            table[group, :-1] = x[rows].sum(over, dtype=dtype)
+            table[group, -1] = x[rows].numel() // x.shape[1]
+        table, count = summed(table).split([x.shape[1], 1], 1)
+        means = table / count
+        table = torch.zeros_like(means)
         for group, rows in segments:
             table[group] = (x[rows] - _channels(means[group], x)).square_().sum(over)
         variances = summed(table) / count
         y = torch.empty_like(x)
         for group, rows in segments:
             y[rows] = F.batch_norm(x[rows], means[group], variances[group], weight, bias, False, 0.0, eps)
-        unbiased = variances * (count / max(1, count - 1))
-        ctx.save_for_backward(x, weight, means, (variances + eps).rsqrt())
-        ctx.segments, ctx.over, ctx.count = segments, over, count
+        unbiased = variances * (count / (count - 1).clamp(min=1))
+        ctx.save_for_backward(x, weight, means, (variances + eps).rsqrt(), count)
+        ctx.segments, ctx.over = segments, over
         ctx.mark_non_differentiable(means, unbiased)
         return y, means, unbiased
 
     @staticmethod
     def backward(ctx, gradient, *_):  # type: ignore[no-untyped-def]
-        x, weight, means, inverse = ctx.saved_tensors
+        x, weight, means, inverse, count = ctx.saved_tensors
         table = means.new_zeros(2, *means.shape)  # sums over each group of g and of g (x - mean) / std
         for group, rows in ctx.segments:
             g = gradient[rows]
@@ -158,7 +160,7 @@ class _Spanning(Function):
             scaled = (x[rows] - _channels(means[group], x)).mul_(g)
             table[1, group] = scaled.sum(ctx.over) * inverse[group]
         to_bias, to_weight = table.sum(1)  # this rank's: gradients of parameters are averaged elsewhere
-        table = summed(table) / ctx.count
+        table = summed(table) / count
         to_x = torch.empty_like(x)
         for group, rows in ctx.segments:
             factor = inverse[group] if weight is None else inverse[group] * weight

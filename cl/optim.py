@@ -100,7 +100,7 @@ def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> fl
     if config.schedule == "cosine":
         return _cosine((step - warmup) / max(1.0, steps - warmup), config.final)
     if config.schedule == "steps":
-        return config.gamma ** sum(step >= milestone * steps for milestone in config.milestones)
+        return config.gamma ** sum(step >= round(milestone * steps, 6) for milestone in config.milestones)
     return 1.0
 
 

@@ -28,8 +28,8 @@ class Data(Protocol):
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
         """The batches of steps start to stop - 1."""
 
-    def inputs(self, source: Source, device: torch.device) -> Callable[[Any], tuple[list[Tensor], Tensor]]:
-        """Turns a batch into V views (N, ...) and labels (N,) on the device."""
+    def inputs(self, source: Source, device: torch.device) -> Callable[[Any], tuple[Any, ...]]:
+        """Turns a batch into what the task takes: V views (N, ...) and labels (N,) on the device."""
 
 
 def train(

@@ -25,7 +25,6 @@ def main(name: str) -> None:
     config = command.choose(name, params.baselines, "baselines")
     import copy
     import functools
-    import os
 
     from torch import nn
 
@@ -57,8 +56,7 @@ def main(name: str) -> None:
                 untrained=config.training is None,
             )
         for entry in transfers:
-            # each process makes the same one by itself
-            out, own = _folder(results.folder, entry), functools.partial(save, entry, os.environ.get("RANK", "0"))
+            out, own = _folder(results.folder, entry), functools.partial(save, entry)
             metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), params, out, own)
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
     if command.first():  # the others may be done sooner

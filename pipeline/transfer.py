@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, store
+from pipeline import command, launch, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,31 +20,30 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name")
 @command.entry_point
+@launch.on_all_devices
 def main(name: str) -> None:
     """Run the transfer NAME of params.yaml on models/backbone.safetensors."""
     params = command.params()
     config = command.choose(name, params.transfers, "transfers")
     from cl import backbones
     from cl.checkpoint import Checkpoints
-    from cl.detection.transfer import read
+    from cl.detection.data import read
+    from cl.detection.engines import engine
 
+    engine(config.engine)
     dataset = read(config, root(config))
     scratch = command.scratch("transfer", name, dataset.digest())
     with command.results("transfer", name) as results:
         backbone = backbones.load(params.backbone, store.BACKBONE)
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= transfer(config, name, backbone, params, results.folder, save)
-        results.notes["engine"] = config.engine
-    Checkpoints(scratch).discard()
+        results.notes |= {"engine": config.engine, "noted": dataset.findings.lines()}
+    if command.first():  # the others may be done sooner
+        Checkpoints(scratch).discard()
 
 
 def root(config: "Config") -> "Path":
     """The folder that holds VOCdevkit or coco."""
-    if config.engine == "detectron2":
-        raise ValueError(
-            "engine=detectron2 is not available yet: it is on no package index and has to be compiled "
-            "from its repository; choose engine=torchvision, which runs the same protocol"
-        )
     return store.SCENES if config.data == "scenes" else store.raw()
 
 
@@ -60,10 +59,13 @@ def transfer(
     import copy
 
     from cl import machine
-    from cl.detection.transfer import read, run
+    from cl.detection.data import read
+    from cl.detection.transfer import run
 
     progress = command.progress(name)
     dataset = read(config, root(config))
+    for line in dataset.findings.lines():
+        progress.say(line)
     here = machine.find(params.precision, deterministic=params.deterministic)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:

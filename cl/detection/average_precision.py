@@ -3,27 +3,60 @@
 import contextlib
 import io
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pycocotools import mask as rle
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from cl.detection.data import Record
+from cl.detection.config import Config
+from cl.detection.data import DataSet, Record
 
 THRESHOLDS = np.arange(50, 100, 5) / 100
+AT_75 = 5  # where 0.75 stands among them
+COCO_METRICS = ("ap", "ap50", "ap75", "ap_s", "ap_m", "ap_l")
 
 
 @dataclass(frozen=True)
 class Detections:
-    """What a detector found in one image, as in `Record`: boxes (n, 4), scores (n,), labels (n,), masks (n, H, W) or None."""
+    """What a detector found in one image, as in `Record`: boxes (n, 4), scores (n,), labels (n,), n masks in COCO's runs."""
 
     boxes: np.ndarray
     scores: np.ndarray
     labels: np.ndarray
-    masks: np.ndarray | None = None
+    masks: list[Any] | None = None
+
+
+def encoded(masks: np.ndarray) -> list[Any]:
+    """Masks (n, H, W) as runs: of a large data set they would not fit in memory."""
+    return [rle.encode(np.asfortranarray(mask.astype(np.uint8))) for mask in masks]
+
+
+def evaluate(found: list[Detections], dataset: DataSet, config: Config) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Average precisions in percent, and those of each class, (classes,), NaN for a class without objects.
+
+    VOC: ap50, ap75 and ap (mean over overlaps 0.5 to 0.95), at eleven points for 2007. COCO: box_ap, box_ap50, box_ap75, of
+    small, medium and large objects box_ap_s, box_ap_m and box_ap_l, and where the detector finds masks the same of masks.
+    """
+    if config.kind == "voc":
+        table = voc(found, dataset.test, len(dataset.classes), eleven_points=eleven_points(config))
+        means = np.nanmean(table, axis=0)  # (thresholds,)
+        metrics = {"ap50": float(means[0]), "ap75": float(means[AT_75]), "ap": float(means.mean())}
+        return metrics, {"ap": table.mean(1), "ap50": table[:, 0], "ap75": table[:, AT_75]}
+    evaluations = coco(found, dataset, config)
+    metrics = {
+        f"{name}_{key}": 100 * float(value)
+        for name, evaluation in evaluations.items()
+        for key, value in zip(COCO_METRICS, evaluation.stats, strict=False)
+        if value >= 0  # -1: there is no such object
+    }
+    return metrics, {f"{name}_ap": _of_classes(evaluation, len(dataset.classes)) for name, evaluation in evaluations.items()}
+
+
+def eleven_points(config: Config) -> bool:
+    """Whether the metric is that of VOC 2007."""
+    return config.test.startswith("2007")
 
 
 def voc(found: list[Detections], records: list[Record], classes: int, *, eleven_points: bool) -> np.ndarray:
@@ -92,26 +125,27 @@ def _area(recall: np.ndarray, precision: np.ndarray) -> float:
     return float((np.diff(recall, prepend=0) * envelope).sum())
 
 
-def coco(found: list[Detections], records: list[Record], annotations: Path, categories: list[int]) -> dict[str, COCOeval]:
-    """COCO's evaluation of boxes ("box") and, where there are masks, of masks ("mask")."""
+def coco(found: list[Detections], dataset: DataSet, config: Config) -> dict[str, COCOeval]:
+    """COCO's evaluation of boxes ("box") and, where the detector outlines objects, of masks ("mask")."""
+    assert dataset.annotations is not None and dataset.categories is not None
     results = [
-        {"image_id": r.identity, "category_id": categories[label], "score": float(score), **_shape(d, i)}
-        for d, r in zip(found, records, strict=True)
+        {"image_id": r.identity, "category_id": dataset.categories[label], "score": float(score), **_shape(d, i)}
+        for d, r in zip(found, dataset.test, strict=True)
         for i, (score, label) in enumerate(zip(d.scores, d.labels, strict=True))
     ]
     kinds: dict[str, Literal["bbox", "segm"]] = {"box": "bbox"}
-    if any(d.masks is not None for d in found):
+    if config.masks:
         kinds["mask"] = "segm"
     with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO(str(annotations))
-        return {name: _evaluate(truth, results, kind, [r.identity for r in records]) for name, kind in kinds.items()}
+        truth = COCO(str(dataset.annotations))
+        return {name: _evaluate(truth, results, kind, [r.identity for r in dataset.test]) for name, kind in kinds.items()}
 
 
 def _shape(detections: Detections, i: int) -> dict:
     x0, y0, x1, y1 = (float(v) for v in detections.boxes[i])
     shape: dict = {"bbox": [x0, y0, x1 - x0, y1 - y0]}
     if detections.masks is not None:
-        shape["segmentation"] = rle.encode(np.asfortranarray(detections.masks[i]))
+        shape["segmentation"] = detections.masks[i]
     return shape
 
 
@@ -126,3 +160,11 @@ def _evaluate(truth: COCO, results: list[dict], kind: Literal["bbox", "segm"], i
     else:
         evaluation.stats = np.zeros(12)
     return evaluation
+
+
+def _of_classes(evaluation: COCOeval, classes: int) -> np.ndarray:
+    """All areas, 100 detections an image."""
+    if not evaluation.eval:
+        return np.zeros(classes)
+    precision = evaluation.eval["precision"][:, :, :, 0, -1]  # (thresholds, recalls, classes)
+    return 100 * np.where(precision > -1, precision, np.nan).mean((0, 1))

@@ -1,9 +1,11 @@
 """Parameters of a detection transfer: which data, which detector, which schedule."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cl import optim
 from cl.strict import Seeds, Strict
 
 
@@ -20,9 +22,12 @@ class Config(Strict):
     train: list[str] = Field(min_length=1, description="2007/trainval for VOC, train2017 for COCO")
     test: str
     seeds: Seeds | None
+    subset: int | None = Field(gt=0, description="for trials: so many training and so many test images; null: all")
     iterations: int = Field(gt=0)
     milestones: list[int] = Field(description="iterations at which the learning rate falls to a tenth")
-    warmup: int = Field(ge=0, description="iterations")
+    warmup: int = Field(ge=0, description="iterations, linear from `warmup_start`")
+    warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
+    precise_bn: int = Field(ge=0, description="batches that estimate the statistics of batch norm anew before the test")
     batch_size: int = Field(gt=0)
     base_lr: float = Field(gt=0, description="at the reference batch, scaled linearly")
     backbone_lr: float = Field(gt=0, description="relative rate of the pretrained layers before the proposals: C4 to res4")
@@ -38,6 +43,56 @@ class Config(Strict):
     pooled: int = Field(gt=0, description="side of a region's features; 14 in the papers, which res5 halves; FPN: 7")
     train_proposals: tuple[int, int] = Field(description="before (FPN: a level) and after non-maximum suppression, an image")
     test_proposals: tuple[int, int]
+
+    @property
+    def masks(self) -> bool:
+        """Whether objects are outlined, not only boxed."""
+        return self.detector == "mask_rcnn_c4"
+
+    def solver(self, steps_per_epoch: int) -> optim.Config:
+        """The schedule as a training of encoders has it, in epochs."""
+        return optim.Config(
+            kind="sgd",
+            batch_size=self.batch_size,
+            epochs=self.iterations / steps_per_epoch,
+            base_lr=self.base_lr,
+            reference_batch=self.reference_batch,
+            scaling="linear",
+            momentum=self.momentum,
+            nesterov=False,
+            betas=None,
+            lars=None,
+            weight_decay=self.weight_decay,
+            decay_1d=True,
+            clip=None,
+            warmup_epochs=self.warmup / steps_per_epoch,
+            warmup_start=self.warmup_start if self.warmup else 0.0,
+            schedule="steps" if self.milestones else "constant",
+            per="step",
+            final=0.0,
+            milestones=[milestone / self.iterations for milestone in self.milestones],
+            gamma=0.1,
+        )
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> "Config":
+        if self.milestones != sorted(self.milestones) or not all(0 < m < self.iterations for m in self.milestones):
+            raise ValueError(
+                f"milestones={self.milestones} are iterations, ascending, between 0 and iterations={self.iterations}"
+            )
+        if self.warmup > self.iterations:
+            raise ValueError(f"warmup={self.warmup} is more than iterations={self.iterations}; lower it")
+        return self
+
+    @model_validator(mode="after")
+    def _splits_are_named(self) -> "Config":
+        if self.kind == "voc":
+            for split in (*self.train, self.test):
+                if not re.fullmatch(r"\d+/\w+", split):
+                    raise ValueError(f"{split!r} is no split of VOC: expected year and list, such as 2007/trainval")
+        if self.engine == "detectron2" and self.kind == "voc" and self.test.split("/")[0] not in ("2007", "2012"):
+            raise ValueError(f"test={self.test}: detectron2 evaluates the years 2007 and 2012; choose engine=torchvision")
+        return self
 
     @model_validator(mode="after")
     def _masks_need_coco(self) -> "Config":

@@ -7,17 +7,31 @@ pyramid and head (EqCo, appendix B.5).
 """
 
 from collections import OrderedDict
+from pathlib import Path
 
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image as Picture
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN, MaskRCNN
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, FastRCNNPredictor
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.rpn import AnchorGenerator
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.models.resnet import ResNet
 from torchvision.ops import MultiScaleRoIAlign
+from torchvision.transforms.functional import pil_to_tensor
 
+from cl.detection.average_precision import Detections, encoded, evaluate
 from cl.detection.config import Config
+from cl.detection.data import DataSet
+from cl.detection.samples import Sample, resized_size
+from cl.machine import sent
+from cl.sources import Source
+
+__all__ = ["Detector", "evaluate"]
 
 RATIOS = (0.5, 1.0, 2.0)
 PYRAMID, HIDDEN = 256, 1024  # channels of the pyramid and of the convolutions behind it; width of the linear layer
@@ -53,27 +67,59 @@ class MaskHead(nn.Module):
         return features
 
 
-def build(config: Config, backbone: ResNet, classes: int, *, mean: tuple, std: tuple) -> FasterRCNN:
-    """The detector for `classes` object classes on a pretrained backbone, whose modules it takes over.
+class Detector(nn.Module):
+    """`cl.detection.engines.Detector`; takes over the modules of the backbone."""
 
-    Args:
-        mean, std: of RGB in [0, 1]; the detector takes a list of (3, H, W) images in [0, 1].
-    """
-    settings = {
-        "num_classes": None,
-        "min_size": tuple(config.train_sides),
-        "max_size": config.max_side,
-        "image_mean": list(mean),
-        "image_std": list(std),
-        "rpn_batch_size_per_image": config.rpn_rois,
-        "rpn_pre_nms_top_n_train": config.train_proposals[0],
-        "rpn_post_nms_top_n_train": config.train_proposals[1],
-        "rpn_pre_nms_top_n_test": config.test_proposals[0],
-        "rpn_post_nms_top_n_test": config.test_proposals[1],
-        "box_batch_size_per_image": config.rois,
-    }
-    architecture = _fpn if config.detector == "faster_rcnn_fpn" else _c4
-    return architecture(config, backbone, classes, settings)
+    def __init__(self, config: Config, backbone: ResNet, dataset: DataSet, source: Source) -> None:
+        super().__init__()
+        self.masks = config.masks
+        settings = {
+            "num_classes": None,
+            "rpn_batch_size_per_image": config.rpn_rois,
+            "rpn_pre_nms_top_n_train": config.train_proposals[0],
+            "rpn_post_nms_top_n_train": config.train_proposals[1],
+            "rpn_pre_nms_top_n_test": config.test_proposals[0],
+            "rpn_post_nms_top_n_test": config.test_proposals[1],
+            "box_batch_size_per_image": config.rois,
+        }
+        architecture = _fpn if config.detector == "faster_rcnn_fpn" else _c4
+        self.network = architecture(config, backbone, len(dataset.classes), settings)
+        self.network.transform = _Resized(config.test_side, config.max_side, list(source.mean), list(source.std))
+        features = self.network.backbone
+        self.pretrained = features.body if isinstance(features, BackboneWithFPN) else features
+        self.predictor = self.network.roi_heads.box_predictor
+
+    def item(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
+        target = {"boxes": sample.boxes, "labels": sample.labels + 1}
+        if self.masks:
+            target["masks"] = sample.masks()
+        return sample.image, target
+
+    def forward(self, items: list[tuple[Tensor, dict[str, Tensor]]]) -> dict[str, Tensor]:
+        device = next(self.parameters()).device
+        images = [sent(image, device).float().div_(255) for image, _ in items]
+        targets = [{name: sent(value, device) for name, value in target.items()} for _, target in items]
+        return self.network(images, targets)
+
+    @torch.no_grad()
+    def detect(self, picture: Picture.Image) -> Detections:
+        image = sent(pil_to_tensor(picture), next(self.parameters()).device).float().div_(255)
+        found = {name: value.cpu().numpy() for name, value in self.network([image])[0].items()}
+        masks = encoded(found["masks"][:, 0] > 0.5) if "masks" in found else None
+        return Detections(found["boxes"], found["scores"], found["labels"].astype(np.int64) - 1, masks)
+
+    def write(self, out: Path) -> None:
+        """Nothing: all of it stands in the parameters."""
+
+
+class _Resized(GeneralizedRCNNTransform):
+    """Training images come resized; test images are resized as those, antialiased, which torchvision's own transform is not."""
+
+    def resize(self, image: Tensor, target: dict[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor] | None]:
+        if not self.training:
+            size = resized_size(image.shape[2], image.shape[1], self.min_size[-1], self.max_size)
+            image = F.interpolate(image[None], size[::-1], mode="bilinear", antialias=True)[0]
+        return image, target
 
 
 def _c4(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
@@ -112,9 +158,3 @@ def _fpn(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
         box_predictor=FastRCNNPredictor(HIDDEN, classes + 1),
         **settings,
     )
-
-
-def pretrained(detector: FasterRCNN) -> nn.Module:
-    """The pretrained layers before the proposals: stem to res4 (C4), where res5 is a head, or stem to res5 (FPN)."""
-    features = detector.backbone
-    return features.body if isinstance(features, BackboneWithFPN) else features

@@ -1,0 +1,92 @@
+"""detectron2's configuration of a transfer: what differs from its defaults, key by key.
+
+Its defaults are those of Detectron's own models: BGR, no division by the standard deviation, the stride in the first 1x1
+convolution, frozen layers and batch norm. On a backbone of torchvision's kind each of them silently ruins the transfer.
+"""
+
+from typing import Any
+
+from cl.backbones import Config as Backbone
+from cl.detection.config import Config
+from cl.sources import Source
+
+HEADS = "Res5ROIHeadsExtraNorm"  # of the C4 detectors, registered by `cl.detection.engines.detectron2`
+DEPTH = {"resnet18": 18, "resnet50": 50}
+NORM = "SyncBN"
+
+
+def settings(config: Config, kind: str, source: Source, classes: int, *, polygons: bool) -> dict[str, Any]:
+    """The keys to set, by their dotted names.
+
+    Args:
+        kind: of the backbone.
+        polygons: masks are outlines; otherwise pixels.
+    """
+    fpn = config.detector == "faster_rcnn_fpn"
+    maps = ["p2", "p3", "p4", "p5"]
+    common = {
+        "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
+        "MODEL.WEIGHTS": "",
+        "MODEL.MASK_ON": config.masks,
+        "MODEL.PIXEL_MEAN": [255 * value for value in source.mean],
+        "MODEL.PIXEL_STD": [255 * value for value in source.std],
+        "MODEL.BACKBONE.NAME": "build_resnet_fpn_backbone" if fpn else "build_resnet_backbone",
+        "MODEL.BACKBONE.FREEZE_AT": 0,
+        "MODEL.RESNETS.DEPTH": DEPTH[kind],
+        "MODEL.RESNETS.RES2_OUT_CHANNELS": 64 if kind == "resnet18" else 256,
+        "MODEL.RESNETS.NORM": NORM,
+        "MODEL.RESNETS.STRIDE_IN_1X1": False,
+        "MODEL.RESNETS.OUT_FEATURES": ["res2", "res3", "res4", "res5"] if fpn else ["res4"],
+        "MODEL.ANCHOR_GENERATOR.SIZES": [[side] for side in config.anchors] if fpn else [list(config.anchors)],
+        "MODEL.RPN.IN_FEATURES": [*maps, "p6"] if fpn else ["res4"],
+        "MODEL.RPN.BATCH_SIZE_PER_IMAGE": config.rpn_rois,
+        "MODEL.RPN.PRE_NMS_TOPK_TRAIN": config.train_proposals[0],
+        "MODEL.RPN.POST_NMS_TOPK_TRAIN": config.train_proposals[1],
+        "MODEL.RPN.PRE_NMS_TOPK_TEST": config.test_proposals[0],
+        "MODEL.RPN.POST_NMS_TOPK_TEST": config.test_proposals[1],
+        "MODEL.ROI_HEADS.NAME": "StandardROIHeads" if fpn else HEADS,
+        "MODEL.ROI_HEADS.IN_FEATURES": maps if fpn else ["res4"],
+        "MODEL.ROI_HEADS.NUM_CLASSES": classes,
+        "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": config.rois,
+        "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": config.pooled,
+        "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": config.pooled,
+        "INPUT.FORMAT": "RGB",
+        "INPUT.MASK_FORMAT": "polygon" if polygons else "bitmask",
+        "INPUT.MIN_SIZE_TRAIN": list(config.train_sides),
+        "INPUT.MAX_SIZE_TRAIN": config.max_side,
+        "INPUT.MIN_SIZE_TEST": config.test_side,
+        "INPUT.MAX_SIZE_TEST": config.max_side,
+        "SOLVER.IMS_PER_BATCH": config.batch_size,
+        "SOLVER.BASE_LR": config.base_lr * config.batch_size / config.reference_batch,
+        "SOLVER.MOMENTUM": config.momentum,
+        "SOLVER.WEIGHT_DECAY": config.weight_decay,
+        "SOLVER.WEIGHT_DECAY_NORM": 0.0,
+        "SOLVER.STEPS": list(config.milestones),
+        "SOLVER.MAX_ITER": config.iterations,
+        "SOLVER.WARMUP_ITERS": config.warmup,
+        "SOLVER.WARMUP_FACTOR": config.warmup_start,
+        "TEST.PRECISE_BN.ENABLED": config.precise_bn > 0,
+        "TEST.PRECISE_BN.NUM_ITER": config.precise_bn,
+    }
+    if not fpn:
+        return common
+    return common | {
+        "MODEL.FPN.IN_FEATURES": ["res2", "res3", "res4", "res5"],
+        "MODEL.FPN.NORM": NORM,
+        "MODEL.ROI_BOX_HEAD.NAME": "FastRCNNConvFCHead",
+        "MODEL.ROI_BOX_HEAD.NUM_CONV": 4,
+        "MODEL.ROI_BOX_HEAD.CONV_DIM": 256,
+        "MODEL.ROI_BOX_HEAD.NUM_FC": 1,
+        "MODEL.ROI_BOX_HEAD.FC_DIM": 1024,
+        "MODEL.ROI_BOX_HEAD.NORM": NORM,
+    }
+
+
+def refusal(backbone: Backbone) -> str | None:
+    """Why detectron2's ResNet cannot hold this backbone, if it cannot."""
+    if backbone.width == 1 and backbone.stem == "imagenet":
+        return None
+    return (
+        f"detectron2's ResNet has a 7x7 stem and 64 channels, found stem={backbone.stem} and width={backbone.width}; "
+        "choose engine=torchvision, or backbone=resnet50"
+    )

@@ -1,0 +1,190 @@
+"""detectron2's own models and evaluators, configured as `cl.detection.detectron2_config` says.
+
+Compiled against the torch that is installed: `make detectron2`.
+"""
+
+import json
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from detectron2.config import CfgNode, get_cfg
+from detectron2.data import MetadataCatalog
+from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator
+from detectron2.layers import get_norm
+from detectron2.modeling import ROI_HEADS_REGISTRY, build_model
+from detectron2.modeling.backbone.resnet import BasicBlock, ResNet
+from detectron2.modeling.roi_heads import Res5ROIHeads
+from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
+from detectron2.utils.events import EventStorage
+from PIL import Image as Picture
+from pycocotools import mask as rle
+from torch import Tensor, nn
+from torchvision.models.resnet import ResNet as Backbone
+from torchvision.transforms.functional import pil_to_tensor
+
+from cl.detection import average_precision
+from cl.detection.average_precision import COCO_METRICS, Detections, encoded
+from cl.detection.config import Config
+from cl.detection.data import DataSet, Record
+from cl.detection.detectron2_config import settings
+from cl.detection.samples import Sample, resized
+from cl.export import detectron2_names
+from cl.sources import Source
+
+_numbers = count()
+
+
+@ROI_HEADS_REGISTRY.register()
+class Res5ROIHeadsExtraNorm(Res5ROIHeads):
+    """detectron2's C4 head, of ResNet-18 too, with one more norm after res5: batch norm of backbones is trained (MoCo)."""
+
+    @classmethod
+    def _build_res5_block(cls, cfg: CfgNode) -> tuple[nn.Sequential, int]:
+        resnets = cfg.MODEL.RESNETS
+        if resnets.DEPTH < 50:
+            channels = 8 * resnets.RES2_OUT_CHANNELS
+            blocks = ResNet.make_stage(
+                BasicBlock,
+                2,
+                stride_per_block=[2, 1],
+                in_channels=channels // 2,
+                out_channels=channels,
+                norm=resnets.NORM,
+            )
+            res5 = nn.Sequential(*blocks)
+        else:
+            res5, channels = super()._build_res5_block(cfg)
+        res5.add_module("norm", get_norm(resnets.NORM, channels))
+        return res5, channels
+
+
+class Detector(nn.Module):
+    """`cl.detection.engines.Detector`; copies the tensors of the backbone."""
+
+    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, source: Source) -> None:
+        super().__init__()
+        self.config = config
+        shapes = [s for record in dataset.train for s in record.segmentations or []]
+        self.polygons = config.masks and all(isinstance(shape, list) for shape in shapes)
+        self.cfg = get_cfg()
+        kind = "resnet18" if backbone.fc_features == 512 else "resnet50"
+        for key, value in settings(config, kind, source, len(dataset.classes), polygons=self.polygons).items():
+            self.cfg.merge_from_list([key, value])
+        self.cfg.MODEL.DEVICE = "cpu"  # where it is built
+        self.network = build_model(self.cfg)
+        self.account = load(self.network, backbone)
+        self.pretrained = self.network.backbone
+        if config.detector == "faster_rcnn_fpn":
+            self.pretrained = self.network.backbone.bottom_up
+        self.predictor = self.network.roi_heads.box_predictor
+
+    def item(self, sample: Sample) -> dict[str, Any]:
+        height, width = sample.image.shape[1:]
+        instances = Instances((height, width), gt_boxes=Boxes(sample.boxes), gt_classes=sample.labels)
+        if self.config.masks:
+            instances.gt_masks = PolygonMasks(sample.polygons()) if self.polygons else BitMasks(sample.masks())
+        return {"image": sample.image, "instances": instances, "height": height, "width": width}
+
+    def forward(self, items: list[dict[str, Any]]) -> dict[str, Tensor]:
+        with EventStorage():  # its heads want to note something
+            return self.network(items)
+
+    @torch.no_grad()
+    def detect(self, picture: Picture.Image) -> Detections:
+        image = pil_to_tensor(resized(picture, self.config.test_side, self.config.max_side))
+        (output,) = self.network([{"image": image, "height": picture.height, "width": picture.width}])
+        found = output["instances"].to("cpu")
+        masks = encoded(found.pred_masks.numpy()) if self.config.masks else None
+        return Detections(found.pred_boxes.tensor.numpy(), found.scores.numpy(), found.pred_classes.numpy(), masks)
+
+    def write(self, out: Path) -> None:
+        """The whole configuration, and which tensors came from the backbone."""
+        (out / "detectron2.yaml").write_text(self.cfg.dump())
+        (out / "weights.json").write_text(json.dumps(self.account, indent=1) + "\n")
+
+
+def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
+    """Copy the backbone's tensors to where they belong; which were copied, and which tensors of the detector are new.
+
+    Raises:
+        ValueError: a tensor of the backbone has no place, or one of another shape.
+    """
+    own = network.state_dict()
+    places = {}
+    for name in detectron2_names(backbone.state_dict()):
+        found = [f"{prefix}{name}" for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.") if f"{prefix}{name}" in own]
+        if len(found) != 1:
+            raise ValueError(f"{name} of the backbone has {len(found)} places in detectron2's model, expected one: {found}")
+        places[name] = found[0]
+    for name, value in detectron2_names(backbone.state_dict()).items():
+        if own[places[name]].shape != value.shape:
+            shapes = f"{list(value.shape)}, in detectron2's model {list(own[places[name]].shape)}"
+            raise ValueError(f"{name} of the backbone is {shapes}")
+        own[places[name]].copy_(value)
+    new = set(own) - set(places.values())
+    return {"from the backbone": sorted(places.values()), "new": sorted(name for name in new if "num_batches" not in name)}
+
+
+def evaluate(found: list[Detections], dataset: DataSet, config: Config) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """As `cl.detection.average_precision.evaluate`, the metrics by detectron2's evaluators.
+
+    Its VOC evaluator rounds boxes to a tenth of a pixel and scores to three decimals.
+    """
+    _, by_class = average_precision.evaluate(found, dataset, config)
+    with TemporaryDirectory() as folder:
+        evaluator, names = (_voc if config.kind == "voc" else _coco)(dataset, config, Path(folder))
+        evaluator.reset()
+        for detections, record in zip(found, dataset.test, strict=True):
+            identity = record.path.stem if config.kind == "voc" else record.identity
+            evaluator.process([{"image_id": identity}], [{"instances": _instances(detections, record)}])
+        images = {} if config.kind == "voc" else {"img_ids": [record.identity for record in dataset.test]}
+        results = evaluator.evaluate(**images)
+    metrics = {
+        f"{ours}{metric}": float(results[theirs][_THEIRS[metric]])
+        for theirs, ours in names.items()
+        for metric in COCO_METRICS
+        if _THEIRS[metric] in results[theirs]
+    }
+    return {name: value for name, value in metrics.items() if not np.isnan(value)}, by_class
+
+
+_THEIRS = {"ap": "AP", "ap50": "AP50", "ap75": "AP75", "ap_s": "APs", "ap_m": "APm", "ap_l": "APl"}
+
+
+def _voc(dataset: DataSet, config: Config, folder: Path) -> tuple[PascalVOCDetectionEvaluator, dict[str, str]]:
+    """An evaluator of the test images alone, in a folder with a list of them."""
+    year, split = config.test.split("/")
+    (folder / "ImageSets" / "Main").mkdir(parents=True)
+    (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{r.path.stem}\n" for r in dataset.test))
+    (folder / "Annotations").symlink_to(dataset.test[0].path.absolute().parent.parent / "Annotations")
+    name = f"cl_{next(_numbers)}"
+    MetadataCatalog.get(name).set(dirname=str(folder), split=split, year=int(year), thing_classes=dataset.classes)
+    return PascalVOCDetectionEvaluator(name), {"bbox": ""}
+
+
+def _coco(dataset: DataSet, config: Config, folder: Path) -> tuple[COCOEvaluator, dict[str, str]]:
+    assert dataset.categories is not None
+    name = f"cl_{next(_numbers)}"
+    numbers = {category: label for label, category in enumerate(dataset.categories)}
+    MetadataCatalog.get(name).set(
+        json_file=str(dataset.annotations), thing_classes=dataset.classes, thing_dataset_id_to_contiguous_id=numbers
+    )
+    kinds = {"bbox": "box_", "segm": "mask_"} if config.masks else {"bbox": "box_"}
+    return COCOEvaluator(name, tasks=tuple(kinds), distributed=False), kinds
+
+
+def _instances(detections: Detections, record: Record) -> Instances:
+    instances = Instances(
+        (record.height, record.width),
+        pred_boxes=Boxes(torch.from_numpy(detections.boxes)),
+        scores=torch.from_numpy(detections.scores),
+        pred_classes=torch.from_numpy(detections.labels),
+    )
+    if detections.masks is not None:
+        masks = [torch.from_numpy(rle.decode(mask)) for mask in detections.masks]
+        instances.pred_masks = torch.stack(masks) if masks else torch.zeros(0, record.height, record.width)
+    return instances
