@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from cl.checkpoint import save_tensors
+from cl.detection.engines.detectron2.settings import names
 
 if TYPE_CHECKING:
     from cl.resnet import Network
@@ -43,24 +43,10 @@ def write(network: "Network", format: str, path: Path, size: int, metadata: dict
         partial.unlink(missing_ok=True)
 
 
-def detectron2_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Torchvision's names to detectron2's; what it does not hold is left out."""
-    return {_detectron2_name(name): value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
-
-
-def _detectron2_name(name: str) -> str:
-    name = name.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
-    for number in (1, 2, 3):
-        name = name.replace(f"bn{number}.", f"conv{number}.norm.")
-    for number in (1, 2, 3, 4):
-        name = name.replace(f"layer{number}.", f"res{number + 1}.")
-    return name if name.startswith("res") else f"stem.{name}"
-
-
 def _write_detectron2(network: "Network", path: Path) -> None:
     if network.width > 1 or network.conv1.kernel_size != (7, 7):
         raise ValueError("detectron2's ResNet has a 7x7 stem and 64 channels; this backbone cannot be exported to it")
-    tensors = {name: value.numpy() for name, value in detectron2_names(network.state_dict()).items()}
+    tensors = {name: value.numpy() for name, value in names(network.state_dict()).items()}
     with path.open("wb") as file:
         pickle.dump({"model": tensors, "__author__": "cl", "matching_heuristics": True}, file)
 

@@ -307,11 +307,11 @@ def declared(stage: str, group: str, kind: str) -> tuple[set[str], set[str]]:
         for template in stages[stage].get("do", stages[stage])["deps"]:
             dependency = template
             for key, value in {**values, "item": entry}.items():
-                if isinstance(value, dict) and "kind" in value:
-                    dependency = dependency.replace(f"${{{key}.kind}}", value["kind"])
+                for choice in {"kind", "engine"} & set(value if isinstance(value, dict) else ()):
+                    dependency = dependency.replace(f"${{{key}.{choice}}}", value[choice])
             found = {dependency} if dependency.endswith(".py") else set()
             if (ROOT / dependency).is_dir() and dependency.startswith("cl/"):
-                found = {str(p.relative_to(ROOT)) for p in (ROOT / dependency).glob("*.py")}
+                found = {str(p.relative_to(ROOT)) for p in (ROOT / dependency).rglob("*.py")}
             files |= found
             if dependency != template or not dependency.endswith(".py"):
                 chosen |= found

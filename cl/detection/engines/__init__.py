@@ -1,4 +1,4 @@
-"""Detectors of two libraries behind one interface: a file is an engine, and exports a `Detector` and `evaluate`."""
+"""Detectors of two libraries behind one interface: a folder is an engine; its `detector` exports `Detector` and `evaluate`."""
 
 import importlib
 from pathlib import Path
@@ -42,7 +42,7 @@ def engine(name: str) -> ModuleType:
         ValueError: its library is not installed.
     """
     try:
-        return importlib.import_module(f"cl.detection.engines.{name}")
+        return importlib.import_module(f"cl.detection.engines.{name}.detector")
     except ModuleNotFoundError as error:
         if error.name != name:
             raise

@@ -1,4 +1,4 @@
-"""detectron2's own models and evaluators, configured as `cl.detection.detectron2_config` says.
+"""detectron2's own models and evaluators, configured as `settings` says.
 
 Compiled against the torch that is installed: `make detectron2`.
 """
@@ -30,9 +30,8 @@ from cl.detection import average_precision
 from cl.detection.average_precision import COCO_METRICS, Detections, encoded
 from cl.detection.config import Config
 from cl.detection.data import DataSet, Record
-from cl.detection.detectron2_config import settings
+from cl.detection.engines.detectron2.settings import names, settings
 from cl.detection.samples import Sample, resized
-from cl.export import detectron2_names
 from cl.sources import Source
 
 _numbers = count()
@@ -115,12 +114,12 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
     """
     own = network.state_dict()
     places = {}
-    for name in detectron2_names(backbone.state_dict()):
+    for name in names(backbone.state_dict()):
         found = [f"{prefix}{name}" for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.") if f"{prefix}{name}" in own]
         if len(found) != 1:
             raise ValueError(f"{name} of the backbone has {len(found)} places in detectron2's model, expected one: {found}")
         places[name] = found[0]
-    for name, value in detectron2_names(backbone.state_dict()).items():
+    for name, value in names(backbone.state_dict()).items():
         if own[places[name]].shape != value.shape:
             shapes = f"{list(value.shape)}, in detectron2's model {list(own[places[name]].shape)}"
             raise ValueError(f"{name} of the backbone is {shapes}")

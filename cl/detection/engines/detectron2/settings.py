@@ -1,4 +1,4 @@
-"""detectron2's configuration of a transfer: what differs from its defaults, key by key.
+"""detectron2's configuration of a transfer, what differs from its defaults, key by key; and its names of tensors.
 
 Its defaults are those of Detectron's own models: BGR, no division by the standard deviation, the stride in the first 1x1
 convolution, frozen layers and batch norm. On a backbone of torchvision's kind each of them silently ruins the transfer.
@@ -6,11 +6,13 @@ convolution, frozen layers and batch norm. On a backbone of torchvision's kind e
 
 from typing import Any
 
+from torch import Tensor
+
 from cl.backbones import Config as Backbone
 from cl.detection.config import Config
 from cl.sources import Source
 
-HEADS = "Res5ROIHeadsExtraNorm"  # of the C4 detectors, registered by `cl.detection.engines.detectron2`
+HEADS = "Res5ROIHeadsExtraNorm"  # of the C4 detectors, registered by `detector`
 DEPTH = {"resnet18": 18, "resnet50": 50}
 NORM = "SyncBN"
 
@@ -90,3 +92,17 @@ def refusal(backbone: Backbone) -> str | None:
         f"detectron2's ResNet has a 7x7 stem and 64 channels, found stem={backbone.stem} and width={backbone.width}; "
         "choose engine=torchvision, or backbone=resnet50"
     )
+
+
+def names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Torchvision's names to detectron2's; what it does not hold is left out."""
+    return {_name(name): value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
+
+
+def _name(name: str) -> str:
+    name = name.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
+    for number in (1, 2, 3):
+        name = name.replace(f"bn{number}.", f"conv{number}.norm.")
+    for number in (1, 2, 3, 4):
+        name = name.replace(f"layer{number}.", f"res{number + 1}.")
+    return name if name.startswith("res") else f"stem.{name}"
