@@ -18,14 +18,16 @@ from torch import nn
 
 from cl import config, machine, prepare
 from cl.checkpoint import Checkpoints
+from cl.detection import scenes
 from cl.evaluations import Context
 from cl.features import Pixels
 from cl.manifest import Manifest
 from cl.progress import Progress
 from cl.shards import Reader
-from cl.sources import Splits, Storage, photos
+from cl.sources import Scenes, Splits, Storage, photos
 
 ROOT = Path(__file__).parent.parent
+SCENES = Scenes(classes=[0, 4], train=10, val=4, size=96, digit=(32, 48), objects=(1, 3))
 TINY = ["dataset.train_patches=6", "dataset.val_patches=3", "dataset.shard_images=50", "optim.batch_size=32", "optim.epochs=2"]
 
 
@@ -143,4 +145,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file() and name != "dvc.lock":
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Detection scenes of two digits: 10 to train and 4 to test."""
+    folder = tmp_path_factory.mktemp("scenes")
+    scenes.write(SCENES, folder)
     return folder

@@ -11,7 +11,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from cl.detection.config import Config
-from cl.detection.data import DataSet, Record
+from cl.detection.data import DataSet
+from cl.detection.records import Record
 
 THRESHOLDS = np.arange(50, 100, 5) / 100
 AT_75 = 5  # where 0.75 stands among them
@@ -150,8 +151,9 @@ def _shape(detections: Detections, i: int) -> dict:
 
 
 def _evaluate(truth: COCO, results: list[dict], kind: Literal["bbox", "segm"], images: list[int]) -> COCOeval:
-    # loadRes deletes the boxes of results with masks; it wants copies.
-    evaluation = COCOeval(truth, truth.loadRes([dict(r) for r in results]) if results else COCO(), kind)
+    # loadRes deletes the boxes of results with masks, hence copies; and with boxes, the area of an object were its box's.
+    copies = [{key: value for key, value in r.items() if kind == "bbox" or key != "bbox"} for r in results]
+    evaluation = COCOeval(truth, truth.loadRes(copies) if copies else COCO(), kind)
     evaluation.params.imgIds = images
     if results:
         evaluation.evaluate()

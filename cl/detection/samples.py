@@ -14,7 +14,7 @@ from torch import Tensor
 from torchvision.transforms.functional import InterpolationMode, pil_to_tensor, resize
 
 from cl.detection.config import Config
-from cl.detection.data import Record
+from cl.detection.records import Record
 from cl.distributed import rank, ranks
 from cl.order import Plan
 from cl.sources import Source

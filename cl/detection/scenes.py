@@ -117,7 +117,7 @@ def _write_xml(path: Path, name: str, size: int, objects: list[tuple[int, np.nda
         ElementTree.SubElement(extent, tag).text = str(value)
     for digit, mask in objects:
         element = ElementTree.SubElement(root, "object")
-        for tag, text in (("name", NAMES[digit]), ("difficult", "0"), ("truncated", "0")):
+        for tag, text in (("name", NAMES[digit]), ("difficult", "0"), ("truncated", "0"), ("pose", "Unspecified")):
             ElementTree.SubElement(element, tag).text = text
         box = ElementTree.SubElement(element, "bndbox")
         for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), _box(mask), strict=True):

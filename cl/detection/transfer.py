@@ -15,9 +15,10 @@ from cl.batch_norm import GroupBatchNorm, set_groups, settle
 from cl.checkpoint import Checkpoints
 from cl.detection.average_precision import Detections
 from cl.detection.config import Config
-from cl.detection.data import DataSet, Record
+from cl.detection.data import DataSet
 from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
+from cl.detection.records import Record
 from cl.detection.samples import TrainImages, ahead
 from cl.distributed import rank, ranks
 from cl.machine import Machine

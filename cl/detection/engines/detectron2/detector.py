@@ -29,8 +29,9 @@ from torchvision.transforms.functional import pil_to_tensor
 from cl.detection import average_precision
 from cl.detection.average_precision import COCO_METRICS, Detections, encoded
 from cl.detection.config import Config
-from cl.detection.data import DataSet, Record
+from cl.detection.data import DataSet
 from cl.detection.engines.detectron2.settings import names, settings
+from cl.detection.records import Record
 from cl.detection.samples import Sample, resized
 from cl.sources import Source
 
@@ -129,51 +130,59 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
 
 
 def evaluate(found: list[Detections], dataset: DataSet, config: Config) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """As `cl.detection.average_precision.evaluate`, the metrics by detectron2's evaluators.
+    """As `cl.detection.average_precision.evaluate`, the metrics by detectron2's evaluators."""
+    metrics, by_class = average_precision.evaluate(found, dataset, config)
+    if any(len(detections.scores) for detections in found):  # without any its evaluators give nothing
+        theirs = (_voc if config.kind == "voc" else _coco)(found, dataset, config)
+        metrics = {name: value for name, value in theirs.items() if not np.isnan(value)}
+    return metrics, by_class
 
-    Its VOC evaluator rounds boxes to a tenth of a pixel and scores to three decimals.
+
+def _voc(found: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
+    """Of the classes that have objects, as a mean over others would count them as zero.
+
+    Its evaluator rounds boxes to a tenth of a pixel and scores to three decimals.
     """
-    _, by_class = average_precision.evaluate(found, dataset, config)
-    with TemporaryDirectory() as folder:
-        evaluator, names = (_voc if config.kind == "voc" else _coco)(dataset, config, Path(folder))
+    year, split = config.test.split("/")
+    present = np.unique(np.concatenate([record.labels[~record.ignored] for record in dataset.test]))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "ImageSets" / "Main").mkdir(parents=True)
+        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{r.path.stem}\n" for r in dataset.test))
+        (folder / "Annotations").symlink_to(dataset.test[0].path.absolute().parent.parent / "Annotations")
+        data = f"cl_{next(_numbers)}"
+        classes = [dataset.classes[label] for label in present]
+        MetadataCatalog.get(data).set(dirname=name, split=split, year=int(year), thing_classes=classes)
+        evaluator = PascalVOCDetectionEvaluator(data)
         evaluator.reset()
         for detections, record in zip(found, dataset.test, strict=True):
-            identity = record.path.stem if config.kind == "voc" else record.identity
-            evaluator.process([{"image_id": identity}], [{"instances": _instances(detections, record)}])
-        images = {} if config.kind == "voc" else {"img_ids": [record.identity for record in dataset.test]}
-        results = evaluator.evaluate(**images)
-    metrics = {
-        f"{ours}{metric}": float(results[theirs][_THEIRS[metric]])
-        for theirs, ours in names.items()
-        for metric in COCO_METRICS
-        if _THEIRS[metric] in results[theirs]
-    }
-    return {name: value for name, value in metrics.items() if not np.isnan(value)}, by_class
+            known = np.isin(detections.labels, present)
+            labels = np.searchsorted(present, detections.labels[known])
+            kept = _instances(Detections(detections.boxes[known], detections.scores[known], labels), record)
+            evaluator.process([{"image_id": record.path.stem}], [{"instances": kept}])
+        results = evaluator.evaluate()["bbox"]
+    return {ours: float(results[theirs]) for ours, theirs in (("ap50", "AP50"), ("ap75", "AP75"), ("ap", "AP"))}
 
 
-_THEIRS = {"ap": "AP", "ap50": "AP50", "ap75": "AP75", "ap_s": "APs", "ap_m": "APm", "ap_l": "APl"}
-
-
-def _voc(dataset: DataSet, config: Config, folder: Path) -> tuple[PascalVOCDetectionEvaluator, dict[str, str]]:
-    """An evaluator of the test images alone, in a folder with a list of them."""
-    year, split = config.test.split("/")
-    (folder / "ImageSets" / "Main").mkdir(parents=True)
-    (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{r.path.stem}\n" for r in dataset.test))
-    (folder / "Annotations").symlink_to(dataset.test[0].path.absolute().parent.parent / "Annotations")
-    name = f"cl_{next(_numbers)}"
-    MetadataCatalog.get(name).set(dirname=str(folder), split=split, year=int(year), thing_classes=dataset.classes)
-    return PascalVOCDetectionEvaluator(name), {"bbox": ""}
-
-
-def _coco(dataset: DataSet, config: Config, folder: Path) -> tuple[COCOEvaluator, dict[str, str]]:
+def _coco(found: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
     assert dataset.categories is not None
-    name = f"cl_{next(_numbers)}"
+    data = f"cl_{next(_numbers)}"
     numbers = {category: label for label, category in enumerate(dataset.categories)}
-    MetadataCatalog.get(name).set(
+    MetadataCatalog.get(data).set(
         json_file=str(dataset.annotations), thing_classes=dataset.classes, thing_dataset_id_to_contiguous_id=numbers
     )
-    kinds = {"bbox": "box_", "segm": "mask_"} if config.masks else {"bbox": "box_"}
-    return COCOEvaluator(name, tasks=tuple(kinds), distributed=False), kinds
+    kinds = {"bbox": "box", "segm": "mask"} if config.masks else {"bbox": "box"}
+    evaluator = COCOEvaluator(data, tasks=tuple(kinds), distributed=False)
+    evaluator.reset()
+    for detections, record in zip(found, dataset.test, strict=True):
+        evaluator.process([{"image_id": record.identity}], [{"instances": _instances(detections, record)}])
+    results = evaluator.evaluate(img_ids=[record.identity for record in dataset.test])
+    columns = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+    return {
+        f"{ours}_{metric}": float(results[theirs][column])
+        for theirs, ours in kinds.items()
+        for metric, column in zip(COCO_METRICS, columns, strict=True)
+    }
 
 
 def _instances(detections: Detections, record: Record) -> Instances:
