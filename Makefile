@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: .venv repro test test-slow check format lock bench
+.PHONY: .venv detectron2 repro test test-slow check format lock bench
 
 repro: $(ready)  ## the whole experiment of params.yaml, to report/index.html
 	dvc repro
@@ -37,6 +37,9 @@ bench: $(ready)  ## ratios against dense forms and peers, side by side in one ru
 	python -m benchmarks.remote
 
 .venv: $(ready)  ## the environment alone
+
+detectron2: $(ready)  ## compiled from its repository, for transfers with engine=detectron2; needs git, a C++ compiler and minutes
+	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --no-build-isolation --constraint requirements.lock -r docker/detectron2.txt
 
 $(ready): requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"cl needs Python 3.11 or newer, found {v.major}.{v.minor}: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'

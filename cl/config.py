@@ -226,6 +226,16 @@ def _shuffle_has_groups(params: Params) -> None:
         )
 
 
+def _detectron2_holds_the_backbone(params: Params) -> None:
+    backbone = params.backbone
+    for name, transfer in params.transfers.items():
+        if transfer.engine == "detectron2" and (backbone.width, backbone.stem) != (1, "imagenet"):
+            raise ValueError(
+                f"transfers.{name}.engine=detectron2 holds a ResNet with a 7x7 stem and 64 channels, found backbone.stem="
+                f"{backbone.stem} and backbone.width={backbone.width}; choose engine=torchvision or backbone=resnet50"
+            )
+
+
 def _baselines_name_what_exists(params: Params) -> None:
     for name, baseline in params.baselines.items():
         evaluations, transfers = params.selected(baseline)
@@ -248,6 +258,7 @@ CHECKS = (
     _chunks_hold_groups,
     _compiled_networks_are_called_as_a_whole,
     _shuffle_has_groups,
+    _detectron2_holds_the_backbone,
     _baselines_name_what_exists,
 )
 

@@ -51,12 +51,11 @@ TITLES = {
     "ap": "AP",
     "ap50": "AP50",
     "ap75": "AP75",
-    "box_ap": "box AP",
-    "box_ap50": "box AP50",
-    "box_ap75": "box AP75",
-    "mask_ap": "mask AP",
-    "mask_ap50": "mask AP50",
-    "mask_ap75": "mask AP75",
+}
+TITLES |= {
+    f"{kind}_ap{suffix}": f"{kind} AP{title}"
+    for kind in ("box", "mask")
+    for suffix, title in (("", ""), ("50", "50"), ("75", "75"), ("_s", ", small"), ("_m", ", medium"), ("_l", ", large"))
 }
 SETTINGS = {"labels", "base_lr", "weight_decay", "n"}  # told beside the results, not compared
 
@@ -95,7 +94,12 @@ def render(params: dict[str, Any], results: Path) -> str:
         views=read.picture("pretrain/views.png"),
         neighbours={name: read.picture(f"evaluate/{name}/neighbours.png") for name in params["evaluations"]},
         detections={name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
-        classes={name: read.table(f"evaluate/{name}/classes.csv") for name in params["evaluations"]},
+        classes={
+            name: read.table(f"{stage}/{name}/classes.csv")
+            for stage, names in (("evaluate", params["evaluations"]), ("transfer", params["transfers"]))
+            for name in names
+        },
+        noted={name: read.provenance(f"transfer/{name}").get("noted", []) for name in params["transfers"]},
     )
 
 
@@ -158,8 +162,10 @@ def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, flo
     for metric in [name for name in names if name not in SETTINGS and not _deviates(name, names)]:
         cells = [_Cell(column.get(metric, "-" if column else "not run"), column.get(f"{metric}_sd")) for column in columns]
         lines.append({"title": TITLES.get(metric, metric.replace("_", " ")), "own": cells[0], "others": cells[1:]})
-    settings = ", ".join(f"{TITLES[key]} {value:g}" for key, value in columns[0].items() if key in SETTINGS)
-    return {"name": name, "lines": lines, "settings": settings, "engine": read.provenance(path).get("engine")}
+    settings = [f"{TITLES[key]} {value:g}" for key, value in columns[0].items() if key in SETTINGS]
+    provenance = read.provenance(path)
+    settings = [text for text in (provenance.get("engine"), provenance.get("subset")) if text] + settings
+    return {"name": name, "lines": lines, "settings": ", ".join(settings)}
 
 
 def _stages(params: dict[str, Any], read: _Reader) -> list[dict[str, Any]]:

@@ -37,6 +37,8 @@ def main() -> None:
     progress = command.progress("pretrain")
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind")
+    for sentence in store.missing(params.transfers):
+        progress.say(sentence)
     bank, queries = store.reader("train"), store.reader("val")
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:

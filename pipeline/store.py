@@ -3,11 +3,14 @@
 import hashlib
 import os
 import re
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cl.cache import Cache
+    from cl.detection.config import Config as Transfer
     from cl.shards import Reader
 
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
@@ -17,6 +20,16 @@ BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safe
 def raw() -> Path:
     """Where the raw data sets lie."""
     return Path(os.environ.get("CL_RAW", "data/raw"))
+
+
+def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
+    """What the transfers will need and is not here yet, in sentences."""
+    for name, transfer in transfers.items():
+        if transfer.engine == "detectron2" and find_spec("detectron2") is None:
+            yield f"transfers.{name} will need detectron2, which is not installed here: make detectron2"
+        folder = raw() / ("VOCdevkit" if transfer.kind == "voc" else "coco")
+        if transfer.data == "raw" and not folder.is_dir():
+            yield f"transfers.{name} will need {folder}, which is not there yet"
 
 
 def reader(split: str) -> "Reader":

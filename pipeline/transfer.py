@@ -38,6 +38,8 @@ def main(name: str) -> None:
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= transfer(config, name, backbone, params, results.folder, save)
         results.notes |= {"engine": config.engine, "noted": dataset.findings.lines()}
+        if config.subset:
+            results.notes["subset"] = f"a trial on {len(dataset.train)} training and {len(dataset.test)} test images"
     if command.first():  # the others may be done sooner
         Checkpoints(scratch).discard()
 

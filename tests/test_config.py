@@ -139,6 +139,15 @@ def test_mistakes_are_named(change, message) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_detectron2_holds_no_small_stem() -> None:
+    values = config.read(ROOT / "params.yaml")
+    values["transfers"]["voc_c4"]["engine"] = "detectron2"
+    config.check(values)
+    values["backbone"]["stem"] = "small"
+    with pytest.raises(ValueError, match="transfers.voc_c4.engine=detectron2 holds a ResNet with a 7x7 stem"):
+        config.check(values)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -159,6 +168,9 @@ def test_mistakes_are_named(change, message) -> None:
         ("dataset.scenes.digit", [10, 500], "digit=[10, 500] does not fit into scenes of size=128"),
         ("dataset.scenes.classes", [12], "dataset.scenes.classes.0=12: input should be less than or equal to 9"),
         ("transfers.voc_c4.detector", "mask_rcnn_c4", "detector=mask_rcnn_c4 needs masks, which kind=voc has not"),
+        ("transfers.voc_c4.milestones", [150], "milestones=[150] are iterations, ascending, between 0 and iterations=150"),
+        ("transfers.voc_c4.warmup", 151, "warmup=151 is more than iterations=150; lower it"),
+        ("transfers.voc_c4.test", "test2007", "'test2007' is no split of VOC: expected year and list, such as 2007/trainval"),
         ("transfers.voc_c4.pooled", 7, "pooled=7 is odd, but res5 halves it; choose 14 as the papers"),
         ("transfers.voc_c4.backbone_lr", 0, "transfers.voc_c4.backbone_lr=0: input should be greater than 0"),
         (

@@ -3,6 +3,7 @@
 Every framework with every loss takes five steps as one process, and the same steps as two and four that share the batch.
 """
 
+import io
 import os
 import subprocess
 import sys
@@ -14,16 +15,22 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT, TINY, TinyBackbone, compose, evaluated, memory_growth
+from rich.console import Console
 from test_methods import CASES, HEAD, HERE, LOSSES, SETTINGS, WHOLE, build, gives_negatives, inputs_of
+from test_transfer import RESNET18, small
 from torch import Tensor, nn
 
 from cl import backbones, contrastive, distributed
 from cl.batch_norm import GroupBatchNorm, settle
-from cl.checkpoint import load_tensors
+from cl.checkpoint import Checkpoints, load_tensors
 from cl.config import check, module_of, read
+from cl.detection import data as detection
+from cl.detection import transfer
+from cl.detection.engines.torchvision.detector import Detector
 from cl.distributed import gather, mean_over_ranks, own, rows
 from cl.evaluations import plan_of
 from cl.methods import Setup
+from cl.progress import Progress
 from cl.shards import Reader
 from cl.train import replicated
 
@@ -107,7 +114,53 @@ def parts() -> dict[str, Tensor]:
             found |= {f"{name}: {key}": value for key, value in norm.state_dict().items()}
             if affine:
                 found |= {f"{name}: {key}'": mean_over_ranks(value.grad) for key, value in norm.named_parameters()}
-    return found
+    return found | unequal()
+
+
+def unequal() -> dict[str, Tensor]:
+    """Batch norm of one group of which the ranks hold different numbers of rows, as of a detector's regions."""
+    edges = [IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1)) for r in range(distributed.ranks() + 1)]
+    mine = slice(*edges[distributed.rank() : distributed.rank() + 2])
+    torch.manual_seed(0)
+    norm = GroupBatchNorm(nn.BatchNorm2d(2).double(), 1)
+    everything = torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    y = norm(everything[mine])
+    (y.pow(3) * torch.arange(IMAGES)[mine].view(-1, 1, 1, 1)).sum().backward()
+    settle(norm)
+    whole = torch.zeros_like(everything)
+    whole[mine] = y.detach()
+    shared = {"y": whole, "gradient'": everything.grad, **{f"{key}'": value.grad for key, value in norm.named_parameters()}}
+    found = {f"unequal: {key}": mean_over_ranks(value) * distributed.ranks() for key, value in shared.items()}
+    return found | {f"unequal: {key}": value for key, value in norm.state_dict().items()}
+
+
+def to_transfer(folder: Path) -> dict[str, Any]:
+    """What a detector is built from."""
+    params = check(read(folder / "params.yaml"))
+    all_of_them = {"rpn_rois": 512, "rois": 512, "train_proposals": (50, 20)}  # drawn by each process for itself otherwise
+    config = small(params, "voc_c4", iterations=3, batch_size=4, base_lr=0.01, **all_of_them)
+    torch.manual_seed(0)
+    backbone = backbones.build(RESNET18)
+    torch.manual_seed(0)
+    dataset = detection.read(config, folder / "scenes")
+    return {"config": config, "backbone": backbone, "dataset": dataset, "source": params.dataset}
+
+
+def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
+    """Metrics and weights of a detector after three steps."""
+    metrics = transfer.run(
+        **to_transfer(folder),
+        seed=0,
+        machine=HERE,
+        progress=Progress("test", Console(file=io.StringIO())),
+        out=out,
+        checkpoints=Checkpoints(out / "transfer"),
+    )
+    if distributed.rank() == 0:
+        assert (out / "detections.png").exists()
+    found = {key: torch.tensor(value) for key, value in metrics.items()}
+    state = load_tensors(folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors")[0]
+    return found | {key: value.double() for key, value in state.items() if key.startswith("model.")}
 
 
 def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
@@ -142,6 +195,8 @@ def work(folder: Path, rank: int) -> None:
             results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in IN_PIECES}
             results |= {f"{name(number)} in pieces": trajectory(number, pieces=3, groups=12) for number in IN_PIECES}
         results["evaluations"] = evaluations(folder, folder / str(ranks) / str(rank))
+        if ranks == 2:
+            results["transfer"] = transferred(folder, folder / str(ranks) / str(rank))
         if rank == 0:
             torch.save(results, folder / f"{ranks}.pt")
         dist.barrier()
@@ -149,11 +204,12 @@ def work(folder: Path, rank: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, shard_folder) -> Path:
+def folder(tmp_path_factory, shard_folder, drawn) -> Path:
     """What the processes share: parameters and data."""
     folder = tmp_path_factory.mktemp("ranks")
     compose(folder, *TINY)
     (folder / "shards").symlink_to(shard_folder)
+    (folder / "scenes").symlink_to(drawn)
     for ranks in (1, 2, 4):
         for rank in range(ranks):
             (folder / str(ranks) / str(rank)).mkdir(parents=True)
@@ -224,6 +280,20 @@ def test_evaluations_on_several_processes(found, folder) -> None:
         assert several["evaluations"].keys() == one.keys()
         for key, value in several["evaluations"].items():
             torch.testing.assert_close(value, one[key], rtol=1e-4, atol=2e-5, msg=lambda m, k=key: f"{k}: {m}")
+
+
+def test_a_detector_on_two_processes(found, folder) -> None:
+    """With all regions in the losses, which each process divides by its own number of them: hence the tolerance."""
+    one, two = transferred(folder, folder / "1/0"), found[2]["transfer"]
+    start = {f"model.detector.{key}": value.double() for key, value in Detector(**to_transfer(folder)).state_dict().items()}
+    assert one.keys() == two.keys()
+    names = [key for key in start if key.endswith(WEIGHTS)]
+    moved = torch.cat([(one[key] - start[key]).flatten() for key in names]).norm()
+    parted = torch.cat([(one[key] - two[key]).flatten() for key in names]).norm()
+    assert 0 < parted < 0.1 * moved
+    for key in one:
+        if "backbone.bn1.running" in key:  # of the images alone, which are the same
+            torch.testing.assert_close(one[key], two[key], rtol=1e-3, atol=1e-3)
 
 
 def test_pieces_hold_the_activations_of_one_at_a_time() -> None:

@@ -19,8 +19,13 @@ class Detector(Protocol):
     are those the backbone was trained with. It is an `nn.Module`.
     """
 
-    pretrained: nn.Module  # the pretrained layers before the proposals: stem to res4 (C4) or to res5 (FPN)
-    predictor: nn.Module  # gives a tuple whose first entry are the classes' logits (regions, classes + 1)
+    @property
+    def pretrained(self) -> nn.Module:
+        """The pretrained layers before the proposals: stem to res4 (C4) or to res5 (FPN)."""
+
+    @property
+    def predictor(self) -> nn.Module:
+        """Gives a tuple whose first entry are the classes' logits, (regions, classes + 1)."""
 
     def item(self, sample: Sample) -> Any:
         """What `forward` takes for one image; made in a thread."""

@@ -77,10 +77,15 @@ class Detector(nn.Module):
         self.cfg.MODEL.DEVICE = "cpu"  # where it is built
         self.network = build_model(self.cfg)
         self.account = load(self.network, backbone)
-        self.pretrained = self.network.backbone
-        if config.detector == "faster_rcnn_fpn":
-            self.pretrained = self.network.backbone.bottom_up
-        self.predictor = self.network.roi_heads.box_predictor
+
+    @property
+    def pretrained(self) -> nn.Module:
+        features = self.network.backbone
+        return features.bottom_up if self.config.detector == "faster_rcnn_fpn" else features
+
+    @property
+    def predictor(self) -> nn.Module:
+        return self.network.roi_heads.box_predictor
 
     def item(self, sample: Sample) -> dict[str, Any]:
         height, width = sample.image.shape[1:]

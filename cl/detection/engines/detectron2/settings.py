@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from cl.backbones import Config as Backbone
 from cl.detection.config import Config
 from cl.sources import Source
 
@@ -82,16 +81,6 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
         "MODEL.ROI_BOX_HEAD.FC_DIM": 1024,
         "MODEL.ROI_BOX_HEAD.NORM": NORM,
     }
-
-
-def refusal(backbone: Backbone) -> str | None:
-    """Why detectron2's ResNet cannot hold this backbone, if it cannot."""
-    if backbone.width == 1 and backbone.stem == "imagenet":
-        return None
-    return (
-        f"detectron2's ResNet has a 7x7 stem and 64 channels, found stem={backbone.stem} and width={backbone.width}; "
-        "choose engine=torchvision, or backbone=resnet50"
-    )
 
 
 def names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -85,9 +85,15 @@ class Detector(nn.Module):
         architecture = _fpn if config.detector == "faster_rcnn_fpn" else _c4
         self.network = architecture(config, backbone, len(dataset.classes), settings)
         self.network.transform = _Resized(config.test_side, config.max_side, list(source.mean), list(source.std))
+
+    @property
+    def pretrained(self) -> nn.Module:
         features = self.network.backbone
-        self.pretrained = features.body if isinstance(features, BackboneWithFPN) else features
-        self.predictor = self.network.roi_heads.box_predictor
+        return features.body if isinstance(features, BackboneWithFPN) else features
+
+    @property
+    def predictor(self) -> nn.Module:
+        return self.network.roi_heads.box_predictor
 
     def item(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         target = {"boxes": sample.boxes, "labels": sample.labels + 1}
