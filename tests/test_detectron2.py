@@ -76,6 +76,8 @@ C4 = {
     "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": 14,
 }
 VOC = {
+    "DATASETS.TRAIN": ["voc_2007_trainval", "voc_2012_trainval"],
+    "DATASETS.TEST": ["voc_2007_test"],
     "MODEL.MASK_ON": False,
     "MODEL.ROI_HEADS.NUM_CLASSES": 20,
     "INPUT.MASK_FORMAT": "bitmask",
@@ -85,6 +87,8 @@ VOC = {
     "SOLVER.WARMUP_ITERS": 100,
 }
 COCO = {
+    "DATASETS.TRAIN": ["coco_2017_train"],
+    "DATASETS.TEST": ["coco_2017_val"],
     "MODEL.ROI_HEADS.NUM_CLASSES": 80,
     "INPUT.MASK_FORMAT": "polygon",
     "INPUT.MIN_SIZE_TRAIN": [640, 672, 704, 736, 768, 800],
@@ -147,10 +151,11 @@ def test_the_configuration_is_the_papers_key_by_key(imagenet, name) -> None:
     assert found == expected
 
 
-def test_batch_and_rate_scale_together(imagenet) -> None:
+def test_batch_rate_and_schedule_scale_together(imagenet) -> None:
     config = imagenet.transfers["voc_c4_24k"].model_copy(update={"batch_size": 8})
     found = settings(config, "resnet50", imagenet.dataset, 20, polygons=False)
     assert (found["SOLVER.IMS_PER_BATCH"], found["SOLVER.BASE_LR"]) == (8, 0.01)
+    assert (found["SOLVER.MAX_ITER"], found["SOLVER.STEPS"], found["SOLVER.WARMUP_ITERS"]) == (48000, [36000, 44000], 200)
 
 
 def test_the_backbone_of_fast_moco_has_a_tenth_of_the_rate(imagenet) -> None:

@@ -138,7 +138,7 @@ def to_transfer(folder: Path) -> dict[str, Any]:
     """What a detector is built from."""
     params = check(read(folder / "params.yaml"))
     all_of_them = {"rpn_rois": 512, "rois": 512, "train_proposals": (50, 20)}  # drawn by each process for itself otherwise
-    config = small(params, "voc_c4", iterations=3, batch_size=4, base_lr=0.01, **all_of_them)
+    config = small(params, "voc_c4", iterations=3, batch_size=4, reference_batch=4, base_lr=0.01, **all_of_them)
     torch.manual_seed(0)
     backbone = backbones.build(RESNET18)
     torch.manual_seed(0)

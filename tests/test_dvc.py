@@ -36,6 +36,7 @@ SIZES = [
     "transfer=[voc_c4]",
     "transfers.voc_c4.iterations=2",
     "transfers.voc_c4.batch_size=2",
+    "transfers.voc_c4.reference_batch=2",
     "analysis=[similarity]",
     "analyses.similarity.batch_size=40",
     "baseline=[random]",

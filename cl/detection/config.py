@@ -23,9 +23,9 @@ class Config(Strict):
     test: str
     seeds: Seeds | None
     subset: int | None = Field(gt=0, description="for trials: so many training and so many test images; null: all")
-    iterations: int = Field(gt=0)
-    milestones: list[int] = Field(description="iterations at which the learning rate falls to a tenth")
-    warmup: int = Field(ge=0, description="iterations, linear from `warmup_start`")
+    iterations: int = Field(gt=0, description="at the reference batch; of half the batch twice as many")
+    milestones: list[int] = Field(description="iterations, as these, at which the learning rate falls to a tenth")
+    warmup: int = Field(ge=0, description="iterations, as these, linear from `warmup_start`")
     warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
     precise_bn: int = Field(ge=0, description="batches that estimate the statistics of batch norm anew before the test")
     batch_size: int = Field(gt=0)
@@ -49,12 +49,16 @@ class Config(Strict):
         """Whether objects are outlined, not only boxed."""
         return self.detector == "mask_rcnn_c4"
 
+    def scaled(self, iterations: int) -> int:
+        """Iterations at the reference batch as so many of this batch, to see the same number of images."""
+        return max(1, round(iterations * self.reference_batch / self.batch_size))
+
     def solver(self, steps_per_epoch: int) -> optim.Config:
         """The schedule as a training of encoders has it, in epochs."""
         return optim.Config(
             kind="sgd",
             batch_size=self.batch_size,
-            epochs=self.iterations / steps_per_epoch,
+            epochs=self.scaled(self.iterations) / steps_per_epoch,
             base_lr=self.base_lr,
             reference_batch=self.reference_batch,
             scaling="linear",
@@ -65,12 +69,12 @@ class Config(Strict):
             weight_decay=self.weight_decay,
             decay_1d=True,
             clip=None,
-            warmup_epochs=self.warmup / steps_per_epoch,
+            warmup_epochs=self.scaled(self.warmup) / steps_per_epoch if self.warmup else 0.0,
             warmup_start=self.warmup_start if self.warmup else 0.0,
             schedule="steps" if self.milestones else "constant",
             per="step",
             final=0.0,
-            milestones=[milestone / self.iterations for milestone in self.milestones],
+            milestones=[self.scaled(milestone) / self.scaled(self.iterations) for milestone in self.milestones],
             gamma=0.1,
         )
 

@@ -126,7 +126,8 @@ def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> N
     task.train()
     for norm in norms:
         norm.momentum = 1.0  # running statistics are those of the last batch
-    steps = range(config.iterations, config.iterations + config.precise_bn)
+    start = config.scaled(config.iterations)
+    steps = range(start, start + config.precise_bn)
     for step, items in zip(steps, data.batches(steps.start, steps.stop, task.machine.workers), strict=True):
         task.begin_step(step, 1.0)
         task(items)

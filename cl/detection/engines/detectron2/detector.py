@@ -74,8 +74,9 @@ class Detector(nn.Module):
         kind = "resnet18" if backbone.fc_features == 512 else "resnet50"
         for key, value in settings(config, kind, source, len(dataset.classes), polygons=self.polygons).items():
             self.cfg.merge_from_list([key, value])
-        self.cfg.MODEL.DEVICE = "cpu"  # where it is built
+        usual, self.cfg.MODEL.DEVICE = self.cfg.MODEL.DEVICE, "cpu"  # where it is built
         self.network = build_model(self.cfg)
+        self.cfg.MODEL.DEVICE = usual
         self.account = load(self.network, backbone)
 
     @property

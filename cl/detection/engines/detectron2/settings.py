@@ -51,6 +51,8 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
         "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": config.rois,
         "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": config.pooled,
         "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": config.pooled,
+        "DATASETS.TRAIN": [_data_set(config, split) for split in config.train],
+        "DATASETS.TEST": [_data_set(config, config.test)],
         "INPUT.FORMAT": "RGB",
         "INPUT.MASK_FORMAT": "polygon" if polygons else "bitmask",
         "INPUT.MIN_SIZE_TRAIN": list(config.train_sides),
@@ -62,9 +64,9 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
         "SOLVER.MOMENTUM": config.momentum,
         "SOLVER.WEIGHT_DECAY": config.weight_decay,
         "SOLVER.WEIGHT_DECAY_NORM": 0.0,
-        "SOLVER.STEPS": list(config.milestones),
-        "SOLVER.MAX_ITER": config.iterations,
-        "SOLVER.WARMUP_ITERS": config.warmup,
+        "SOLVER.STEPS": [config.scaled(milestone) for milestone in config.milestones],
+        "SOLVER.MAX_ITER": config.scaled(config.iterations),
+        "SOLVER.WARMUP_ITERS": config.scaled(config.warmup) if config.warmup else 0,
         "SOLVER.WARMUP_FACTOR": config.warmup_start,
         "TEST.PRECISE_BN.ENABLED": config.precise_bn > 0,
         "TEST.PRECISE_BN.NUM_ITER": config.precise_bn,
@@ -81,6 +83,14 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
         "MODEL.ROI_BOX_HEAD.FC_DIM": 1024,
         "MODEL.ROI_BOX_HEAD.NORM": NORM,
     }
+
+
+def _data_set(config: Config, split: str) -> str:
+    """What detectron2 calls a split: "2007/trainval" is voc_2007_trainval, "train2017" coco_2017_train."""
+    if config.kind == "voc":
+        return f"voc_{split.replace('/', '_')}"
+    name = split.rstrip("0123456789")
+    return f"coco_{split.removeprefix(name)}_{name}"
 
 
 def names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
