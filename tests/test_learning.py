@@ -14,7 +14,6 @@ from cl.machine import slow_bf16
 from pipeline.compose import compose
 
 SEEDS = (0, 1, 2)
-DETECTION = 10
 # Points of kNN (k = 20) above the random encoder; frameworks without negatives have less to show after two minutes.
 MARGINS = {
     "simclr": 10,
@@ -89,24 +88,6 @@ def test_every_framework_beats_the_random_encoder(prepared, random, method) -> N
         gains.append(found["knn_top1"] - random[seed]["random_knn_top1"])
         print(f"{method}, seed {seed}: {found['knn_top1']}, {gains[-1]:+.1f} against the random encoder")
     assert sum(gains) / len(gains) >= MARGINS[method]
-
-
-@pytest.mark.slow
-def test_the_default_experiment_beats_the_random_encoder_in_detection(prepared) -> None:
-    """By DETECTION points of VOC's AP50, the mean over three trainings of the detector from one encoder of either kind."""
-    trained(prepared, [])
-    seeds = "transfers.voc_c4.seeds=[0,1,2]"
-    compose(
-        prepared / "params.yaml",
-        [seeds, "transfer=[voc_c4]", "baseline=[random]", "evaluation=[]", "baselines.random.transfers=all"],
-    )
-    stage(prepared, "transfer", "voc_c4")
-    stage(prepared, "baseline", "random")
-    ours, random = (
-        json.loads((prepared / f"results/{name}.json").read_text()) for name in ("transfer/voc_c4", "baseline/random")
-    )
-    print(ours, random)
-    assert ours["voc_c4_ap50"] - random["random_voc_c4_ap50"] >= DETECTION
 
 
 @pytest.mark.slow
