@@ -31,8 +31,10 @@ def main(name: str) -> None:
     from cl.checkpoint import Checkpoints
     from cl.features import Pixels
     from pipeline.evaluate import evaluate
-    from pipeline.transfer import transfer
+    from pipeline.transfer import data, transfer
 
+    evaluations, transfers = params.selected(config)
+    datasets = {entry: data(params.transfers[entry]) for entry in transfers}  # what is missing is told before it trains
     scratch = command.scratch("baseline", name)
 
     def save(*part: str) -> Checkpoints:
@@ -41,7 +43,6 @@ def main(name: str) -> None:
     with command.results("baseline", name) as results:
         backbone = train(config, name, params, save("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
-        evaluations, transfers = params.selected(config)
         metrics: dict[str, float] = {}
         for entry in evaluations:
             out = _folder(results.folder, entry)
@@ -55,9 +56,9 @@ def main(name: str) -> None:
                 representations=representations,
                 untrained=config.training is None,
             )
-        for entry in transfers:
+        for entry, dataset in datasets.items():
             out, own = _folder(results.folder, entry), functools.partial(save, entry)
-            metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), params, out, own)
+            metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), dataset, params, out, own)
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
     if command.first():  # the others may be done sooner
         Checkpoints(scratch).discard()

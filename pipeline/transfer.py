@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cl.checkpoint import Checkpoints
     from cl.config import Params
     from cl.detection.config import Config
+    from cl.detection.data import DataSet
 
 
 @click.command()
@@ -27,16 +28,13 @@ def main(name: str) -> None:
     config = command.choose(name, params.transfers, "transfers")
     from cl import backbones
     from cl.checkpoint import Checkpoints
-    from cl.detection.data import read
-    from cl.detection.engines import engine
 
-    engine(config.engine)
-    dataset = read(config, root(config))
+    dataset = data(config)
     scratch = command.scratch("transfer", name, dataset.digest())
     with command.results("transfer", name) as results:
         backbone = backbones.load(params.backbone, store.BACKBONE)
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
-        results.metrics |= transfer(config, name, backbone, params, results.folder, save)
+        results.metrics |= transfer(config, name, backbone, dataset, params, results.folder, save)
         results.notes |= {"engine": config.engine, "noted": dataset.findings.lines()}
         if config.subset:
             results.notes["subset"] = f"a trial on {len(dataset.train)} training and {len(dataset.test)} test images"
@@ -44,15 +42,20 @@ def main(name: str) -> None:
         Checkpoints(scratch).discard()
 
 
-def root(config: "Config") -> "Path":
-    """The folder that holds VOCdevkit or coco."""
-    return store.SCENES if config.data == "scenes" else store.raw()
+def data(config: "Config") -> "DataSet":
+    """What a transfer trains and tests on, checked, as is that its engine is installed."""
+    from cl.detection.data import read
+    from cl.detection.engines import engine
+
+    engine(config.engine)
+    return read(config, store.SCENES if config.data == "scenes" else store.raw())
 
 
 def transfer(
     config: "Config",
     name: str,
     backbone: "ResNet",
+    dataset: "DataSet",
     params: "Params",
     out: "Path",
     checkpoints: "Callable[[str], Checkpoints] | None" = None,
@@ -61,11 +64,9 @@ def transfer(
     import copy
 
     from cl import machine
-    from cl.detection.data import read
     from cl.detection.transfer import run
 
     progress = command.progress(name)
-    dataset = read(config, root(config))
     for line in dataset.findings.lines():
         progress.say(line)
     here = machine.find(params.precision, deterministic=params.deterministic)

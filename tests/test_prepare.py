@@ -511,6 +511,7 @@ class Stage:
 
     def _run(self, limit: int, log: str) -> None:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job of a shell is started without
         os.chdir(self.folder)
         os.environ["CL_RAW"] = "raw"
         sys.stdout = sys.stderr = open(log, "w", buffering=1)
@@ -521,7 +522,7 @@ class Stage:
 
     def run(self, code: int = 0, limit: int = resource.RLIM_INFINITY, log: str = "log") -> str:
         started = self.start(limit, log)
-        started.join(60)
+        started.join(300)
         said = (self.folder / log).read_text()
         assert started.exitcode == code, said
         return said

@@ -82,7 +82,8 @@ class Config(Strict):
     def _schedule_fits(self) -> "Config":
         if self.milestones != sorted(self.milestones) or not all(0 < m < self.iterations for m in self.milestones):
             raise ValueError(
-                f"milestones={self.milestones} are iterations, ascending, between 0 and iterations={self.iterations}"
+                f"milestones={self.milestones} are iterations, ascending, between 0 and iterations={self.iterations}; "
+                "lower them as well"
             )
         if self.warmup > self.iterations:
             raise ValueError(f"warmup={self.warmup} is more than iterations={self.iterations}; lower it")

@@ -111,9 +111,8 @@ def inside(record: Record, name: str, findings: Findings) -> Record:
     low, high = low.clip(0, size), high.clip(0, size)
     empty = np.asarray((high <= low).any(1))
     for kind, which in (("boxes that reach beyond their image, cut off", beyond), ("boxes without area, left out", empty)):
-        findings.noted[kind] += [f"{name} {record.boxes[i].tolist()}" for i in np.flatnonzero(which)]
-        if not findings.noted[kind]:
-            del findings.noted[kind]
+        for i in np.flatnonzero(which):
+            findings.noted[kind].append(f"{name} {record.boxes[i].tolist()}")
     clipped = replace(record, boxes=np.concatenate([low, high], 1), ignored=empty)
     return replace(clipped.without_ignored(), ignored=record.ignored[~empty])
 
