@@ -24,33 +24,69 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
         polygons: masks are outlines; otherwise pixels.
     """
     fpn = config.detector == "faster_rcnn_fpn"
-    maps = ["p2", "p3", "p4", "p5"]
-    common = {
+    head = _pyramid(config) if fpn else _res4(config)
+    return _network(config, kind, source, classes) | head | _images(config, polygons=polygons) | _solver(config)
+
+
+def _network(config: Config, kind: str, source: Source, classes: int) -> dict[str, Any]:
+    return {
         "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
         "MODEL.WEIGHTS": "",
         "MODEL.MASK_ON": config.masks,
         "MODEL.PIXEL_MEAN": [255 * value for value in source.mean],
         "MODEL.PIXEL_STD": [255 * value for value in source.std],
-        "MODEL.BACKBONE.NAME": "build_resnet_fpn_backbone" if fpn else "build_resnet_backbone",
         "MODEL.BACKBONE.FREEZE_AT": 0,
         "MODEL.RESNETS.DEPTH": DEPTH[kind],
         "MODEL.RESNETS.RES2_OUT_CHANNELS": 64 if kind == "resnet18" else 256,
         "MODEL.RESNETS.NORM": NORM,
         "MODEL.RESNETS.STRIDE_IN_1X1": False,
-        "MODEL.RESNETS.OUT_FEATURES": ["res2", "res3", "res4", "res5"] if fpn else ["res4"],
-        "MODEL.ANCHOR_GENERATOR.SIZES": [[side] for side in config.anchors] if fpn else [list(config.anchors)],
-        "MODEL.RPN.IN_FEATURES": [*maps, "p6"] if fpn else ["res4"],
         "MODEL.RPN.BATCH_SIZE_PER_IMAGE": config.rpn_rois,
         "MODEL.RPN.PRE_NMS_TOPK_TRAIN": config.train_proposals[0],
         "MODEL.RPN.POST_NMS_TOPK_TRAIN": config.train_proposals[1],
         "MODEL.RPN.PRE_NMS_TOPK_TEST": config.test_proposals[0],
         "MODEL.RPN.POST_NMS_TOPK_TEST": config.test_proposals[1],
-        "MODEL.ROI_HEADS.NAME": "StandardROIHeads" if fpn else HEADS,
-        "MODEL.ROI_HEADS.IN_FEATURES": maps if fpn else ["res4"],
         "MODEL.ROI_HEADS.NUM_CLASSES": classes,
         "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": config.rois,
         "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": config.pooled,
         "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": config.pooled,
+    }
+
+
+def _res4(config: Config) -> dict[str, Any]:
+    """C4: res4 feeds the proposals, res5 is the head of each region."""
+    return {
+        "MODEL.BACKBONE.NAME": "build_resnet_backbone",
+        "MODEL.RESNETS.OUT_FEATURES": ["res4"],
+        "MODEL.ANCHOR_GENERATOR.SIZES": [list(config.anchors)],
+        "MODEL.RPN.IN_FEATURES": ["res4"],
+        "MODEL.ROI_HEADS.NAME": HEADS,
+        "MODEL.ROI_HEADS.IN_FEATURES": ["res4"],
+    }
+
+
+def _pyramid(config: Config) -> dict[str, Any]:
+    """FPN, with a head of four convolutions and a linear layer."""
+    maps = ["p2", "p3", "p4", "p5"]
+    return {
+        "MODEL.BACKBONE.NAME": "build_resnet_fpn_backbone",
+        "MODEL.RESNETS.OUT_FEATURES": ["res2", "res3", "res4", "res5"],
+        "MODEL.ANCHOR_GENERATOR.SIZES": [[side] for side in config.anchors],
+        "MODEL.RPN.IN_FEATURES": [*maps, "p6"],
+        "MODEL.ROI_HEADS.NAME": "StandardROIHeads",
+        "MODEL.ROI_HEADS.IN_FEATURES": maps,
+        "MODEL.FPN.IN_FEATURES": ["res2", "res3", "res4", "res5"],
+        "MODEL.FPN.NORM": NORM,
+        "MODEL.ROI_BOX_HEAD.NAME": "FastRCNNConvFCHead",
+        "MODEL.ROI_BOX_HEAD.NUM_CONV": 4,
+        "MODEL.ROI_BOX_HEAD.CONV_DIM": 256,
+        "MODEL.ROI_BOX_HEAD.NUM_FC": 1,
+        "MODEL.ROI_BOX_HEAD.FC_DIM": 1024,
+        "MODEL.ROI_BOX_HEAD.NORM": NORM,
+    }
+
+
+def _images(config: Config, *, polygons: bool) -> dict[str, Any]:
+    return {
         "DATASETS.TRAIN": [_data_set(config, split) for split in config.train],
         "DATASETS.TEST": [_data_set(config, config.test)],
         "INPUT.FORMAT": "RGB",
@@ -59,6 +95,11 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
         "INPUT.MAX_SIZE_TRAIN": config.max_side,
         "INPUT.MIN_SIZE_TEST": config.test_side,
         "INPUT.MAX_SIZE_TEST": config.max_side,
+    }
+
+
+def _solver(config: Config) -> dict[str, Any]:
+    return {
         "SOLVER.IMS_PER_BATCH": config.batch_size,
         "SOLVER.BASE_LR": config.base_lr * config.batch_size / config.reference_batch,
         "SOLVER.MOMENTUM": config.momentum,
@@ -70,18 +111,6 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
         "SOLVER.WARMUP_FACTOR": config.warmup_start,
         "TEST.PRECISE_BN.ENABLED": config.precise_bn > 0,
         "TEST.PRECISE_BN.NUM_ITER": config.precise_bn,
-    }
-    if not fpn:
-        return common
-    return common | {
-        "MODEL.FPN.IN_FEATURES": ["res2", "res3", "res4", "res5"],
-        "MODEL.FPN.NORM": NORM,
-        "MODEL.ROI_BOX_HEAD.NAME": "FastRCNNConvFCHead",
-        "MODEL.ROI_BOX_HEAD.NUM_CONV": 4,
-        "MODEL.ROI_BOX_HEAD.CONV_DIM": 256,
-        "MODEL.ROI_BOX_HEAD.NUM_FC": 1,
-        "MODEL.ROI_BOX_HEAD.FC_DIM": 1024,
-        "MODEL.ROI_BOX_HEAD.NORM": NORM,
     }
 
 
