@@ -29,7 +29,7 @@ class Data(Protocol):
         """The batches of steps start to stop - 1."""
 
     def inputs(self, source: Source, device: torch.device) -> Callable[[Any], tuple[Any, ...]]:
-        """Turns a batch into what the task takes: V views (N, ...) and labels (N,) on the device."""
+        """Turns a batch into what the task takes: of an encoder V views (N, ...) and labels (N,) on the device."""
 
 
 def train(

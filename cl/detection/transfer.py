@@ -66,7 +66,7 @@ def run(
     out: Path,
     checkpoints: Checkpoints | None = None,
 ) -> dict[str, float]:
-    """Fine-tune a detector, all layers of it, and return its average precisions in percent, as `metrics` names them.
+    """Fine-tune a detector, all layers of it, and return its average precisions in percent, as `average_precision.evaluate`.
 
     Every process of a run calls it, and all get the same. Tables of the epochs and classes, a picture of detections, and what
     the engine says about itself go to `out`.
