@@ -27,7 +27,7 @@ from cl.shards import Reader
 from cl.sources import Scenes, Splits, Storage, photos
 
 ROOT = Path(__file__).parent.parent
-SCENES = Scenes(classes=[0, 4], train=10, val=4, size=96, digit=(32, 48), objects=(1, 3))
+SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 48), objects=(1, 3))
 TINY = ["dataset.train_patches=6", "dataset.val_patches=3", "dataset.shard_images=50", "optim.batch_size=32", "optim.epochs=2"]
 
 
@@ -150,7 +150,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Detection scenes of two digits: 10 to train and 4 to test."""
+    """Detection scenes with objects of two classes: 10 to train and 4 to test."""
     folder = tmp_path_factory.mktemp("scenes")
     scenes.write(SCENES, folder)
     return folder

@@ -383,7 +383,7 @@ def test_both_engines_train_on_real_images(params, here, quiet, tmp_path, name, 
     """A few iterations from the same backbone; the loss falls, and the metrics have the same names."""
     (tmp_path / "coco").symlink_to(REAL / "coco-sample")
     (tmp_path / "VOCdevkit").symlink_to(REAL / "voc-sample" / "VOCdevkit")
-    changes = {"iterations": 6, "train_sides": [160], "test_side": 160, "base_lr": 0.004, "reference_batch": 2, "subset": 4}
+    changes = {"iterations": 16, "train_sides": [160], "test_side": 160, "base_lr": 0.004, "reference_batch": 2, "subset": 4}
     if name == "coco_fpn":
         changes |= FPN
     config = small(params, "voc_c4" if name == "voc_c4" else "coco_c4", engine=engine, data="raw", **changes)

@@ -1,10 +1,11 @@
 """Data in the layout of COCO: one list of all objects of a split."""
 
 import json
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from cl.detection.records import Findings, Record, arrays, inside, text
+from cl.detection.records import Findings, Record, arrays, inside, measured, text
 
 
 def read(root: Path, split: str, findings: Findings, *, masks: bool = False) -> tuple[list[Record], list[int], list[str]]:
@@ -19,42 +20,60 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False) -> 
     path = root / "annotations" / f"instances_{split}.json"
     try:
         content = json.loads(text(path))
-        images, annotations = content["images"], content["annotations"]
+        images = {image["id"]: image for image in content["images"]}
         names = {category["id"]: category["name"] for category in content["categories"]}
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        annotations = content["annotations"]
+        of_image: dict[int, list[dict]] = {identity: [] for identity in images}
+        for number, annotation in enumerate(annotations):
+            where = f"{path}: annotation {annotation.get('id', f'number {number}')}"
+            if problem := _problem(annotation, images, names):
+                findings.wrong.append(f"{where} {problem}")
+            else:
+                of_image[annotation["image_id"]].append(annotation)
+        stated = [(root / split / image["file_name"], (image["width"], image["height"])) for image in images.values()]
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no list of COCO's instances ({type(error).__name__}: {error})") from error
     categories = sorted(names)
-    of_image: dict[int, list[dict]] = {image["id"]: [] for image in images}
-    for annotation in annotations:
-        where = f"{path}: annotation {annotation['id']}"
-        if annotation["image_id"] not in of_image:
-            findings.wrong.append(f"{where} is of image {annotation['image_id']}, which is not listed")
-        elif annotation["category_id"] not in names:
-            findings.wrong.append(f"{where} has category {annotation['category_id']}, which is not listed")
-        else:
-            of_image[annotation["image_id"]].append(annotation)
     records = []
-    for image in images:
-        file = root / split / image["file_name"]
-        if not file.is_file():
-            findings.wrong.append(f"{file}: missing")
-        records.append(_record(image, file, of_image[image["id"]], categories, findings, masks=masks))
+    for identity, (file, size) in zip(images, stated, strict=True):
+        width, height = measured(file, size, path, findings)
+        records.append(_record(identity, file, width, height, of_image[identity], categories, findings, masks=masks))
     return records, categories, [names[category] for category in categories]
 
 
+def _problem(annotation: dict, images: dict, names: dict) -> str | None:
+    """What makes an annotation unusable, as the end of a sentence."""
+    if annotation.get("image_id") not in images:
+        return f"is of image {annotation.get('image_id')}, which is not listed"
+    if annotation.get("category_id") not in names:
+        return f"has category {annotation.get('category_id')}, which is not listed"
+    box = annotation.get("bbox")
+    if not (isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) and isfinite(v) for v in box)):
+        return f"has bbox {box}, expected four numbers"
+    return None
+
+
 def _record(
-    image: dict, file: Path, annotations: list[dict], categories: list[int], findings: Findings, *, masks: bool
+    identity: int,
+    file: Path,
+    width: int,
+    height: int,
+    annotations: list[dict],
+    categories: list[int],
+    findings: Findings,
+    *,
+    masks: bool,
 ) -> Record:
     if masks:
         bad = [a for a in annotations if not _is_mask(a.get("segmentation"))]
         for annotation in bad:
-            findings.noted["objects without a mask, left out"].append(f"{file.name} ({annotation['id']})")
+            findings.noted["objects without a mask, left out"].append(f"{file.name} ({annotation.get('id')})")
         annotations = [a for a in annotations if a not in bad]
     boxes = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in annotations)]
     labels = [categories.index(a["category_id"]) for a in annotations]
     crowds = [bool(a.get("iscrowd", 0)) for a in annotations]
     segmentations = [a.get("segmentation") for a in annotations]
-    record = Record(image["id"], file, image["width"], image["height"], *arrays(boxes, labels, crowds), segmentations)
+    record = Record(identity, file, width, height, *arrays(boxes, labels, crowds), segmentations)
     if any(crowds):
         findings.noted["images with crowds, which are not trained on"].append(file.name)
     return inside(record, file.name, findings)

@@ -56,10 +56,7 @@ def _some(records: list[Record], number: int | None) -> list[Record]:
 
 
 def _voc(config: Config, root: Path, findings: Findings) -> DataSet:
-    folder = root / "VOCdevkit"
-    classes = voc.class_names(folder, [*config.train, config.test], findings)
-    train, test = (voc.read(folder, splits, classes, findings) for splits in (config.train, [config.test]))
-    return DataSet(classes, train, test, findings)
+    return DataSet(*voc.read(root / "VOCdevkit", config.train, config.test, findings), findings)
 
 
 def _coco(config: Config, root: Path, findings: Findings) -> DataSet:

@@ -2,6 +2,7 @@
 
 import csv
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,18 +42,13 @@ class Record:
         """The image in RGB.
 
         Raises:
-            ValueError: it cannot be read, or has another size than its annotation says.
+            ValueError: it cannot be read.
         """
         try:
             with Picture.open(self.path) as file:
-                picture = file.convert("RGB")
+                return file.convert("RGB")
         except OSError as error:
             raise ValueError(f"{self.path} cannot be read ({error}): replace it, or take it out of the lists") from error
-        if picture.size != (self.width, self.height):
-            raise ValueError(
-                f"{self.path} has {picture.width}x{picture.height} pixels, its annotation says {self.width}x{self.height}"
-            )
-        return picture
 
     def masks(self) -> np.ndarray:
         """(n, H, W) uint8, 1 inside the object."""
@@ -96,6 +92,24 @@ class Findings:
             writer = csv.writer(file)
             writer.writerow(["what", "where"])
             writer.writerows([kind, place] for kind, places in self.noted.items() for place in places)
+
+
+def measured(image: Path, stated: Sequence[int | str] | None, where: Path, findings: Findings) -> tuple[int, int]:
+    """Width and height of an image file, or zeros, if it cannot be read; what is wrong goes to `findings`.
+
+    Args:
+        stated: width and height as the annotation in the file `where` says them.
+    """
+    try:
+        with Picture.open(image) as picture:
+            size = picture.size
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        findings.wrong.append(f"{image}: missing" if missing else f"{image}: cannot be read ({error})")
+        return 0, 0
+    if stated and [str(length) for length in stated] != [str(length) for length in size]:
+        findings.wrong.append(f"{where}: says {stated[0]}x{stated[1]} pixels, {image.name} has {size[0]}x{size[1]}")
+    return size
 
 
 def arrays(boxes: list, labels: list, ignored: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

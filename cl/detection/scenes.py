@@ -1,7 +1,7 @@
-"""Embedded detection scenes: scikit-learn's scanned digits on photographs, written in VOC and in COCO layout.
+"""Embedded detection scenes: ovals cut out of some photographs, placed on others, in VOC's and in COCO's layout.
 
-The files have the layout of the real sets, so that exactly the code that reads those reads these:
-`VOCdevkit/VOC2007/{JPEGImages,Annotations,ImageSets/Main}` and `coco/{train2017,val2017,annotations}`.
+The class of an object is its photograph. The files have the layout of the real sets, so that exactly the code that reads
+those reads these: `VOCdevkit/VOC2007/{JPEGImages,Annotations,ImageSets/Main}` and `coco/{train2017,val2017,annotations}`.
 """
 
 import json
@@ -10,19 +10,20 @@ from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image as Picture
+from PIL import ImageDraw
 from pycocotools import mask as rle
 
 from cl.sources import Scenes
 from cl.sources.photos import bands, photographs
 
-NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 QUALITY = 95
+SHRINK = 2.5  # photographs are shown at their own size, or up to so many times smaller
 
 
 def write(config: Scenes, root: Path) -> None:
     """Write `config.train` and `config.val` scenes below `root` in both layouts; the same bytes for the same config.
 
-    Train scenes use the train part of photographs and the first 70 % of the digits' scans, validation scenes the rest.
+    Train scenes are made of the train part of the photographs, validation scenes of the other.
     """
     voc, coco = root / "VOCdevkit" / "VOC2007", root / "coco"
     for folder in (voc / "JPEGImages", voc / "Annotations", voc / "ImageSets" / "Main", coco / "annotations"):
@@ -30,77 +31,66 @@ def write(config: Scenes, root: Path) -> None:
     number = 0
     for split, voc_split, count in (("train", "trainval", config.train), ("val", "test", config.val)):
         rng = np.random.Generator(np.random.Philox(key=[7, split == "val"]))
-        grounds, scans = _grounds(split), _scans(config.classes, split)
+        pictures = _pictures(split)
         images: list[dict] = []
         annotations: list[dict] = []
         (coco / f"{split}2017").mkdir()
         for _ in range(count):
             number += 1
-            picture, objects = _scene(config, grounds, scans, rng)
+            picture, objects = _scene(config, pictures, rng)
             name = f"{number:06d}"
             for path in (voc / "JPEGImages", coco / f"{split}2017"):
                 picture.save(path / f"{name}.jpg", quality=QUALITY)
             _write_xml(voc / "Annotations" / f"{name}.xml", name, config.size, objects)
             images.append({"id": number, "file_name": f"{name}.jpg", "width": config.size, "height": config.size})
-            for digit, mask in objects:
-                annotations.append(_annotation(len(annotations) + 1, number, digit, mask))
+            for label, mask in objects:
+                annotations.append(_annotation(len(annotations) + 1, number, 1 + config.classes.index(label), mask))
         names = "".join(f"{image['id']:06d}\n" for image in images)
         (voc / "ImageSets" / "Main" / f"{voc_split}.txt").write_text(names)
-        categories = [{"id": digit + 1, "name": NAMES[digit]} for digit in config.classes]
+        categories = [{"id": number, "name": label} for number, label in enumerate(config.classes, 1)]
         content = {"images": images, "annotations": annotations, "categories": categories}
         (coco / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(content))
 
 
-def _grounds(split: str) -> list[Picture.Image]:
-    pictures = []
-    for path in photographs().values():
+def _pictures(split: str) -> dict[str, Picture.Image]:
+    pictures = {}
+    for name, path in photographs().items():
         with Picture.open(path) as file:
-            pictures.append(bands(file.convert("RGB"))[split])
+            pictures[name] = bands(file.convert("RGB"))[split]
     return pictures
 
 
-def _scans(classes: list[int], split: str) -> dict[int, np.ndarray]:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    scans = {}
-    for digit in classes:
-        of_class = digits.images[digits.target == digit] / 16
-        cut = int(0.7 * len(of_class))
-        scans[digit] = of_class[:cut] if split == "train" else of_class[cut:]
-    return scans
-
-
 def _scene(
-    config: Scenes, grounds: list[Picture.Image], scans: dict[int, np.ndarray], rng: np.random.Generator
-) -> tuple[Picture.Image, list[tuple[int, np.ndarray]]]:
-    """A photograph's part with some digits on it, none overlapping; each object is (digit, mask (size, size))."""
-    ground = grounds[rng.integers(len(grounds))]
-    side = int(rng.integers(min(96, *ground.size), min(*ground.size, 2 * config.size) + 1))
-    left, top = (int(rng.integers(0, length - side + 1)) for length in ground.size)
-    picture = ground.crop((left, top, left + side, top + side)).resize((config.size, config.size))
-    pixels = np.asarray(picture).astype(np.float64)
+    config: Scenes, pictures: dict[str, Picture.Image], rng: np.random.Generator
+) -> tuple[Picture.Image, list[tuple[str, np.ndarray]]]:
+    """A photograph's part with some objects on it, none overlapping; each object is (class, mask (size, size))."""
+    grounds = [name for name in pictures if name not in config.classes]
+    scene = _part(pictures[grounds[rng.integers(len(grounds))]], (config.size, config.size), rng)
     taken = np.zeros((config.size, config.size), bool)
     objects = []
     for _ in range(int(rng.integers(config.objects[0], config.objects[1] + 1))):
-        digit = config.classes[rng.integers(len(config.classes))]
-        scan = scans[digit][rng.integers(len(scans[digit]))]
-        size = int(rng.integers(config.digit[0], config.digit[1] + 1))
-        x, y = (int(v) for v in rng.integers(0, config.size - size + 1, 2))
-        colour = rng.uniform(0, 255, 3)
-        if taken[y : y + size, x : x + size].any():
+        label = config.classes[rng.integers(len(config.classes))]
+        width, height = (int(v) for v in rng.integers(config.side[0], config.side[1] + 1, 2))
+        x, y = (int(rng.integers(0, config.size - length + 1)) for length in (width, height))
+        if taken[y : y + height, x : x + width].any():
             continue
-        ink = (
-            np.asarray(Picture.fromarray((scan * 255).astype(np.uint8)).resize((size, size), Picture.Resampling.BICUBIC)) / 255
-        )
-        mask = np.zeros_like(taken)
-        mask[y : y + size, x : x + size] = ink > 0.4
-        taken[y : y + size, x : x + size] = True
-        alpha = np.clip(ink * 2, 0, 1)[:, :, None]
-        part = pixels[y : y + size, x : x + size]
-        pixels[y : y + size, x : x + size] = part * (1 - alpha) + colour * alpha
-        objects.append((digit, mask))
-    return Picture.fromarray(pixels.round().astype(np.uint8)), objects
+        taken[y : y + height, x : x + width] = True
+        oval = Picture.new("1", scene.size)
+        ImageDraw.Draw(oval).ellipse((x, y, x + width - 1, y + height - 1), fill=1)
+        part = Picture.new("RGB", scene.size)
+        part.paste(_part(pictures[label], (width, height), rng), (x, y))
+        scene.paste(part, mask=oval)
+        objects.append((label, np.asarray(oval)))
+    return scene, objects
+
+
+def _part(photograph: Picture.Image, size: tuple[int, int], rng: np.random.Generator) -> Picture.Image:
+    """Some part of a photograph, shrunk to `size` (width, height)."""
+    largest = min(SHRINK, photograph.width / size[0], photograph.height / size[1])
+    shrink = rng.uniform(min(1.0, largest), largest)
+    width, height = (int(length * shrink) for length in size)
+    left, top = int(rng.integers(0, photograph.width - width + 1)), int(rng.integers(0, photograph.height - height + 1))
+    return photograph.crop((left, top, left + width, top + height)).resize(size)
 
 
 def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
@@ -109,15 +99,15 @@ def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
     return int(columns[0]), int(rows[0]), int(columns[-1]), int(rows[-1])
 
 
-def _write_xml(path: Path, name: str, size: int, objects: list[tuple[int, np.ndarray]]) -> None:
+def _write_xml(path: Path, name: str, size: int, objects: list[tuple[str, np.ndarray]]) -> None:
     root = ElementTree.Element("annotation")
     ElementTree.SubElement(root, "filename").text = f"{name}.jpg"
     extent = ElementTree.SubElement(root, "size")
     for tag, value in (("width", size), ("height", size), ("depth", 3)):
         ElementTree.SubElement(extent, tag).text = str(value)
-    for digit, mask in objects:
+    for label, mask in objects:
         element = ElementTree.SubElement(root, "object")
-        for tag, text in (("name", NAMES[digit]), ("difficult", "0"), ("truncated", "0"), ("pose", "Unspecified")):
+        for tag, text in (("name", label), ("difficult", "0"), ("truncated", "0"), ("pose", "Unspecified")):
             ElementTree.SubElement(element, tag).text = text
         box = ElementTree.SubElement(element, "bndbox")
         for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), _box(mask), strict=True):
@@ -125,13 +115,13 @@ def _write_xml(path: Path, name: str, size: int, objects: list[tuple[int, np.nda
     ElementTree.ElementTree(root).write(path)
 
 
-def _annotation(identity: int, image: int, digit: int, mask: np.ndarray) -> dict:
+def _annotation(identity: int, image: int, category: int, mask: np.ndarray) -> dict:
     x0, y0, x1, y1 = _box(mask)
     encoded = rle.encode(np.asfortranarray(mask.astype(np.uint8)))
     return {
         "id": identity,
         "image_id": image,
-        "category_id": digit + 1,
+        "category_id": category,
         "bbox": [x0, y0, x1 - x0 + 1, y1 - y0 + 1],
         "area": int(mask.sum()),
         "iscrowd": 0,

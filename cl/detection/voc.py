@@ -1,12 +1,12 @@
 """Data in the layout of PASCAL VOC: a file of XML an image."""
 
+from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-from PIL import Image as Picture
 
-from cl.detection.records import Findings, Record, arrays, inside, text
+from cl.detection.records import Findings, Record, arrays, inside, measured, text
 
 CLASSES = [
     "aeroplane",
@@ -32,69 +32,50 @@ CLASSES = [
 ]
 
 
-def _names(root: Path, split: str) -> tuple[Path, list[str]]:
-    """The folder of a split ("2007/trainval") and the names of its images."""
-    year, name = split.split("/")
-    folder = root / f"VOC{year}"
-    return folder, text(folder / "ImageSets" / "Main" / f"{name}.txt").split()
+def read(root: Path, train: list[str], test: str, findings: Findings) -> tuple[list[str], list[Record], list[Record]]:
+    """The classes, and the images of the splits `train` and `test` ("2007/trainval") below `root` = VOCdevkit.
 
-
-def class_names(root: Path, splits: list[str], findings: Findings) -> list[str]:
-    """The twenty classes, or, for an own set, every name in the annotations of `splits`, sorted."""
-    names = set()
-    for split in splits:
-        folder, images = _names(root, split)
-        for image in images:
-            if (xml := _parsed(folder / "Annotations" / f"{image}.xml", findings)) is not None:
-                names |= {element.findtext("name", "") for element in xml.iter("object")}
-    findings.stop()
-    return CLASSES if names <= set(CLASSES) else sorted(names)
-
-
-def _parsed(path: Path, findings: Findings) -> ElementTree.Element | None:
-    try:
-        return ElementTree.fromstring(path.read_bytes())
-    except (FileNotFoundError, ElementTree.ParseError) as error:
-        findings.wrong.append(f"{path}: {'missing' if isinstance(error, FileNotFoundError) else f'no XML ({error})'}")
-        return None
-
-
-def read(root: Path, splits: list[str], classes: list[str], findings: Findings) -> list[Record]:
-    """The images of `splits` ("2007/trainval") below `root` = VOCdevkit; labels are positions in `classes`.
+    Classes are the twenty, or, for an own set, all names in its annotations, sorted; labels are positions among them.
 
     Raises:
         ValueError: a list of images is missing. All else goes to `findings`.
     """
-    records: list[Record] = []
-    for split in splits:
-        folder, names = _names(root, split)
-        for name in names:
-            image, file = folder / "JPEGImages" / f"{name}.jpg", folder / "Annotations" / f"{name}.xml"
-            xml = _parsed(file, findings)
-            if not image.is_file():
-                findings.wrong.append(f"{image}: missing")
-            elif xml is not None:
-                records.append(_record(len(records), image, xml, classes, file, findings))
-    return records
+    parsed = {split: _parsed(root, split, findings) for split in (*train, test)}
+    names = {element.findtext("name", "") for files in parsed.values() for _, _, xml in files for element in xml.iter("object")}
+    classes = CLASSES if names <= set(CLASSES) else sorted(names)
+    if names - set(CLASSES):
+        findings.noted["classes in the annotations, taken instead of VOC's twenty"] += classes
+    images = [
+        [_record(number, *file, classes, findings) for number, file in enumerate(chain(*(parsed[s] for s in splits)))]
+        for splits in (train, [test])
+    ]
+    return classes, images[0], images[1]
 
 
-def _record(identity: int, image: Path, xml: ElementTree.Element, classes: list[str], file: Path, findings: Findings) -> Record:
-    try:
-        with Picture.open(image) as picture:
-            width, height = picture.size
-    except OSError as error:
-        findings.wrong.append(f"{image}: cannot be read ({error})")
-        width = height = 0
-    stated = tuple(xml.findtext(f"size/{tag}", "") for tag in ("width", "height"))
-    if all(stated) and width and stated != (str(width), str(height)):
-        findings.wrong.append(f"{file}: says {'x'.join(stated)} pixels, {image.name} has {width}x{height}")
+def _parsed(root: Path, split: str, findings: Findings) -> list[tuple[Path, Path, ElementTree.Element]]:
+    """Image, annotation file and its content, for each image of a split."""
+    year, name = split.split("/")
+    folder = root / f"VOC{year}"
+    files = []
+    for image in text(folder / "ImageSets" / "Main" / f"{name}.txt").split():
+        file = folder / "Annotations" / f"{image}.xml"
+        try:
+            files.append((folder / "JPEGImages" / f"{image}.jpg", file, ElementTree.fromstring(file.read_bytes())))
+        except FileNotFoundError:
+            findings.wrong.append(f"{file}: missing")
+        except ElementTree.ParseError as error:
+            findings.wrong.append(f"{file}: no XML ({error})")
+    return files
+
+
+def _record(identity: int, image: Path, file: Path, xml: ElementTree.Element, classes: list[str], findings: Findings) -> Record:
+    stated = [xml.findtext(f"size/{tag}", "") for tag in ("width", "height")]
+    width, height = measured(image, stated if all(stated) else None, file, findings)
     boxes, labels, difficult = [], [], []
     for element in xml.iter("object"):
         name = element.findtext("name", "")
         corners = [element.findtext(f"bndbox/{tag}", "") for tag in ("xmin", "ymin", "xmax", "ymax")]
-        if name not in classes:
-            findings.wrong.append(f"{file}: unknown class {name!r}, expected one of {', '.join(classes)}")
-        elif not all(_is_number(corner) for corner in corners):
+        if not all(_is_number(corner) for corner in corners):
             findings.wrong.append(f"{file}: the box of {name!r} is {corners}, expected four numbers")
         else:
             x0, y0, x1, y1 = map(float, corners)

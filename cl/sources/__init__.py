@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image as Picture
@@ -64,19 +64,27 @@ class Splits:
 
 
 class Scenes(Strict):
-    """Embedded detection scenes: digits of scikit-learn placed on photographs (`cl.detection.scenes`)."""
+    """Embedded detection scenes: ovals cut out of some photographs, placed on others (`cl.detection.scenes`)."""
 
-    classes: list[Annotated[int, Field(ge=0, le=9)]] = Field(min_length=1, description="which digits, 0 to 9")
+    classes: list[str] = Field(min_length=1, description="photographs that objects are cut out of; the others are grounds")
     train: int = Field(gt=0)
     val: int = Field(gt=0)
     size: int = Field(ge=64, description="side of a scene in pixels")
-    digit: Sizes = Field(description="smallest and largest side of a digit in pixels")
-    objects: Sizes = Field(description="fewest and most digits in a scene")
+    side: Sizes = Field(description="smallest and largest side of an object in pixels")
+    objects: Sizes = Field(description="fewest and most objects in a scene, before those that overlap are left out")
 
     @model_validator(mode="after")
-    def _digits_fit(self) -> "Scenes":
-        if self.digit[1] > self.size:
-            raise ValueError(f"digit={list(self.digit)} does not fit into scenes of size={self.size}")
+    def _objects_fit(self) -> "Scenes":
+        if self.side[1] > self.size:
+            raise ValueError(f"side={list(self.side)} does not fit into scenes of size={self.size}")
+        return self
+
+    @model_validator(mode="after")
+    def _classes_are_photographs(self) -> "Scenes":
+        from cl.sources.photos import NAMES
+
+        if not set(self.classes) < set(NAMES):
+            raise ValueError(f"classes={self.classes}: expected some of the photographs, but not all, of {', '.join(NAMES)}")
         return self
 
 

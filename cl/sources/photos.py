@@ -39,6 +39,9 @@ SKIMAGE = [
     "rocket.jpg",
     "text.png",
 ]
+SKLEARN = ["china.jpg", "flower.jpg"]
+MATPLOTLIB = ["grace_hopper.jpg"]
+NAMES = sorted(file.split(".")[0] for file in SKIMAGE + SKLEARN + MATPLOTLIB)
 TRAIN_BAND = 0.7
 QUALITY = 95
 
@@ -53,15 +56,14 @@ class Config(Source):
 
 
 def photographs() -> dict[str, Path]:
-    """The twenty photographs by name: 17 of scikit-image, 2 of scikit-learn, 1 of matplotlib."""
+    """The twenty photographs by name, in the order of NAMES."""
     import matplotlib
     import skimage
     import sklearn
 
-    sklearn_images = Path(sklearn.__file__).parent / "datasets" / "images"
     files = [Path(skimage.__file__).parent / "data" / name for name in SKIMAGE]
-    files += [sklearn_images / "china.jpg", sklearn_images / "flower.jpg"]
-    files += [Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"]
+    files += [Path(sklearn.__file__).parent / "datasets" / "images" / name for name in SKLEARN]
+    files += [Path(matplotlib.get_data_path()) / "sample_data" / name for name in MATPLOTLIB]
     return {path.stem: path for path in sorted(files, key=lambda p: p.stem)}
 
 
