@@ -57,7 +57,7 @@ def main(name: str) -> None:
                 untrained=config.training is None,
             )
         for entry, dataset in datasets.items():
-            out, own = _folder(results.folder, entry), functools.partial(save, entry)
+            out, own = _folder(results.folder, entry), functools.partial(save, entry, dataset.digest()[:16])
             metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), dataset, params, out, own)
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
     if command.first():  # the others may be done sooner
