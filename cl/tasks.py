@@ -16,6 +16,7 @@ class Task(nn.Module):
     """
 
     largest_logit: Tensor
+    remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"  # of a loss that is not finite
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()

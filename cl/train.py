@@ -60,7 +60,7 @@ def train(
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     rows: list[dict[str, Any]] = history.get("rows", [])
-    ledger = Ledger(history.get("losses", []), history.get("norms", []))
+    ledger = Ledger(history.get("losses", []), history.get("norms", []), task.remedy)
     inputs = data.inputs(source, task.machine.device)
     model = replicated(task)
     task.train()
@@ -122,8 +122,9 @@ def _restore(checkpoints: Checkpoints, task: Task, optimizer: Optimizer, progres
 class Ledger:
     """Loss, norm of the gradient and largest logit of every step, which stay on the device until someone looks."""
 
-    def __init__(self, losses: list[float], norms: list[float]) -> None:
+    def __init__(self, losses: list[float], norms: list[float], remedy: str) -> None:
         self.losses, self.norms = losses, norms  # of the epoch's steps that were looked at
+        self.remedy = remedy
         self._steps: list[tuple[int, float]] = []
         self._unread: list[Tensor] = []
 
@@ -147,8 +148,7 @@ class Ledger:
                 what = f"loss is {loss:.4g}" if not math.isfinite(loss) else f"norm of the gradient is {norm:.4g}"
                 raise FloatingPointError(
                     f"the {what} at step {step} (loss {loss:.4g}, largest logit {logit:.4g}, learning rate {lr:.3g}); the "
-                    "weights of the last checkpoint are kept. Lower optim.base_lr, lengthen optim.warmup_epochs, or raise "
-                    "the temperature"
+                    f"weights of the last checkpoint are kept. {self.remedy}"
                 )
             self.losses.append(loss)
             self.norms.append(norm)

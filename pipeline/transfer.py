@@ -35,7 +35,7 @@ def main(name: str) -> None:
         backbone = backbones.load(params.backbone, store.BACKBONE)
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= transfer(config, name, backbone, dataset, params, results.folder, save)
-        results.notes |= {"engine": config.engine, "noted": dataset.findings.lines()}
+        results.notes |= {"engine": config.engine, "data_sha256": dataset.digest(), "noted": dataset.findings.lines()}
         if config.subset:
             results.notes["subset"] = f"a trial on {len(dataset.train)} training and {len(dataset.test)} test images"
     if command.first():  # the others may be done sooner
@@ -69,7 +69,7 @@ def transfer(
     progress = command.progress(name)
     for line in dataset.findings.lines():
         progress.say(line)
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    here = machine.find(config.precision, deterministic=params.deterministic)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         return run(

@@ -166,6 +166,7 @@ def test_what_is_wrong_in_coco_is_named(copied, coco_config) -> None:
         content["annotations"][1]["category_id"] = 77
         content["annotations"][2]["bbox"] = [1, 2, None, 3]
         del content["annotations"][3]["bbox"]
+        content["annotations"][4]["area"] = None
         content["images"][3]["width"] = 100
 
     changed_json(copied, change)
@@ -176,7 +177,7 @@ def test_what_is_wrong_in_coco_is_named(copied, coco_config) -> None:
     assert "annotation 2 has category 77, which is not listed" in str(told.value)
     assert "annotation 3 has bbox [1, 2, None, 3], expected four numbers" in str(told.value)
     assert "annotation 4 has bbox None, expected four numbers" in str(told.value)
-    assert str(told.value).endswith("; and 1 more")
+    assert str(told.value).endswith("; and 2 more")
     (copied / "coco" / "train2017" / "000003.jpg").write_bytes(b"no picture")
     changed_json(copied, lambda content: content.update(annotations=[]))
     with pytest.raises(ValueError) as told:
@@ -189,6 +190,67 @@ def test_what_is_wrong_in_coco_is_named(copied, coco_config) -> None:
     changed_json(copied, lambda content: content.pop("images"))
     with pytest.raises(ValueError, match="instances_train2017.json is no list of COCO's instances .*images"):
         read(coco_config, copied)
+
+
+@pytest.mark.parametrize("identity", [0, 2, "3", None])
+def test_annotations_of_coco_need_an_id(copied, coco_config, identity) -> None:
+    """0 is pycocotools' word for "no object", with which a perfect detector would have 60 percent."""
+    changed_json(copied, lambda content: content["annotations"][0].update(id=identity), "val2017")
+    with pytest.raises(ValueError, match=rf"annotation {2 if identity == 2 else identity} needs an id of its own"):
+        read(coco_config, copied)
+
+
+def test_classes_and_images_of_coco_must_be_the_same_in_training_and_test(copied, coco_config) -> None:
+    changed_json(copied, lambda content: [c.update(name=n) for c, n in zip(content["categories"], "ab", strict=True)])
+    with pytest.raises(ValueError, match=r"instances_train2017.json and instances_val2017.json .* have different categories"):
+        read(coco_config, copied)
+    changed_json(copied, lambda content: content["images"].append(content["images"][0]))
+    with pytest.raises(ValueError, match="11 images have 10 different ids"):
+        read(coco_config, copied)
+
+
+@pytest.mark.parametrize(
+    "segmentation", [None, [], 3, [1, 2, 3, 4, 5, 6], [[1, 2, 3, 4]], {"size": [96, 96]}, {"size": [9, 9], "counts": "1"}]
+)
+def test_masks_of_coco(copied, coco_config, segmentation) -> None:
+    """What is no mask is left out of the training images, and an error in the test images, which its evaluators read."""
+    change = lambda content: content["annotations"][0].update(segmentation=segmentation)  # noqa: E731
+    changed_json(copied, change)
+    assert any(line.startswith("1 objects without a mask") for line in read(coco_config, copied).findings.lines())
+    changed_json(copied, change, "val2017")
+    with pytest.raises(ValueError, match=r"\(1\): the mask of a test object is neither polygons nor runs of 96x96 pixels"):
+        read(coco_config, copied)
+
+
+def test_polygons_of_two_corners_are_left_out(copied, coco_config) -> None:
+    outline = [1.0, 2, 30, 2, 30, 40]
+    changed_json(copied, lambda content: content["annotations"][0].update(segmentation=[[1, 2, 3, 4], outline]))
+    data = read(coco_config, copied)
+    assert [outline] in [s for record in data.train for s in record.segmentations or []]
+
+
+def test_misspelt_and_missing_names_of_voc(copied, voc_config) -> None:
+    annotations = copied / "VOCdevkit" / "VOC2007" / "Annotations"
+    for number, name in ((1, "Person"), (2, " ")):
+        path = annotations / f"{number:06d}.xml"
+        path.write_text(f"<annotation><object><name>{name}</name></object></annotation>")
+    with pytest.raises(ValueError, match=r"1.xml: class 'Person', expected 'person'; .*2.xml: an object without a name"):
+        read(voc_config, copied)
+
+
+def test_empty_lists(copied, voc_config) -> None:
+    (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_text("")
+    with pytest.raises(ValueError, match=r"10 images with objects to train on in 2007/trainval, and 0 to test on in 2007/test"):
+        read(voc_config, copied)
+    (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_bytes("000001".encode("utf-16"))
+    with pytest.raises(ValueError, match="test.txt is not in UTF-8"):
+        read(voc_config, copied)
+
+
+def test_what_is_trained_on_has_a_digest(copied, coco_config) -> None:
+    before = read(coco_config, copied).digest()
+    changed_json(copied, lambda content: content["annotations"][0].update(segmentation=[[1, 2, 30, 2, 30, 40]]))
+    assert read(coco_config, copied).digest() != before
 
 
 def test_gaps_crowds_and_masks_of_coco(copied, coco_config) -> None:

@@ -157,7 +157,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, qui
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     """Losses are looked at some steps later: the first bad step is told, and those before it are on record."""
-    ledger = Ledger([], [])
+    ledger = Ledger([], [], "Lower optim.base_lr")
     for step, norm in enumerate([1.0, 2.0, math.inf, math.nan]):
         ledger.add(step, 0.1 * step, torch.tensor(4.0), torch.tensor(norm), torch.tensor(9.0))
     with pytest.raises(FloatingPointError) as error:

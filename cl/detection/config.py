@@ -28,6 +28,7 @@ class Config(Strict):
     warmup: int = Field(ge=0, description="iterations, as these, linear from `warmup_start`")
     warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
     precise_bn: int = Field(ge=0, description="batches that estimate the statistics of batch norm anew before the test")
+    precision: Literal["fp32", "bf16"] = Field(description="of this transfer, the papers' is fp32; losses stay in float32")
     batch_size: int = Field(gt=0)
     base_lr: float = Field(gt=0, description="at the reference batch, scaled linearly")
     backbone_lr: float = Field(gt=0, description="relative rate of the pretrained layers before the proposals: C4 to res4")
@@ -84,6 +85,12 @@ class Config(Strict):
             raise ValueError(
                 f"milestones={self.milestones} are iterations, ascending, between 0 and iterations={self.iterations}; "
                 "lower them as well"
+            )
+        marks = [self.scaled(iteration) for iteration in (*self.milestones, self.iterations)]
+        if len(set(marks)) < len(marks):
+            raise ValueError(
+                f"batch_size={self.batch_size} leaves {marks[-1]} iterations, in which milestones={self.milestones} coincide; "
+                "choose more iterations or milestones=[]"
             )
         if self.warmup > self.iterations:
             raise ValueError(f"warmup={self.warmup} is more than iterations={self.iterations}; lower it")

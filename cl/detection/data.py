@@ -23,10 +23,11 @@ class DataSet:
     categories: list[int] | None = None
 
     def digest(self) -> str:
-        """A hash of what is trained on: names, boxes and labels."""
+        """A hash of all but the pixels."""
         sha = hashlib.sha256()
-        for record in self.train:
-            sha.update(f"{record.path.name}{record.boxes.tolist()}{record.labels.tolist()}".encode())
+        for r in (*self.train, *self.test):
+            arrays = [array.tolist() for array in (r.boxes, r.labels, r.ignored)]
+            sha.update(f"{r.path.name} {r.width}x{r.height} {arrays} {r.segmentations}".encode())
         return sha.hexdigest()
 
 
@@ -45,6 +46,11 @@ def read(config: Config, root: Path) -> DataSet:
         if not len(record.boxes):
             findings.noted["training images without objects, left out"].append(record.path.name)
     train = [record for record in dataset.train if len(record.boxes)]
+    if not train or not dataset.test:
+        raise ValueError(
+            f"{len(train)} images with objects to train on in {', '.join(config.train)}, and {len(dataset.test)} to test on in "
+            f"{config.test}, below {root}; both need some"
+        )
     return replace(dataset, train=_some(train, config.subset), test=_some(dataset.test, config.subset))
 
 
@@ -61,11 +67,11 @@ def _voc(config: Config, root: Path, findings: Findings) -> DataSet:
 
 def _coco(config: Config, root: Path, findings: Findings) -> DataSet:
     folder = root / "coco"
-    test, categories, classes = coco.read(folder, config.test, findings, masks=config.masks)
+    test, categories, classes = coco.read(folder, config.test, findings, masks=config.masks, test=True)
     train = []
     for split in config.train:
-        records, others, _ = coco.read(folder, split, findings, masks=config.masks)
-        if others != categories:
+        records, *others = coco.read(folder, split, findings, masks=config.masks)
+        if others != [categories, classes]:
             findings.wrong.append(
                 f"instances_{split}.json and instances_{config.test}.json in {folder} have different categories"
             )

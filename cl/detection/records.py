@@ -135,4 +135,7 @@ def text(path: Path) -> str:
     """What a file holds, which must be there."""
     if not path.is_file():
         raise ValueError(f"no file {path}: put VOCdevkit or coco below the folder that CL_RAW names (default data/raw)")
-    return path.read_text()
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8 ({error})") from error

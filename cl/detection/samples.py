@@ -38,7 +38,7 @@ class Sample:
     def masks(self) -> Tensor:
         """(n, H, W) uint8, 1 inside the object."""
         masks = torch.from_numpy(self.record.masks())
-        masks = resize(masks, list(self.image.shape[1:]), InterpolationMode.NEAREST)
+        masks = resize(masks, list(self.image.shape[1:]), InterpolationMode.NEAREST_EXACT)
         return masks.flip(2) if self.mirrored else masks
 
     def polygons(self) -> list[list[np.ndarray]]:

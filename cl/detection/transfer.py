@@ -1,7 +1,7 @@
 """Train a detector on a pretrained backbone, test it, and draw what it finds."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
 from cl.detection.records import Record
 from cl.detection.samples import TrainImages, ahead
-from cl.distributed import rank, ranks
+from cl.distributed import mean_over_ranks, rank, ranks
 from cl.machine import Machine
 from cl.progress import Progress
 from cl.sources import Source
@@ -30,6 +30,8 @@ from cl.train import train
 
 class Detection(Task):
     """A detector; the loss is the sum of its losses. Batch norm takes its statistics from the whole batch."""
+
+    remedy = "Lower base_lr of the transfer, or lengthen its warmup"
 
     def __init__(self, detector: Detector, machine: Machine, seed: int) -> None:
         super().__init__(machine)
@@ -114,15 +116,17 @@ def build_optimizer(detector: Detector, config: Config) -> torch.optim.SGD:
 
 @torch.no_grad()
 def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> None:
-    """Batch norm's statistics of the finished detector: means over the next `precise_bn` batches ("precise BN").
+    """Batch norm's statistics of the finished detector: those of the next `precise_bn` batches together ("precise BN").
 
-    The variance is that of all these images together, the mean of variances and the variance of means (Wu and Johnson 2021).
+    A batch counts by its number of elements a channel, n, and its unbiased variance as (n - 1) / n of it (Wu and Johnson 2021).
     """
     if not config.precise_bn:
         return
     norms = _norms(task)
     usual = [norm.momentum for norm in norms]
     means, squares = ([torch.zeros_like(norm.running_mean) for norm in norms] for _ in range(2))
+    own, totals = torch.zeros(len(norms), device=task.machine.device), torch.zeros(len(norms), device=task.machine.device)
+    hooks = [norm.register_forward_pre_hook(_counting(own, i)) for i, norm in enumerate(norms)]
     task.train()
     for norm in norms:
         norm.momentum = 1.0  # running statistics are those of the last batch
@@ -132,14 +136,27 @@ def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> N
         task.begin_step(step, 1.0)
         task(items)
         task.after_step(1.0)
-        for norm, mean, square in zip(norms, means, squares, strict=True):
-            mean += norm.running_mean / len(steps)
-            square += (norm.running_var + norm.running_mean**2) / len(steps)
-    for norm, mean, square, momentum in zip(norms, means, squares, usual, strict=True):
-        norm.running_mean.copy_(mean)
-        norm.running_var.copy_(square - mean**2)
+        counts = mean_over_ranks(own) * ranks()
+        totals += counts
+        for norm, mean, square, n in zip(norms, means, squares, counts, strict=True):
+            mean += n * norm.running_mean
+            square += (n - 1) * norm.running_var + n * norm.running_mean**2
+    for norm, mean, square, momentum, hook, n in zip(norms, means, squares, usual, hooks, totals, strict=True):
+        norm.running_mean.copy_(mean / n)
+        norm.running_var.copy_(square / n - (mean / n) ** 2)
         norm.momentum = momentum
+        hook.remove()
     task.eval()
+
+
+def _counting(counts: Tensor, place: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
+    """A hook that notes how many elements a channel a norm takes its statistics from."""
+
+    def count(norm: nn.Module, inputs: tuple[Tensor]) -> None:
+        if norm.training:
+            counts[place] = inputs[0].numel() / inputs[0].shape[1]
+
+    return count
 
 
 def _norms(module: nn.Module) -> list[Any]:

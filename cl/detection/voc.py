@@ -41,7 +41,13 @@ def read(root: Path, train: list[str], test: str, findings: Findings) -> tuple[l
         ValueError: a list of images is missing. All else goes to `findings`.
     """
     parsed = {split: _parsed(root, split, findings) for split in (*train, test)}
-    names = {element.findtext("name", "") for files in parsed.values() for _, _, xml in files for element in xml.iter("object")}
+    names = set()
+    for _, file, xml in chain(*parsed.values()):
+        own = {_name(element) for element in xml.iter("object")}
+        findings.wrong.extend(f"{file}: class {name!r}, expected {name.lower()!r}" for name in own if _is_misspelt(name))
+        if "" in own:
+            findings.wrong.append(f"{file}: an object without a name")
+        names |= own
     classes = CLASSES if names <= set(CLASSES) else sorted(names)
     if names - set(CLASSES):
         findings.noted["classes in the annotations, taken instead of VOC's twenty"] += classes
@@ -73,7 +79,7 @@ def _record(identity: int, image: Path, file: Path, xml: ElementTree.Element, cl
     width, height = measured(image, stated if all(stated) else None, file, findings)
     boxes, labels, difficult = [], [], []
     for element in xml.iter("object"):
-        name = element.findtext("name", "")
+        name = _name(element)
         corners = [element.findtext(f"bndbox/{tag}", "") for tag in ("xmin", "ymin", "xmax", "ymax")]
         if not all(_is_number(corner) for corner in corners):
             findings.wrong.append(f"{file}: the box of {name!r} is {corners}, expected four numbers")
@@ -84,6 +90,14 @@ def _record(identity: int, image: Path, file: Path, xml: ElementTree.Element, cl
             difficult.append(element.findtext("difficult", "0").strip() == "1")
     record = Record(identity, image, width, height, *arrays(boxes, labels, difficult))
     return inside(record, file.name, findings)
+
+
+def _name(element: ElementTree.Element) -> str:
+    return element.findtext("name", "").strip()
+
+
+def _is_misspelt(name: str) -> bool:
+    return name not in CLASSES and name.lower() in CLASSES
 
 
 def _is_number(text: str) -> bool:

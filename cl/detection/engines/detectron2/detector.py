@@ -3,11 +3,14 @@
 Compiled against the torch that is installed: `make detectron2`.
 """
 
+import contextlib
+import io
 import json
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -139,7 +142,8 @@ def evaluate(found: list[Detections], dataset: DataSet, config: Config) -> tuple
     """As `cl.detection.average_precision.evaluate`, the metrics by detectron2's evaluators."""
     metrics, by_class = average_precision.evaluate(found, dataset, config)
     if any(len(detections.scores) for detections in found):  # without any its evaluators give nothing
-        theirs = (_voc if config.kind == "voc" else _coco)(found, dataset, config)
+        with contextlib.redirect_stdout(io.StringIO()):
+            theirs = (_voc if config.kind == "voc" else _coco)(found, dataset, config)
         metrics = {name: value for name, value in theirs.items() if not np.isnan(value)}
     return metrics, by_class
 
@@ -155,7 +159,9 @@ def _voc(found: list[Detections], dataset: DataSet, config: Config) -> dict[str,
         folder = Path(name)
         (folder / "ImageSets" / "Main").mkdir(parents=True)
         (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{r.path.stem}\n" for r in dataset.test))
-        (folder / "Annotations").symlink_to(dataset.test[0].path.absolute().parent.parent / "Annotations")
+        (folder / "Annotations").mkdir()
+        for record in dataset.test:
+            _annotate(folder / "Annotations" / f"{record.path.stem}.xml", record, dataset.classes)
         data = f"cl_{next(_numbers)}"
         classes = [dataset.classes[label] for label in present]
         MetadataCatalog.get(data).set(dirname=name, split=split, year=int(year), thing_classes=classes)
@@ -168,6 +174,20 @@ def _voc(found: list[Detections], dataset: DataSet, config: Config) -> dict[str,
             evaluator.process([{"image_id": record.path.stem}], [{"instances": kept}])
         results = evaluator.evaluate()["bbox"]
     return {ours: float(results[theirs]) for ours, theirs in (("ap50", "AP50"), ("ap75", "AP75"), ("ap", "AP"))}
+
+
+def _annotate(path: Path, record: Record, classes: list[str]) -> None:
+    """All that its evaluator reads, which own data need not have; boxes are whole numbers, counted from 1."""
+    root = ElementTree.Element("annotation")
+    for box, label, difficult in zip(record.boxes, record.labels, record.ignored, strict=True):
+        element = ElementTree.SubElement(root, "object")
+        words = {"name": classes[label], "pose": "Unspecified", "truncated": "0", "difficult": str(int(difficult))}
+        for tag, word in words.items():
+            ElementTree.SubElement(element, tag).text = word
+        corners = ElementTree.SubElement(element, "bndbox")
+        for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), np.add(box, (1, 1, 0, 0)).tolist(), strict=True):
+            ElementTree.SubElement(corners, tag).text = str(round(value))
+    ElementTree.ElementTree(root).write(path)
 
 
 def _coco(found: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:

@@ -89,6 +89,7 @@ def _images(config: Config, *, polygons: bool) -> dict[str, Any]:
     return {
         "DATASETS.TRAIN": [_data_set(config, split) for split in config.train],
         "DATASETS.TEST": [_data_set(config, config.test)],
+        "DATALOADER.ASPECT_RATIO_GROUPING": False,  # images of a step are sorted by shape before processes share them
         "INPUT.FORMAT": "RGB",
         "INPUT.MASK_FORMAT": "polygon" if polygons else "bitmask",
         "INPUT.MIN_SIZE_TRAIN": list(config.train_sides),
@@ -109,6 +110,7 @@ def _solver(config: Config) -> dict[str, Any]:
         "SOLVER.MAX_ITER": config.scaled(config.iterations),
         "SOLVER.WARMUP_ITERS": config.scaled(config.warmup) if config.warmup else 0,
         "SOLVER.WARMUP_FACTOR": config.warmup_start,
+        "SOLVER.AMP.ENABLED": config.precision == "bf16",
         "TEST.PRECISE_BN.ENABLED": config.precise_bn > 0,
         "TEST.PRECISE_BN.NUM_ITER": config.precise_bn,
     }

@@ -24,6 +24,7 @@ from torchvision.models.resnet import ResNet
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.transforms.functional import pil_to_tensor
 
+from cl.batch_norm import settle
 from cl.detection.average_precision import Detections, encoded, evaluate
 from cl.detection.config import Config
 from cl.detection.data import DataSet
@@ -61,6 +62,7 @@ class MaskHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         training = self.shared.training
+        settle(self.shared)  # on several processes, too, the statistics include this step's
         self.shared.eval()
         features = self.shared(regions)
         self.shared.train(training)
