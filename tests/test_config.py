@@ -166,11 +166,6 @@ def test_detectron2_holds_no_small_stem() -> None:
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] is no range from a smaller to a larger number"),
         ("views.random.blur.kernel", 4, "kernel=4 has no middle; choose an odd number of taps"),
         ("dataset.scenes.side", [10, 500], "side=[10, 500] does not fit into scenes of size=128"),
-        (
-            "dataset.scenes.classes",
-            ["cat"],
-            "classes=['cat']: expected some of the photographs, but not all, of astronaut, brick",
-        ),
         ("transfers.voc_c4.detector", "mask_rcnn_c4", "detector=mask_rcnn_c4 needs masks, which kind=voc has not"),
         ("transfers.voc_c4.milestones", [240], "milestones=[240] are iterations, ascending, between 0 and iterations=240"),
         ("transfers.voc_c4.warmup", 241, "warmup=241 is more than iterations=240; lower it"),

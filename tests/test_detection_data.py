@@ -27,6 +27,13 @@ def test_scenes_are_the_same_bytes_every_time(drawn, tmp_path) -> None:
     assert all((drawn / f).read_bytes() == (tmp_path / f).read_bytes() for f in files)
 
 
+def test_scenes_of_what_is_no_photograph(tmp_path) -> None:
+    with pytest.raises(
+        ValueError, match=r"dataset.scenes.classes=\['cat'\]: expected some of the photographs, but not all, of astro"
+    ):
+        scenes.write(SCENES.model_copy(update={"classes": ["cat"]}), tmp_path)
+
+
 def test_both_layouts_hold_the_same_objects(drawn) -> None:
     """VOC's boxes count from 1 with both ends; COCO's are x, y, width, height; masks fill their boxes."""
     findings = Findings()

@@ -14,7 +14,7 @@ from PIL import ImageDraw
 from pycocotools import mask as rle
 
 from cl.sources import Scenes
-from cl.sources.photos import bands, photographs
+from cl.sources.photos import NAMES, bands, photographs
 
 QUALITY = 95
 SHRINK = 2.5  # photographs are shown at their own size, or up to so many times smaller
@@ -24,7 +24,14 @@ def write(config: Scenes, root: Path) -> None:
     """Write `config.train` and `config.val` scenes below `root` in both layouts; the same bytes for the same config.
 
     Train scenes are made of the train part of the photographs, validation scenes of the other.
+
+    Raises:
+        ValueError: a class is no photograph, or none is left to place objects on.
     """
+    if not set(config.classes) < set(NAMES):
+        raise ValueError(
+            f"dataset.scenes.classes={config.classes}: expected some of the photographs, but not all, of {', '.join(NAMES)}"
+        )
     voc, coco = root / "VOCdevkit" / "VOC2007", root / "coco"
     for folder in (voc / "JPEGImages", voc / "Annotations", voc / "ImageSets" / "Main", coco / "annotations"):
         folder.mkdir(parents=True)

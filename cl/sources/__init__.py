@@ -79,14 +79,6 @@ class Scenes(Strict):
             raise ValueError(f"side={list(self.side)} does not fit into scenes of size={self.size}")
         return self
 
-    @model_validator(mode="after")
-    def _classes_are_photographs(self) -> "Scenes":
-        from cl.sources.photos import NAMES
-
-        if not set(self.classes) < set(NAMES):
-            raise ValueError(f"classes={self.classes}: expected some of the photographs, but not all, of {', '.join(NAMES)}")
-        return self
-
 
 class Storage(Strict):
     """How images are stored in shards."""
