@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import torch
 import yaml
 from conftest import compose
 from test_average_precision import noisy
-from test_transfer import FPN, RESNET18, overfitted, small
+from test_transfer import FPN, RESNET18, assert_resumes, overfitted, small
 
 from cl import backbones
 from cl.config import check
@@ -400,6 +402,28 @@ def test_both_engines_train_on_real_images(params, here, quiet, tmp_path, name, 
     assert {"ap50", "ap75", "ap"} <= {key.removeprefix("box_") for key in metrics}
     assert ("mask_ap" in metrics) == (name == "coco_c4")
     assert (out / "detectron2.yaml").exists() == (engine == "detectron2")
+
+
+@needs_detectron2
+def test_a_stopped_training_goes_on_bit_for_bit(drawn, params, here, quiet, tmp_path) -> None:
+    assert_resumes("detectron2", drawn, params, here, quiet, tmp_path)
+
+
+@needs_detectron2
+def test_the_area_of_voc_agrees(params, drawn, tmp_path) -> None:
+    """Of the year 2012, in own data whose annotations have no more than names and boxes."""
+    from cl.detection.engines.detectron2.detector import evaluate
+
+    shutil.copytree(drawn / "VOCdevkit" / "VOC2007", tmp_path / "VOCdevkit" / "VOC2012")
+    for path in (tmp_path / "VOCdevkit" / "VOC2012" / "Annotations").iterdir():
+        path.write_text(re.sub("<(pose|truncated|difficult)>[^<]*</[^>]*>", "", path.read_text()))
+    config = Config(**params.transfers["voc_c4"].model_dump() | {"train": ["2012/trainval"], "test": "2012/test"})
+    data = read(config, tmp_path)
+    found = rounded(noisy(data))
+    ours, theirs = evaluate_ours(found, data, config)[0], evaluate(found, data, config)[0]
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    eleven = evaluate_ours(found, read(params.transfers["voc_c4"], drawn), params.transfers["voc_c4"])[0]
+    assert abs(ours["ap50"] - eleven["ap50"]) > 0.01
 
 
 @needs_detectron2

@@ -190,14 +190,17 @@ def trained(config: Config, data: DataSet, params, here, quiet, out: Path, check
 
 
 def test_a_stopped_training_goes_on_bit_for_bit(drawn, params, here, quiet, tmp_path) -> None:
-    config = small(params, iterations=4, pooled=4)
+    assert_resumes("torchvision", drawn, params, here, quiet, tmp_path)
+
+
+def assert_resumes(engine: str, drawn, params, here, quiet, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    config = small(params, iterations=4, engine=engine)
     data = read(config, drawn)
     whole = trained(config, data, params, here, quiet, tmp_path / "a", Checkpoints(tmp_path / "whole"))
     with pytest.raises(StoppedError, match="after step 2"):
         trained(config, data, params, here, quiet, tmp_path / "b", Stops(tmp_path / "cut"))
     assert trained(config, data, params, here, quiet, tmp_path / "b", Checkpoints(tmp_path / "cut")) == whole
     last = "step-000000004.safetensors"
-    assert (tmp_path / "cut" / last).read_bytes() != b""
     weights = [tensors(tmp_path / folder / last) for folder in ("whole", "cut")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     rows = [list(csv.DictReader((tmp_path / folder / "epochs.csv").open())) for folder in ("a", "b")]
