@@ -168,6 +168,7 @@ def test_detectron2_holds_no_small_stem() -> None:
         ("dataset.scenes.side", [10, 500], "side=[10, 500] does not fit into scenes of size=128"),
         ("transfers.voc_c4.detector", "mask_rcnn_c4", "detector=mask_rcnn_c4 needs masks, which kind=voc has not"),
         ("transfers.voc_c4.milestones", [240], "milestones=[240] are iterations, ascending, between 0 and iterations=240"),
+        ("transfers.voc_c4.batch_size", 1000, "batch_size=1000 leaves 2 iterations, in which milestones=[200] coincide"),
         ("transfers.voc_c4.warmup", 241, "warmup=241 is more than iterations=240; lower it"),
         ("transfers.voc_c4.test", "test2007", "'test2007' is no split of VOC: expected year and list, such as 2007/trainval"),
         ("transfers.voc_c4.pooled", 7, "pooled=7 is odd, but res5 halves it; choose 14 as the papers"),

@@ -14,7 +14,7 @@ from cl.detection import coco, scenes, voc
 from cl.detection.config import Config
 from cl.detection.data import read
 from cl.detection.records import Findings, Record
-from cl.detection.samples import TrainImages, ahead, resized_size, sample
+from cl.detection.samples import Sample, TrainImages, ahead, resized_size, sample
 
 REAL = Path(__file__).parent.parent.parent / "shared" / "data"
 real = pytest.mark.skipif(not REAL.exists(), reason="real VOC and COCO samples are not at hand")
@@ -288,6 +288,14 @@ def test_an_image_that_is_cut_off_is_refused_when_it_is_read(tmp_path) -> None:
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:50])
     with pytest.raises(ValueError, match="a.png cannot be read"):
         record.picture()
+
+
+def test_masks_are_resized_by_the_centres_of_pixels() -> None:
+    """As PIL does, by a factor that is no whole number."""
+    square = [[100, 100, 140, 100, 140, 140, 100, 140]]
+    record = Record(1, Path(), 480, 480, np.zeros((1, 4)), np.zeros(1), np.zeros(1, bool), [square])
+    resized = Sample(torch.zeros(3, 800, 800), torch.zeros(1, 4), torch.zeros(1), record, False).masks()
+    assert np.array_equal(resized[0], Picture.fromarray(record.masks()[0]).resize((800, 800), Picture.Resampling.NEAREST))
 
 
 def test_masks_of_polygons_and_runs() -> None:
