@@ -265,10 +265,15 @@ CHECKS = (
 
 def read(path: Path) -> dict[str, Any]:
     """A parameter file by the rules of YAML 1.2, as DVC reads it: `1e-3` is a number."""
+    return parse(path.read_text(), str(path))
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """The same of a text, which errors call `name`."""
     try:
-        return YAML(typ="safe", pure=True).load(path)
+        return YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{name} is no YAML: {' '.join(str(error).split())}") from error
 
 
 def load(path: Path) -> Params:

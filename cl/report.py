@@ -6,31 +6,17 @@ missing is shown as "not run".
 
 import base64
 import csv
-import io
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-import markupsafe
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
-COLOURS = ("#3a86ff", "#e07a1f", "#2a9d5c", "#b5179e", "#d1343a", "#6c757d", "#17a2b8", "#8a6d3b")
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "cl",
-    "font.size": 9,
-    "text.color": "#888888",
-    "axes.labelcolor": "#888888",
-    "axes.edgecolor": "#888888",
-    "xtick.color": "#888888",
-    "ytick.color": "#888888",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+from cl import charts
+from cl.charts import Chart
+
 TITLES = {
     "top1": "top-1",
     "top5": "top-5",
@@ -72,15 +58,7 @@ def render(params: dict[str, Any], results: Path) -> str:
     entries = [*params["evaluations"], *params["transfers"]]
     evaluations = [_row(f"evaluate/{name}", name, read, baselines, entries) for name in params["evaluations"]]
     transfers = [_row(f"transfer/{name}", name, read, baselines, entries) for name in params["transfers"]]
-    with matplotlib.rc_context(STYLE):
-        curves = _curves(read.table("pretrain/epochs.csv"))
-        analyses = {name: _analysis(entry["kind"], name, read) for name, entry in params["analyses"].items()}
-    template = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    ).get_template("report.html")
+    template = environment().get_template("report.html")
     return template.render(
         params=params,
         data=read.metrics("prepare"),
@@ -89,10 +67,10 @@ def render(params: dict[str, Any], results: Path) -> str:
         stages=_stages(params, read),
         baselines=baselines,
         tables={"Evaluation": evaluations, "Detection transfer": transfers},
-        curves=curves,
-        analyses=analyses,
+        verdict=_verdict([*evaluations, *transfers], list(baselines)),
+        curves=[drawn(chart) for chart in _curves(read.table("pretrain/epochs.csv"))],
+        analyses={name: _analysis(name, read) for name in params["analyses"]},
         views=read.picture("pretrain/views.png"),
-        neighbours={name: read.picture(f"evaluate/{name}/neighbours.png") for name in params["evaluations"]},
         detections={name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
         classes={
             name: read.table(f"{stage}/{name}/classes.csv")
@@ -180,66 +158,68 @@ def _stages(params: dict[str, Any], read: _Reader) -> list[dict[str, Any]]:
     return [{"name": name.replace("/", "@"), **read.provenance(name)} for name in names]
 
 
-def _svg(draw: Callable[[Axes], None], description: str) -> markupsafe.Markup:
-    """A drawing as inline SVG with a text alternative."""
-    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
-    figure.patch.set_alpha(0)
-    axes = figure.add_subplot()
-    axes.patch.set_alpha(0)
-    draw(axes)
-    file = io.StringIO()
-    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    svg = file.getvalue()
-    label = markupsafe.escape(description)
-    return markupsafe.Markup(svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+def environment() -> jinja2.Environment:
+    """Where the pages' templates are found."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
-def _curves(rows: list[dict[str, str]]) -> list[markupsafe.Markup]:
-    """Loss and kNN by epoch."""
-    if not rows:
-        return []
-    epochs = [int(row["epoch"]) for row in rows]
-    drawings = []
-    for key, title in (("loss", "loss"), ("knn_top1", "kNN top-1 on a part of the data, %")):
-        values = [float(row[key]) for row in rows]
-
-        def draw(axes: Axes, values: list[float] = values, title: str = title) -> None:
-            axes.plot(epochs, values, color=COLOURS[0], marker="o", markersize=3)
-            axes.set(xlabel="epoch", ylabel=title)
-
-        drawings.append(_svg(draw, f"{title} by epoch, from {values[0]:.2f} to {values[-1]:.2f}"))
-    return drawings
+def drawn(chart: Chart) -> dict[str, str | Markup]:
+    """A chart as the templates take it."""
+    return {"svg": chart.svg(), "title": chart.title}
 
 
-def _analysis(kind: str, name: str, read: _Reader) -> dict[str, Any]:
+def _verdict(rows: list[dict[str, Any]], baselines: list[str]) -> str:
+    """Did it work, in a sentence: the first metric beside each baseline's."""
+    lines = [(row["name"], row["lines"][0]) for row in rows if row["lines"]]
+    name, line = next(((name, line) for name, line in lines if not isinstance(line["own"].value, str)), (None, None))
+    if line is None:
+        return "Nothing has been evaluated yet."
+    own = line["own"].value
+    found = [
+        f"{own - other.value:+.1f} points against the {baseline} encoder's {other.value:.1f}"
+        for baseline, other in zip(baselines, line["others"], strict=True)
+        if not isinstance(other.value, str)
+    ]
+    return f"{name}, {line['title']}: {own:.1f} %, {', '.join(found) or 'with no baseline to compare with'}."
+
+
+def _curves(rows: list[dict[str, str]]) -> list[Chart]:
+    """The log of pretraining by epoch."""
+    wanted = {
+        "loss": ("Pretraining loss", {"loss": "loss"}),
+        "kNN top-1 on a part of the data, %": (
+            "Nearest neighbours",
+            {"knn_top1": "features", "knn_embedding_top1": "embedding"},
+        ),
+        "sign of collapse": ("Embeddings", {"alignment": "alignment", "uniformity": "uniformity", "embedding_std": "spread"}),
+    }
+    found = []
+    for number, (axis, (title, columns)) in enumerate(wanted.items()):
+        chart = Chart(f"pretraining-{number}", f"{title} by epoch", "epoch", axis)
+        for row in rows:
+            for column, label in columns.items():
+                if column in row:
+                    chart.add(label, float(row["epoch"]), float(row[column]))
+        if chart.series:
+            found.append(chart)
+    return found
+
+
+def _analysis(name: str, read: _Reader) -> dict[str, Any]:
     """The drawings and numbers of one analysis."""
     metrics = read.metrics(f"analyze/{name}")
-    histogram = read.table(f"analyze/{name}/histogram.csv")
-    drawings = []
-    if multiplier := read.table(f"analyze/{name}/multiplier.csv"):
-
-        def draw_multiplier(axes: Axes) -> None:
-            sizes = [int(row["batch_size"]) for row in multiplier]
-            for column, label, colour in (("mean", "mean", COLOURS[0]), ("variation", "standard deviation / mean", COLOURS[1])):
-                axes.plot(
-                    sizes, [float(row[column]) for row in multiplier], color=colour, marker="o", markersize=3, label=label
-                )
-            axes.set_xscale("log", base=2)
-            axes.set(xlabel="images a batch", ylabel="NPC multiplier", ylim=(0, None))
-            axes.legend(frameon=False)
-
-        drawings.append(_svg(draw_multiplier, "mean and variation of the NPC multiplier by batch size"))
-    if histogram:
-        series = list(dict.fromkeys(row["series"] for row in histogram))
-
-        def draw_histogram(axes: Axes) -> None:
-            for colour, label in zip(COLOURS, series, strict=False):
-                rows = [row for row in histogram if row["series"] == label]
-                edges = [float(row["from"]) for row in rows] + [float(rows[-1]["to"])]
-                axes.stairs([float(row["density"]) for row in rows], edges, color=colour, label=label)
-            axes.set(xlabel="cosine" if kind == "similarity" else "NPC multiplier", ylabel="density")
-            axes.legend(frameon=False)
-
-        drawings.append(_svg(draw_histogram, f"histogram of {name}: {', '.join(series)}"))
-    numbers = {key.removeprefix(f"{name}_").replace("_", " "): value for key, value in metrics.items()}
-    return {"drawings": drawings, "numbers": numbers}
+    found = []
+    for chart in charts.of_folder(read.root / "analyze" / name) if metrics else ():
+        chart.name = f"{name}-{chart.name}"
+        found.append(drawn(chart))
+    return {
+        "numbers": {key.removeprefix(f"{name}_").replace("_", " "): value for key, value in metrics.items()},
+        "drawings": found,
+        "picture": read.picture(f"analyze/{name}/neighbours.png") if metrics else None,
+    }

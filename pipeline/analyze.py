@@ -1,5 +1,8 @@
 """analyze: one analysis of the finished framework."""
 
+import csv
+from pathlib import Path
+
 import click
 
 from pipeline import command, store
@@ -9,7 +12,7 @@ from pipeline import command, store
 @click.argument("name")
 @command.entry_point
 def main(name: str) -> None:
-    """Run the analysis NAME of params.yaml on models/method.safetensors."""
+    """Run the analysis NAME of params.yaml on models/method.safetensors and the log of its training."""
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
     from cl import backbones, machine
@@ -27,7 +30,12 @@ def main(name: str) -> None:
             method=here.place(method).eval(),
             views=list(params.views.values()),
             train=store.reader("train"),
+            val=store.reader("val"),
             source=params.dataset,
+            loss=params.loss,
+            scale=params.method.scale,
+            batch_size=params.optim.batch_size,
+            epochs=_epochs(command.RESULTS / "pretrain" / "epochs.csv"),
             seed=params.seed,
             machine=here,
             progress=command.progress(name),
@@ -35,6 +43,13 @@ def main(name: str) -> None:
         )
         metrics = module_of("analyses", config.kind).analyze(config, context)
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
+    command.progress(name).say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
+
+
+def _epochs(path: Path) -> list[dict[str, float]]:
+    """The rows of pretraining's log."""
+    with path.open(newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
 if __name__ == "__main__":

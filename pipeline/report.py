@@ -1,25 +1,61 @@
-"""report: everything about the experiment on one page, report/index.html."""
+"""report: everything about the experiment on one page, report/index.html; or about all experiments, summary/index.html."""
 
+import functools
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pipeline import command
 
-REPORT = Path("report")
+REPORT, SUMMARY = Path("report"), Path("summary")
 
 
 @click.command()
+@click.option("--all", "everything", is_flag=True, help="All experiments of the repository, beside the papers.")
 @command.entry_point
-def main() -> None:
-    """Write report/index.html from params.yaml and results/."""
+def main(everything: bool) -> None:
+    """Write report/index.html from params.yaml and results/, or with --all summary/index.html and summary/tables.md."""
+    if everything:
+        return summarise()
     params = command.params()
     from cl.report import render
 
-    page = render(params.model_dump(mode="json"), command.RESULTS)
-    with command.published(REPORT) as folder:
+    _publish(REPORT, {"index.html": render(params.model_dump(mode="json"), command.RESULTS)})
+    return None
+
+
+def summarise() -> None:
+    """All finished experiments, and the papers' tables with what answers them."""
+    from cl.summary import page
+    from pipeline.gather import gather
+
+    progress = command.progress("report")
+    experiments = gather(progress.say)
+    if not experiments:
+        raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
+    html, markdown = page(experiments, _composed)
+    _publish(SUMMARY, {"index.html": html, "tables.md": markdown})
+    progress.say(f"{len(experiments)} experiments: {SUMMARY}/index.html, {SUMMARY}/tables.md")
+
+
+@functools.cache
+def _composed(run: str) -> dict[str, Any]:
+    """The parameters that these overrides compose to."""
+    from cl.config import read
+    from pipeline.compose import compose
+
+    with tempfile.TemporaryDirectory() as folder:
+        compose(Path(folder) / "params.yaml", run.split())
+        return read(Path(folder) / "params.yaml")
+
+
+def _publish(target: Path, files: dict[str, str]) -> None:
+    with command.published(target) as folder:
         folder.mkdir()
-        (folder / "index.html").write_text(page)
+        for name, text in files.items():
+            (folder / name).write_text(text)
 
 
 if __name__ == "__main__":

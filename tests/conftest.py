@@ -1,14 +1,9 @@
 """What the tests share: tiny data, a tiny encoder, the shipped configuration."""
 
-import contextlib
-import ctypes
 import io
 import itertools
 import shutil
 import subprocess
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,34 +99,6 @@ def evaluated(train: Reader, val: Reader, params: config.Params, backbone: nn.Mo
         "checkpoints": lambda part: Checkpoints(out / "checkpoints" / f"{next(number)}-{part}"),
     }
     return Context(backbone=backbone.eval(), train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]
-
-
-def memory_growth(function: Callable[[], object]) -> int:
-    """By how many bytes this process grows at the most while `function` runs."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # or what was freed and kept hides what is taken
-    before = _resident()
-    largest = [before]
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.is_set():
-            largest[0] = max(largest[0], _resident())
-            time.sleep(0.002)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        function()
-    finally:
-        done.set()
-        watcher.join()
-    return largest[0] - before
-
-
-def _resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import memory_growth
 
 from cl import contrast
 from cl.contrast import Contrast, log_partition
+from cl.memory import growth
 
 
 def unit(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -126,4 +126,4 @@ def test_memory_is_linear() -> None:
     z = unit(16384, 128, dtype=torch.float32).requires_grad_()
     other = unit(16384, 128, dtype=torch.float32)
     log_partition(z[:2048], other[:2048], None, 0.1).sum().backward()  # warm-up
-    assert memory_growth(lambda: log_partition(z, other, None, 0.1).sum().backward()) < 100 * 2**20
+    assert growth(lambda: log_partition(z, other, None, 0.1).sum().backward()) < 100 * 2**20

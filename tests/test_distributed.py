@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, TINY, TinyBackbone, compose, evaluated, memory_growth
+from conftest import ROOT, TINY, TinyBackbone, compose, evaluated
 from rich.console import Console
 from test_methods import CASES, HEAD, HERE, LOSSES, SETTINGS, WHOLE, build, gives_negatives, inputs_of
 from test_transfer import RESNET18, small
@@ -312,7 +312,7 @@ def test_pieces_hold_the_activations_of_one_at_a_time() -> None:
         task = contrastive.Contrastive(method, module, module.Config(kind="dcl"), 1.0, HERE)
         images = [torch.randn(32, 3, 32, 32) for _ in range(2)]
         task([view[:8] for view in images], torch.zeros(0)).backward()  # the gradients' memory
-        return memory_growth(lambda: task(images, torch.zeros(0)).backward())
+        return growth(lambda: task(images, torch.zeros(0)).backward())
 
     assert growth(8) < growth(1) / 2
 

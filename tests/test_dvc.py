@@ -304,7 +304,9 @@ def declared(stage: str, group: str, kind: str) -> tuple[set[str], set[str]]:
     values = read(ROOT / "params.yaml")
     values[group]["kind"] = kind
     stages = read(ROOT / "dvc.yaml")["stages"]
-    entries = [None] if "do" not in stages[stage] else values[stages[stage]["foreach"][2:-1]].values()
+    entries = [None] if "do" not in stages[stage] else [*values[stages[stage]["foreach"][2:-1]].values()]
+    if stage == "analyze":
+        entries = [{"kind": kind} for kind in kinds("analyses")]
     files: set[str] = set()
     chosen: set[str] = set()
     for entry in entries:

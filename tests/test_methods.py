@@ -7,12 +7,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TinyBackbone, memory_growth
+from conftest import TinyBackbone
 from torch import Tensor, nn
 
 from cl import backbones, contrastive, heads, machine, patches
 from cl.batch_norm import GroupBatchNorm, set_groups, settle
 from cl.config import kinds, module_of
+from cl.memory import growth
 from cl.methods import Ema, Framework, Queue, Setup, draw, in_passes
 
 TAU = 0.2
@@ -726,7 +727,7 @@ def test_a_step_of_simclr_holds_no_matrix_of_all_pairs(name) -> None:
     task = contrastive.Contrastive(method, module, module.Config(kind=name, **LOSSES[name]), 1.0, HERE)
     inputs = [torch.randn(8192, 3, 8, 8) for _ in range(2)]
     train_step_float(task, [view[:512] for view in inputs])  # warm-up
-    assert memory_growth(lambda: train_step_float(task, inputs)) < 200 * 2**20
+    assert growth(lambda: train_step_float(task, inputs)) < 200 * 2**20
 
 
 def test_no_loss_is_forgotten_here() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import memory_growth
 
 from cl.manifest import INDEX, Manifest, Shard, Split
+from cl.memory import growth
 from cl.order import CHUNK, WINDOW, Order, Plan
 from cl.shards import Reader
 
@@ -145,5 +145,5 @@ def test_an_epoch_of_imagenet_is_planned_within_a_second(tmp_path) -> None:
         for position in range(0, len(reader), 2000):
             assert len(reader.read(position)) == 110_000
 
-    assert memory_growth(plan) < 200e6
+    assert growth(plan) < 200e6
     assert seconds[0] < 1

@@ -1,6 +1,7 @@
 """The page: numbers as they are, nothing that was not run, no file of another experiment."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,26 @@ def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
 def test_the_page_is_reproducible_and_escapes(values, tmp_path) -> None:
     (tmp_path / "pretrain").mkdir()
     (tmp_path / "pretrain" / "epochs.csv").write_text("epoch,loss,knn_top1\n1,4.5,30\n2,3.5,40\n")
-    values["recipe"] = "<script>"
+    values["recipe"] = "<b>bold"
     page = render(values, tmp_path)
     assert page == render(values, tmp_path)
-    assert "<script>" not in page
+    assert "<b>bold" not in page
     assert page.count("<svg") == 2
-    assert "from 4.50 to 3.50" in page
+    assert "loss: 4.5 at 1 to 3.5 at 2" in page
+    assert "<title>loss, epoch 2: 3.5</title>" in page
+
+
+def test_the_verdict_compares_with_what_there_is(values, tmp_path) -> None:
+    assert "Nothing has been evaluated yet." in render(values, tmp_path)
+    write(tmp_path, "evaluate/knn", {"knn_top1": 65.4})
+    assert "knn, top-1: 65.4 %, with no baseline to compare with." in render(values, tmp_path)
+    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8})
+    page = render(values, tmp_path)
+    assert "knn, top-1: 65.4 %, +25.6 points against the random encoder&#39;s 39.8." in page
+
+
+def test_the_page_loads_nothing_from_elsewhere(values, tmp_path) -> None:
+    page = render(values, tmp_path)
+    assert not re.search(r'(?:src|href)="(?!data:|#)', page)
+    assert "@import" not in page
+    assert "url(" not in page

@@ -22,7 +22,6 @@ from cl.config import kinds, module_of
 from cl.evaluations import Context, knn, linear, semi
 from cl.shards import Reader
 from cl.sources import UNLABELLED, Source, Splits, cifar10, cifar100, imagenet, raw_images, stl10
-from cl.views import centre
 
 REAL = ROOT.parent / "shared" / "data" / "cifar-10-batches-py.tar.xz"
 CLASSES = ["apple", "bee", "cup", "dog"]
@@ -316,16 +315,6 @@ def test_the_bank_of_knn_is_the_labelled_images(context, params) -> None:
     assert knn.evaluate(settings, context)["pixels_top1"] == 100
     with pytest.raises(ValueError, match="k=13 needs as many labelled training images, there are 12"):
         knn.evaluate(settings.model_copy(update={"k": 13}), context)
-
-
-def test_the_picture_of_neighbours_shows_labelled_images(context) -> None:
-    labels, truth = (torch.from_numpy(reader.labels[reader.labelled]) for reader in (context.train, context.val))
-    nearest = torch.arange(8)[:, None]
-    knn.draw_neighbours(nearest, labels, truth, context)
-    shown = (truth == 0).nonzero()[0].item()
-    expected = centre(context.train.pixels(context.train.labelled[shown]), 64, 64)
-    with Picture.open(context.out / "neighbours.png") as sheet:
-        assert np.array_equal(np.asarray(sheet.crop((84, 2, 148, 66))), expected)
 
 
 def test_linear_evaluation_trains_on_the_labelled_images(context, params) -> None:

@@ -1,18 +1,15 @@
 """The negative-positive-coupling multiplier of SimCLR's gradient, by batch size (DCL, Fig. 1)."""
 
-import csv
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import Context, write_histogram
+from cl.analyses import Context, as_numpy
+from cl.charts import Chart, histogram
 from cl.contrast import Contrast
 from cl.strict import Strict
-
-BINS = np.linspace(0, 1, 41)
 
 
 class Config(Strict):
@@ -25,20 +22,25 @@ class Config(Strict):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """mean_<N> and variation_<N> (standard deviation / mean) of the multiplier for each batch size N, with tables."""
-    metrics: dict[str, float] = {}
+    """mean_<N> and variation_<N> (standard deviation / mean) of q_B for the least and the largest batch size N; charts."""
+    chart = Chart("multiplier", "The multiplier of SimCLR's gradient", "images a batch", "NPC multiplier", log=True)
     values = {}
     for size in config.batch_sizes:
         batches = max(1, config.anchors // (2 * size))
-        q = torch.cat([multiplier(first, second, config.temperature) for first, second in context.embeddings(size, batches)])
-        metrics[f"mean_{size}"] = float(q.mean())
-        metrics[f"variation_{size}"] = float(q.std() / q.mean())
-        values[str(size)] = q.cpu().numpy()
-    write_histogram(context.out / "histogram.csv", values, BINS)
-    with (context.out / "multiplier.csv").open("w", newline="") as file:
-        rows = [[size, metrics[f"mean_{size}"], metrics[f"variation_{size}"]] for size in config.batch_sizes]
-        csv.writer(file).writerows([["batch_size", "mean", "variation"], *rows])
-    return metrics
+        q = as_numpy([multiplier(first, second, config.temperature) for first, second in context.embeddings(size, batches)])
+        chart.add("mean", size, q.mean())
+        chart.add("standard deviation / mean", size, q.std() / q.mean())
+        values[f"{size} images"] = q
+    chart.save(context.out)
+    histogram("multipliers", "Multipliers of single anchors", "NPC multiplier", values, (0, 1)).save(context.out)
+    means, variations = chart.series.values()
+    ends = {min(config.batch_sizes), max(config.batch_sizes)}
+    return {
+        f"{name}_{point.x:.0f}": point.y
+        for name, points in (("mean", means), ("variation", variations))
+        for point in points
+        if point.x in ends
+    }
 
 
 def multiplier(first: Tensor, second: Tensor, temperature: float) -> Tensor:

@@ -2,14 +2,12 @@
 
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 
-from cl.analyses import Context, write_histogram
+from cl.analyses import Context, as_numpy
+from cl.charts import histogram
 from cl.strict import Strict
-
-BINS = np.linspace(-1, 1, 81)
 
 
 class Config(Strict):
@@ -28,7 +26,6 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
         diagonal = torch.eye(len(cosines), dtype=torch.bool, device=cosines.device)
         positive.append(cosines[diagonal])
         negative.append(cosines[~diagonal])
-    cosines_of = {"positive": torch.cat(positive), "negative": torch.cat(negative)}
-    values = {name: cosines.clamp(-1, 1).cpu().numpy() for name, cosines in cosines_of.items()}
-    write_histogram(context.out / "histogram.csv", values, BINS)
+    values = {"positive": as_numpy(positive).clip(-1, 1), "negative": as_numpy(negative).clip(-1, 1)}
+    histogram("cosines", "Similarity of two views", "cosine", values, (-1, 1)).save(context.out)
     return {f"{name}_mean": float(cosines.mean()) for name, cosines in values.items()}

@@ -5,19 +5,15 @@ import re
 from functools import partial
 from typing import Literal
 
-import numpy as np
 import torch
-from PIL import Image as Picture
 from pydantic import Field, field_validator
-from torch import Tensor, nn
+from torch import nn
 
 from cl.evaluations import Context, labels_of, write_per_class
 from cl.features import Unit, extract_all
 from cl.knn import classify, top1
 from cl.strict import Strict
-from cl.views import centre
 
-SHOWN, NEIGHBOURS, THUMBNAIL = 8, 8, 64
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -60,7 +56,7 @@ class Config(Strict):
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """top1 of the backbone's features, and `<name>_top1` of everything else there is; a picture of neighbours."""
+    """top1 of the backbone's features, and `<name>_top1` of everything else there is."""
     labels, truth = (labels_of(reader, context.machine.device) for reader in (context.train, context.val))
     k, temperatures = [config.k, *config.grid_k], [config.temperature, *config.grid_temperature]
     metrics, grid = {}, []
@@ -74,7 +70,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
         )
         for name, bank, query in zip(names, banks, queries, strict=True):
             run = partial(classify, k=k, temperature=temperatures, memory=config.bytes)
-            predicted, nearest = run(query, bank, labels, len(context.classes))
+            predicted, _ = run(query, bank, labels, len(context.classes))
             prefix = "" if name == "backbone" else f"{name}_"
             metrics[f"{prefix}top1"] = top1(predicted[0, 0], truth)
             grid += [
@@ -88,7 +84,6 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
                 metrics[f"{prefix}leave_one_out_top1"] = top1(guessed[0, 0], labels)
             if name == "backbone":
                 write_per_class(predicted[0, 0], truth, context)
-                draw_neighbours(nearest, labels, truth, context)
     with (context.out / "grid.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("representation", "k", "temperature", "top1"), *dict.fromkeys(grid)])
     return metrics
@@ -98,25 +93,3 @@ def _encoders(context: Context) -> list[tuple[list[str], nn.Module]]:
     """Names and modules of what is compared: the backbone with its heads in one pass, the rest in one each."""
     first = ["backbone", *context.heads], Unit(context.backbone, list(context.heads.values()))
     return [first, *(([name], Unit(encoder, [])) for name, encoder in context.representations.items())]
-
-
-def draw_neighbours(nearest: Tensor, labels: Tensor, truth: Tensor, context: Context) -> None:
-    """`neighbours.png`: a row for each of some validation images, then its nearest training images; red: another class."""
-    first = torch.stack([(truth == number).nonzero()[0, 0] for number in range(len(context.classes))])
-    shown = first[torch.linspace(0, len(first) - 1, min(SHOWN, len(first))).round().long().to(first.device)]
-    side = THUMBNAIL + 6
-    columns = min(NEIGHBOURS, nearest.shape[1])
-    bank = context.train.labelled  # `nearest` counts within it
-    sheet = Picture.new("RGB", (side * (columns + 1) + 12, side * len(shown)), "white")
-    for row, query in enumerate(shown.tolist()):
-        _paste(sheet, context.val.pixels(query), 0, row * side, "white")
-        for column, position in enumerate(nearest[query, :columns].tolist()):
-            right = bool(labels[position] == truth[query])
-            x = (column + 1) * side + 12
-            _paste(sheet, context.train.pixels(bank[position]), x, row * side, "#2a9d5c" if right else "#d1343a")
-    sheet.save(context.out / "neighbours.png")
-
-
-def _paste(sheet: Picture.Image, pixels: np.ndarray, x: int, y: int, frame: str) -> None:
-    sheet.paste(Picture.new("RGB", (THUMBNAIL + 4, THUMBNAIL + 4), frame), (x, y))
-    sheet.paste(Picture.fromarray(centre(pixels, THUMBNAIL, THUMBNAIL)), (x + 2, y + 2))

@@ -1,0 +1,40 @@
+"""A map of the validation images in two dimensions (t-SNE, van der Maaten and Hinton 2008)."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from sklearn.manifold import TSNE, trustworthiness
+
+from cl.analyses import Context
+from cl.charts import Chart
+from cl.features import Unit, extract_all
+from cl.strict import Strict
+
+
+class Config(Strict):
+    """`images` of the validation split; `of`: the projector's embedding or the backbone's features; t-SNE's `perplexity`."""
+
+    kind: Literal["embedding"]
+    images: int = Field(gt=2)
+    of: Literal["embedding", "backbone"]
+    perplexity: float = Field(gt=0)
+
+
+def analyze(config: Config, context: Context) -> dict[str, float]:
+    """trustworthiness, in percent: how far the neighbours on the map are neighbours of the encoder (Venna and Kaski 2001)."""
+    positions = context.val.labelled[: config.images]
+    least = 3 * config.perplexity
+    if len(positions) <= least:
+        raise ValueError(f"perplexity={config.perplexity:g} needs more than {least:g} images, found {len(positions)}")
+    encoder = Unit(context.method.backbone, [context.method.projector])
+    features = extract_all(encoder, context.val, context.source, context.machine, positions)[config.of == "embedding"]
+    rows = features.cpu().numpy()
+    place = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
+    names, labels = context.val.manifest.classes, context.val.labels[positions]
+    chart = Chart("map", f"{len(rows)} validation images by {config.of}, t-SNE", "first axis", "second axis", "points")
+    for label in np.unique(labels):
+        for x, y in place[labels == label]:
+            chart.add(names[label], x, y)
+    chart.save(context.out)
+    return {"trustworthiness": 100 * float(trustworthiness(rows, place, n_neighbors=5))}

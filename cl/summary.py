@@ -1,0 +1,251 @@
+"""All experiments on one page: each beside the others, their sweeps, and the papers' tables with our numbers in them."""
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cl import papers
+from cl.charts import Chart
+from cl.experiments import Experiment, Measured, at, differing, distinct, headlines, measured, same, settings, sweeps
+from cl.papers import Cell, Figure, Table
+from cl.report import drawn, environment
+
+Expected = Callable[[str], dict[str, Any]]  # the parameters that Hydra overrides compose to
+SHOWN = 8  # columns of parameters
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a paper prints, in percent, and what our experiments have of it.
+
+    computed: of a printed gain, the difference of the two printed values.
+    """
+
+    printed: float | None
+    ours: Measured | None
+    computed: float | None = None
+    quoted: str | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.printed is None or self.ours is None else self.ours.mean - self.printed
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether a printed gain is another than that of the printed values."""
+        return self.computed is not None and self.printed is not None and abs(self.computed - self.printed) > 0.05
+
+    def text(self) -> str:
+        """For Markdown: the paper's, then ours."""
+        if self.ours is None:
+            return f"{_number(self.printed)} / {'quoted' if self.quoted else 'not run'}"
+        gap = "" if self.difference is None else f" ({self.difference:+.1f})"
+        return f"{_number(self.printed)} / **{_number(self.ours.mean, self.ours.sd)}**, n = {self.ours.n}{gap}"
+
+
+def _number(value: float | None, sd: float | None = None) -> str:
+    if value is None:
+        return "?"
+    return f"{value:.1f}" + ("" if sd is None else f" ± {sd:.1f}")
+
+
+class Answers:
+    """Which experiments answer which run of a paper."""
+
+    def __init__(self, experiments: list[Experiment], expected: Expected) -> None:
+        self.experiments, self.expected = experiments, expected
+        self.kinds = {at(experiment.params, "dataset.kind") for experiment in experiments}
+
+    def of_run(self, run: str | None, metric: str | None, baseline: str | None = None) -> Measured | None:
+        """The metric of the experiments that are this run but for the seed; None if there is none."""
+        if run is None or metric is None or not self.has_data_of(run):
+            return None
+        params = self.expected(run)
+        return measured([e for e in self.experiments if same(metric, params, e.params, baseline)], metric)
+
+    def has_data_of(self, run: str) -> bool:
+        """Whether any experiment has the recipe's data set; composing all that none can answer would take long."""
+        return bool(self.kinds & DATASETS) and at(self.expected(run.split()[0]), "dataset.kind") in self.kinds
+
+    def of_cell(self, cell: Cell, printed: dict[tuple[str | None, str | None], float]) -> Answer:
+        """`printed`: the paper's values by run and metric, to compute gains from."""
+        ours = self.of_run(cell.run, cell.metric, cell.row.baseline)
+        if cell.minus is None:
+            return Answer(cell.printed, ours, quoted=cell.row.quoted)
+        other = self.of_run(cell.minus, cell.minus_metric)
+        values = [printed.get(key) for key in ((cell.run, cell.metric), (cell.minus, cell.minus_metric))]
+        computed = None if None in values else values[0] - values[1]  # type: ignore[operator]
+        return Answer(cell.printed, _minus(ours, other), computed, cell.row.quoted)
+
+
+DATASETS = {"cifar10", "cifar100", "stl10", "imagenet", "imagenet100"}  # those of the papers
+
+
+def _minus(ours: Measured | None, other: Measured | None) -> Measured | None:
+    if ours is None or other is None:
+        return None
+    sd = None if ours.sd is None or other.sd is None else math.hypot(ours.sd, other.sd)
+    return Measured(ours.mean - other.mean, sd, min(ours.n, other.n), [*ours.names, *other.names])
+
+
+def printed_values(paper: papers.Paper) -> dict[tuple[str | None, str | None], float]:
+    """What a paper prints for a run and a metric, by the first table that has it."""
+    found: dict[tuple[str | None, str | None], float] = {}
+    for cell in (cell for table in paper.tables for row in papers.cells(table) for cell in row):
+        if cell.minus is None and cell.run is not None and cell.printed is not None and cell.row.quoted is None:
+            found.setdefault((cell.run, cell.metric), cell.printed)
+    return found
+
+
+def command(run: str) -> str:
+    """How to make it; several values of a key are a sweep."""
+    queue = "--queue " if "," in run and "[" not in run else ""
+    return f"dvc exp run {queue}" + " ".join(f"-S {shlex.quote(word)}" for word in run.split())
+
+
+def commands(runs: Iterable[str]) -> list[str]:
+    """The commands that make these runs: those of one recipe that name the same keys as one sweep."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for run in dict.fromkeys(runs):
+        words = dict(word.split("=", 1) for word in run.split())
+        groups.setdefault((words.get("recipe", ""), *words), []).append(words)
+    found = []
+    for (_, *keys), group in groups.items():
+        grid = {key: list(dict.fromkeys(words[key] for words in group)) for key in keys}
+        if math.prod(map(len, grid.values())) == len(group) and not any("[" in v for values in grid.values() for v in values):
+            found.append(command(" ".join(f"{key}={','.join(values)}" for key, values in grid.items())))
+        else:
+            found += [command(" ".join(f"{key}={value}" for key, value in words.items())) for words in group]
+    return found
+
+
+def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
+    """The same as HTML, self-contained, and as Markdown.
+
+    Args:
+        experiments: in the order in which they count, where several have the same parameters and seed.
+        expected: the parameters that Hydra overrides compose to.
+    """
+    once = distinct(experiments)
+    answers = Answers(once, expected)
+    sheets = [_paper(papers.load(name), answers) for name in papers.NAMES]
+    cells = [answer for paper in sheets for table in paper["tables"] for row in table["rows"] for answer in row["answers"]]
+    context = {
+        "experiments": once,
+        "rows": _rows(once),
+        "sweeps": list(sweeps(once)),
+        "papers": sheets,
+        "asked": sum(not answer.quoted for answer in cells),
+        "answered": sum(answer.ours is not None for answer in cells),
+        "problems": [(experiment.name, problem) for experiment in once for problem in experiment.problems],
+    }
+    html = (
+        environment()
+        .get_template("summary.html")
+        .render(
+            {**context, "sweeps": [drawn(chart) for chart in context["sweeps"]], "drawn": drawn}  # type: ignore[attr-defined]
+        )
+    )
+    return html, environment().get_template("summary.md").render(context)
+
+
+def _rows(experiments: list[Experiment]) -> dict[str, Any]:
+    """The table of experiments: the parameters that they differ in, and the first number of each evaluation."""
+    keys = differing(experiments)[:SHOWN]
+    short = {key: key.split(".")[-1] for key in keys}
+    names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
+    metrics = headlines(experiments)
+    values = [settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments]
+    lines = [
+        {
+            "experiment": experiment,
+            "values": [row.get(key, "-") for key in keys],
+            "metrics": [experiment.metrics.get(metric) for metric in metrics],
+            "seconds": experiment.provenance.get("pretrain", {}).get("seconds"),
+            "finished": experiment.provenance.get("pretrain", {}).get("finished", ""),
+        }
+        for experiment, row in zip(experiments, values, strict=True)
+    ]
+    return {"names": [names[key] for key in keys], "metrics": metrics, "lines": lines}
+
+
+def _paper(paper: papers.Paper, answers: Answers) -> dict[str, Any]:
+    printed = printed_values(paper)
+    return {
+        "title": paper.title,
+        "tables": [_table(table, answers, printed) for table in paper.tables],
+        "figures": [_figure(figure, answers) for figure in paper.figures],
+        "settings": paper.settings,
+    }
+
+
+def _table(table: Table, answers: Answers, printed: dict[tuple[str | None, str | None], float]) -> dict[str, Any]:
+    """Titles, answers and notes as printed: a table whose columns are the printed rows is turned."""
+    cells = list(papers.cells(table))
+    grid = [[answers.of_cell(cell, printed) for cell in row] for row in cells]
+    missing = [
+        run
+        for row, found in zip(cells, grid, strict=True)
+        for cell, answer in zip(row, found, strict=True)
+        for run in (cell.run, cell.minus)
+        if run and answer.ours is None
+    ]
+    across: list[dict[str, Any]] = [{"label": column.label, "quoted": None} for column in table.columns]
+    down: list[dict[str, Any]] = [{"label": row.label, "quoted": row.quoted} for row in table.rows]
+    if table.turned:
+        across, down, grid = down, across, [list(column) for column in zip(*grid, strict=True)]
+    return {
+        "name": table.name,
+        "caption": table.caption,
+        "columns": across,
+        "rows": [{**title, "answers": found} for title, found in zip(down, grid, strict=True)],
+        "notes": [f"{row.label}: {row.note}" for row in table.rows if row.note],
+        "commands": commands(missing),
+    }
+
+
+def _figure(figure: Figure, answers: Answers) -> dict[str, Any]:
+    """Drawn as far as there are experiments for it, and how to run the rest."""
+    found: list[Chart] = []
+    missing: list[str] = []
+    if figure.analysis and figure.run:
+        found = list(_analysed(figure, answers))
+        missing = [] if found else [figure.run]
+    elif figure.rows:
+        chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %")
+        for label, run in figure.rows.items():
+            for position, column in enumerate(figure.columns):
+                whole = " ".join(sorted(f"{run} {column.run}".split(), key=lambda word: not word.startswith("recipe=")))
+                if ours := answers.of_run(whole, figure.metric):
+                    chart.add(label, column.label if isinstance(column.label, int | float) else position, ours.mean, ours.sd)
+                else:
+                    missing.append(whole)
+        found = [chart] if chart.series else []
+    prefix = "-".join(figure.name.replace(",", "").replace(".", "").split())
+    return {
+        "name": figure.name,
+        "caption": figure.caption,
+        "diagram": figure.diagram,
+        "charts": [replace(chart, name=f"{prefix}-{number}") for number, chart in enumerate(found)],
+        "commands": commands(missing),
+    }
+
+
+def _analysed(figure: Figure, answers: Answers) -> Iterator[Chart]:
+    """The charts of this analysis of all experiments with the figure's data set, encoder and framework, over each other."""
+    assert figure.run
+    if not answers.has_data_of(figure.run):
+        return
+    expected = answers.expected(figure.run)
+    keys = ("dataset.kind", "backbone", "method.kind")
+    charts: dict[str, Chart] = {}
+    for experiment in answers.experiments:
+        if all(at(experiment.params, key) == at(expected, key) for key in keys):
+            for chart in experiment.charts.get(figure.analysis or "", []):
+                whole = charts.setdefault(chart.name, replace(chart, series={}))
+                for label, points in chart.series.items():
+                    whole.series[f"{at(experiment.params, 'loss.kind')}, {label} ({experiment.name})"] = points
+    yield from charts.values()

@@ -1,0 +1,163 @@
+"""What the papers print: all of it has its place, and every run that answers it exists."""
+
+import functools
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from conftest import ROOT, compose
+from ruamel.yaml import YAML
+
+from cl import config, papers
+from cl.report import TITLES
+
+SOURCE = ROOT.parent / "shared" / "reference" / "paper-results.yaml"
+TITLE_IN_SOURCE = {"eqco": "EqCo", "dcl": "DCL", "jcl": "JCL (supplementary)", "fast_moco": "Fast-MoCo (supplementary)"}
+
+
+class Printed(NamedTuple):
+    """A row of the list of all that the papers print."""
+
+    paper: str
+    place: str
+    kind: str
+    value: object
+
+
+def printed() -> Iterator[Printed]:
+    for name in papers.NAMES:
+        paper = papers.load(name)
+        for table, row in ((t, row) for t in paper.tables for row in t.rows):
+            kind = "text" if table.name.startswith("text") else "printed gain" if row.minus is not None else "result"
+            yield from (Printed(name, table.name, kind, value) for value in row.values)
+        for figure in dict.fromkeys(figure.name.split(", ")[0] for figure in paper.figures):
+            yield Printed(name, figure, "figure", None)
+        for group in paper.settings:
+            yield from (Printed(name, group.place, "hyperparameter", setting.printed) for setting in group.settings)
+
+
+class Answer(NamedTuple):
+    """A run, and what it must measure: a metric, or an analysis by its name."""
+
+    run: str
+    metric: str | None = None
+    analysis: str | None = None
+    baseline: str | None = None
+
+
+def answers(name: str) -> Iterator[Answer]:
+    """Of columns that only vary the run, and of curves, those of the first and the last column."""
+    paper = papers.load(name)
+    for table in paper.tables:
+        swept = not any(column.metric for column in table.columns)
+        for cell in itertools.chain.from_iterable(ends(row) if swept else row for row in papers.cells(table)):
+            if cell.run is not None:
+                yield Answer(cell.run, cell.metric, baseline=cell.row.baseline)
+            if cell.minus is not None:
+                yield Answer(cell.minus, cell.minus_metric, baseline=cell.row.baseline)
+    for figure in paper.figures:
+        if figure.run:
+            yield Answer(figure.run, analysis=figure.analysis)
+        for column, row in itertools.product(ends(figure.columns), figure.rows.values()):
+            yield Answer(f"{row} {column.run}".strip(), figure.metric)
+
+
+def ends(values: list) -> list:
+    return [*values[:1], *values[1:][-1:]]
+
+
+ANSWERS = dict.fromkeys(itertools.chain.from_iterable(map(answers, papers.NAMES)))
+SETTINGS = {
+    f"{name}: {group.place}: {setting.name}": (group.run, setting)
+    for name in papers.NAMES
+    for group in papers.load(name).settings
+    for setting in group.settings
+}
+
+
+@functools.cache
+def composed(run: str) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        return compose(Path(folder), *run.split())
+
+
+@functools.cache
+def checked(run: str) -> config.Params:
+    return config.check(composed(run))
+
+
+def test_everything_printed_is_there() -> None:
+    counts = Counter(row.kind for row in printed())
+    assert counts == {"result": 166, "text": 45, "printed gain": 11, "hyperparameter": 120, "figure": 21}
+    assert len(SETTINGS) == 120, "two settings of one place have one name"
+
+
+@pytest.mark.skipif(not SOURCE.is_file(), reason=f"no {SOURCE}, the list that was made from the papers")
+@pytest.mark.parametrize("name", papers.NAMES)
+def test_every_value_is_the_printed_one(name: str) -> None:
+    listed = [row for row in YAML(typ="safe").load(SOURCE)["rows"] if row["paper"] == TITLE_IN_SOURCE[name]]
+    expected = Counter(Printed(name, row["table_or_figure"], row["kind"], row["value"]) for row in listed)
+    assert Counter(row for row in printed() if row.paper == name) == expected
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer.run} {answer.analysis or answer.metric}")
+def test_a_run_composes_and_measures_what_is_printed(answer: Answer) -> None:
+    params = checked(answer.run)
+    assert params.recipe == answer.run.split()[0].removeprefix("recipe=")
+    if answer.analysis:
+        assert answer.analysis in params.analyses
+        return
+    metric, known = answer.metric or "", [*params.evaluations, *params.transfers]
+    if answer.baseline:
+        known = list(itertools.chain(*params.selected(params.baselines[answer.baseline])))
+        metric = metric.removeprefix(f"{answer.baseline}_")
+    entry = max((entry for entry in known if metric.startswith(f"{entry}_")), key=len, default=None)
+    assert entry, f"{metric} is of none of {known}"
+    assert metric.removeprefix(f"{entry}_") in TITLES
+
+
+@pytest.mark.parametrize("place", [place for place, (_, setting) in SETTINGS.items() if setting.key])
+def test_a_setting_is_the_printed_one_or_says_why_not(place: str) -> None:
+    run, setting = SETTINGS[place]
+    checked(run)
+    value: Any = composed(run)
+    for part in setting.key.split("."):
+        value = value[int(part)] if isinstance(value, list) else value[part]
+    assert value == (setting.printed if setting.ours is None else setting.ours)
+    assert setting.ours != setting.printed, "ours is for what differs"
+
+
+def test_gains_that_contradict_the_numbers_they_compare() -> None:
+    """Where the same paper prints both numbers that a gain compares, with the difference that they have."""
+    found = [(name, *gain) for name in papers.NAMES for gain in gains(name)]
+    assert len(found) == 27
+    assert {gain for gain in found if gain[-1] != gain[-2]} == {
+        ("eqco", "text, sec. 1", 6.1, 5.9),
+        ("dcl", "Table 3", 3.1, 2.4),
+        ("dcl", "Table 3", 3.7, 3.0),
+        ("dcl", "text, sec. 4.2", 3.1, 2.4),
+        ("dcl", "text, sec. 4.2", 3.7, 3.0),
+    }
+
+
+def gains(name: str) -> Iterator[tuple[str, float, float]]:
+    """Place, printed gain and the difference of the numbers of the two runs, if both are printed too."""
+    cells = [
+        (table.name, cell)
+        for table in papers.load(name).tables
+        for cell in itertools.chain.from_iterable(papers.cells(table))
+        if cell.run is not None and cell.printed is not None
+    ]
+    values: dict[tuple, float] = {}
+    for place, cell in cells:
+        if cell.minus is None:
+            value = values.setdefault((cell.run, cell.metric), cell.printed)
+            assert value == cell.printed, f"{place}: {cell.run} has two numbers"
+    for place, cell in cells:
+        whole, part = values.get((cell.run, cell.metric)), values.get((cell.minus, cell.minus_metric))
+        if cell.minus is not None and whole is not None and part is not None:
+            yield place, cell.printed, round(whole - part, 1)
