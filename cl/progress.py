@@ -4,7 +4,7 @@ On a terminal the bar is redrawn; in a log file there is one plain line an epoch
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -16,14 +16,38 @@ T = TypeVar("T")
 QUIET, RARELY = 5.0, 30.0  # seconds between plain lines, of training and of mere counting
 
 
+class Usage:
+    """What a process has used: seconds, `images` trained on, and what else `counters` tells, as joules.
+
+    An image counts once a step whatever the number of its views, and cached features as the images that they are of.
+
+    earlier: what the trainings that went on from a checkpoint had used when it was written.
+    """
+
+    def __init__(self, counters: Callable[[], dict[str, float]] = dict) -> None:
+        self.counters, self.images = counters, 0
+        self.earlier: list[dict[str, float]] = []
+
+    def now(self) -> dict[str, float]:
+        """Counters that grow from wherever they began."""
+        return {"seconds": time.monotonic(), "images": self.images, **self.counters()}
+
+    def since(self, then: dict[str, float], earlier: Sequence[dict[str, float]]) -> dict[str, float]:
+        """What was used since `now` returned `then`, and `earlier`; what was not counted all the time is left out."""
+        now = self.now()
+        known = [name for name in now if all(name in part for part in (then, *earlier))]
+        return {name: now[name] - then[name] + sum(part[name] for part in earlier) for name in known}
+
+
 class Progress:
     """Where progress is shown, under a title.
 
     board: what has `add_scalar(name, value, step)`, as TensorBoard's SummaryWriter, and gets every number of every epoch.
     """
 
-    def __init__(self, title: str, console: Console | None = None, board: Any = None) -> None:
+    def __init__(self, title: str, console: Console | None = None, board: Any = None, usage: Usage | None = None) -> None:
         self.title, self.console, self.board = title, console or Console(stderr=True), board
+        self.usage = usage or Usage()
 
     @contextmanager
     def task(self, steps: int, start: int, steps_per_epoch: int) -> Iterator["Meter"]:
@@ -90,6 +114,7 @@ class Meter:
         self.start = self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
         self._began = self._said = time.monotonic()
+        self._then, self._earlier = progress.usage.now(), list[dict[str, float]]()
         self._reset()
 
     def _reset(self) -> None:
@@ -109,12 +134,22 @@ class Meter:
     def step(self, images: int, loss: float, lr: float) -> None:
         """A step of so many images is done."""
         self.images += images
+        self.progress.usage.images += images
         self.done += 1
         if self.bar and self.task is not None:
             rates = self.rates()
             note = f"epoch {(self.done - 1) // self.steps_per_epoch + 1}  loss {loss:.3f}  lr {lr:.3g}  "
             note += f"{rates['images_per_second']:.0f} images/s  waiting {rates['waiting_percent']:.0f} %"
             self.bar.update(self.task, completed=self.done, note=note)
+
+    def going_on(self, used: dict[str, float]) -> None:
+        """The run has `used` so much before this session."""
+        self._earlier = [used]
+        self.progress.usage.earlier.append(used)
+
+    def used(self) -> dict[str, float]:
+        """What the run has used until now, in this session and those before it; see `Usage`."""
+        return self.progress.usage.since(self._then, self._earlier)
 
     def rates(self) -> dict[str, float]:
         """Images a second and the percentage of time spent waiting for data, since the last epoch."""

@@ -65,6 +65,8 @@ def train(
     model = replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
+        if start:
+            meter.going_on(history["used"])
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
             task.begin_step(step, step / steps)
@@ -87,7 +89,8 @@ def train(
                     rows[-1] |= _watched(task, meter, each_epoch, len(rows))
                 meter.epoch(rows[-1])
             if checkpoints and (saving or stopping or done == steps) and rank() == 0:
-                checkpoints.save(done, task, optimizer, {"rows": rows, "losses": ledger.losses, "norms": ledger.norms})
+                kept = {"rows": rows, "losses": ledger.losses, "norms": ledger.norms, "used": meter.used()}
+                checkpoints.save(done, task, optimizer, kept)
             if stopping and done < steps:
                 any_rank()  # the others wait until it is saved
                 raise StoppedError(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)

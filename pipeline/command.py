@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.stop import StoppedError
-from pipeline import provenance
+from pipeline import energy, provenance
 
 if TYPE_CHECKING:
     from cl.config import Params
-    from cl.progress import Progress
+    from cl.progress import Progress, Usage
 
 RESULTS = Path("results")
 SETTINGS = {"base_lr", "weight_decay", "labels"}  # among metrics; of several seeds told where they are the same
@@ -92,7 +91,15 @@ def progress(title: str) -> "Progress":
         except ImportError:
             raise ValueError("CL_TENSORBOARD is set, but TensorBoard is not there: pip install tensorboard") from None
         board = SummaryWriter(folder)
-    return Progress(title, Console(stderr=True, quiet=not first()), board)
+    return Progress(title, Console(stderr=True, quiet=not first()), board, usage())
+
+
+@functools.cache
+def usage() -> "Usage":
+    """What this process uses; all its trainings count there, however many a stage has."""
+    from cl.progress import Usage
+
+    return Usage()
 
 
 def scratch(stage: str, name: str | None = None, data: str = "", instead: str = "") -> Path:
@@ -126,7 +133,8 @@ class Results:
 def results(stage: str, name: str | None = None, *, root: str | None = None, folder: bool = True) -> Iterator[Results]:
     """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all.
 
-    What other processes than the first hand over is dropped. `root`: another folder for `<name>.json` and the rest.
+    What other processes than the first hand over is dropped, and not counted: energy is that of the first one's machine.
+    `root`: another folder for `<name>.json` and the rest.
     """
     if not first():
         with tempfile.TemporaryDirectory() as dropped:
@@ -136,14 +144,14 @@ def results(stage: str, name: str | None = None, *, root: str | None = None, fol
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    began = time.monotonic()
     try:
         handed = Results(partial / "files")
         handed.folder.mkdir()
-        yield handed
+        with _measured() as used:
+            yield handed
         rounded = {key: _rounded(float(value)) for key, value in handed.metrics.items()}
         _write_json(partial / "metrics.json", rounded)
-        _write_json(partial / "provenance.json", {**provenance.record(stage, name, time.monotonic() - began), **handed.notes})
+        _write_json(partial / "provenance.json", {**provenance.record(stage, name, used), **handed.notes})
         os.replace(partial / "metrics.json", f"{target}.json")
         os.replace(partial / "provenance.json", f"{target}.provenance.json")
         if folder:
@@ -151,6 +159,16 @@ def results(stage: str, name: str | None = None, *, root: str | None = None, fol
             os.replace(handed.folder, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _measured() -> Iterator[dict[str, float]]:
+    """What is used inside, of trainings that go on from a checkpoint also before it; in a dictionary filled at the end."""
+    total, used = usage(), dict[str, float]()
+    with energy.counters() as total.counters:
+        then, known = total.now(), len(total.earlier)
+        yield used
+        used |= total.since(then, total.earlier[known:])
 
 
 def repeated(run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, usual: int, out: Path) -> dict[str, float]:

@@ -1,5 +1,6 @@
-"""What a stage's result depends on and where it comes from: parameters, data, code, versions, hardware, time."""
+"""What a stage's result depends on and where it comes from: parameters, data, code, versions, hardware, time, energy."""
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -12,10 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline import energy
 from pipeline.store import BACKBONE, METHOD, SHARDS, manifest
 
 RECORDED = (":!dvc.lock", ":!params.yaml")  # changes of these are no change of code, and are on record anyway
 VERSIONS = ("torch", "torchvision", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
+OPTIONAL = ("detectron2",)  # told where it is installed
 
 
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
@@ -56,22 +59,39 @@ def identity(stage: str, name: str | None = None, instead: str = "") -> str:
     return sha.hexdigest()[:16]
 
 
-def record(stage: str, name: str | None, seconds: float) -> dict[str, Any]:
-    """Where a result comes from: parameters, data, code, versions, hardware, time."""
+def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, Any]:
+    """Where a result comes from: parameters, data, code, versions, hardware, time, energy; null is what is not known.
+
+    Args:
+        used: seconds, images trained on and, where the machine tells, joules, as `cl.progress.Usage` counts them. They include
+            earlier sessions of trainings that went on from a checkpoint, up to it.
+    """
+    from cl.config import read
+
     files, values = declared(stage, name)
+    everything, commit = read(Path("params.yaml")), _git("rev-parse", "HEAD") or None
     data = (SHARDS / "manifest.json").read_bytes() if stage == "prepare" else manifest() if SHARDS in files else None
     return {
         "stage": stage + (f"@{name}" if name else ""),
+        "recipe": everything["recipe"],
+        "seed": everything["seed"],
         "parameters": values,
         "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
         "data_manifest_sha256": data and hashlib.sha256(data).hexdigest(),
-        "commit": _git("rev-parse", "HEAD") or None,
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)),
-        "versions": {"python": platform.python_version(), **{v: importlib.metadata.version(v) for v in VERSIONS}},
+        "commit": commit,
+        "uncommitted_changes": commit and bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)),
+        "versions": _versions(),
         "hardware": _hardware(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
+        "seconds": round(used["seconds"], 1),
+        "images_seen": round(used["images"]) or None,
+        "energy_joules": _energy(used),
     }
+
+
+def _energy(used: dict[str, float]) -> dict[str, float | None] | None:
+    joules = {"gpus": used.get("gpu_joules"), "cpus": used.get("cpu_joules")}
+    return {device: round(value, 1) if value else None for device, value in joules.items()} if any(joules.values()) else None
 
 
 def _git(*arguments: str) -> str:
@@ -79,6 +99,18 @@ def _git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    found: dict[str, Any] = {"python": platform.python_version(), **{v: importlib.metadata.version(v) for v in VERSIONS}}
+    for package in OPTIONAL:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    if torch.cuda.is_available():
+        found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "driver": energy.driver()}
+    return {name: str(version) for name, version in found.items() if version}
 
 
 def _hardware() -> dict[str, Any]:

@@ -40,7 +40,7 @@ SIZES = [
     "transfers.voc_c4.milestones=[]",
     "transfers.voc_c4.warmup=0",
     "transfers.voc_c4.precise_bn=1",
-    "analysis=[similarity]",
+    "analysis=[similarity,neighbours]",
     "analyses.similarity.batch_size=40",
     "baseline=[random]",
 ]
@@ -124,7 +124,8 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
     for path in (clone.folder / "results").rglob("*.json"):
         if path.name.endswith(".provenance.json"):
             provenance = json.loads(path.read_text())
-            assert {"parameters", "commit", "versions", "hardware", "seconds"} <= set(provenance)
+            told = {"parameters", "parameters_sha256", "data_manifest_sha256", "recipe", "seed", "commit", "uncommitted_changes"}
+            assert told | {"versions", "hardware", "seconds", "finished", "energy_joules"} <= set(provenance)
         else:
             assert path.with_name(f"{path.stem}.provenance.json").exists()
             names += json.loads(path.read_text())
@@ -202,6 +203,11 @@ def test_another_loss_trains_again_but_prepares_nothing(clone) -> None:
     assert "dclw" in clone.dvc("params", "diff")
     assert "pretrain_loss" in clone.dvc("metrics", "diff")
     assert (clone.folder / "dvc_plots" / "index.html").exists() or "file://" in clone.dvc("plots", "show")
+    clone.run(sys.executable, "-m", "pipeline.report", "--all")
+    page = (clone.folder / "summary" / "index.html").read_text()
+    assert '<tr id="exp-with-dclw">' in page
+    assert f">{clone.metrics('evaluate/knn')['knn_top1']:.1f}<" in page
+    assert clone.run("git", "status", "--porcelain", "--", "summary") == ""
     back = clone.exp("loss=dcl")
     assert "Running stage 'pretrain'" not in back
     assert "is cached - skipping run" in back
