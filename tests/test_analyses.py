@@ -224,8 +224,12 @@ def tiny(method: str) -> config.Params:
         return config.check(compose(Path(folder), f"method={method}", *sizes))
 
 
-@pytest.mark.parametrize("method", ["simclr", "moco_v2", "simo_k16", "byol", "fast_moco"])
-@pytest.mark.parametrize("kind", kinds("analyses"))
+CONTRASTS = {"mi_bound", "gradient_norm"}  # what they look at is the framework's matter
+CASES = [(kind, method) for kind in kinds("analyses") for method in ("simclr", "byol")]
+CASES += [(kind, method) for kind in sorted(CONTRASTS) for method in ("moco_v2", "moco_v3", "simo_k16", "fast_moco", "nnclr")]
+
+
+@pytest.mark.parametrize(("kind", "method"), CASES)
 def test_every_analysis_runs_on_every_sort_of_framework(kind, method, shipped, shard_folder, tmp_path, here, quiet) -> None:
     context = analysed(tiny(method), shard_folder, tmp_path / "out", here, quiet)
     module = module_of("analyses", kind)

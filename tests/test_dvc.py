@@ -124,7 +124,15 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
     for path in (clone.folder / "results").rglob("*.json"):
         if path.name.endswith(".provenance.json"):
             provenance = json.loads(path.read_text())
-            told = {"parameters", "parameters_sha256", "data_manifest_sha256", "recipe", "seed", "commit", "uncommitted_changes"}
+            told = {
+                "parameters",
+                "parameters_sha256",
+                "data_manifest_sha256",
+                "recipe",
+                "seed",
+                "commit",
+                "uncommitted_changes",
+            }
             assert told | {"versions", "hardware", "seconds", "finished", "energy_joules"} <= set(provenance)
         else:
             assert path.with_name(f"{path.stem}.provenance.json").exists()

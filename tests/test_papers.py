@@ -50,11 +50,11 @@ class Answer(NamedTuple):
 
 
 def answers(name: str) -> Iterator[Answer]:
-    """Of columns that only vary the run, and of curves, those of the first and the last column."""
+    """Of columns that only vary a number of the run, and of curves, those of the last column."""
     paper = papers.load(name)
     for table in paper.tables:
         swept = not any(column.metric for column in table.columns)
-        for cell in itertools.chain.from_iterable(ends(row) if swept else row for row in papers.cells(table)):
+        for cell in itertools.chain.from_iterable(row[-1:] if swept else row for row in papers.cells(table)):
             if cell.run is not None:
                 yield Answer(cell.run, cell.metric, baseline=cell.row.baseline)
             if cell.minus is not None:
@@ -62,12 +62,8 @@ def answers(name: str) -> Iterator[Answer]:
     for figure in paper.figures:
         if figure.run:
             yield Answer(figure.run, analysis=figure.analysis)
-        for column, row in itertools.product(ends(figure.columns), figure.rows.values()):
+        for column, row in itertools.product(figure.columns[-1:], figure.rows.values()):
             yield Answer(f"{row} {column.run}".strip(), figure.metric)
-
-
-def ends(values: list) -> list:
-    return [*values[:1], *values[1:][-1:]]
 
 
 ANSWERS = dict.fromkeys(itertools.chain.from_iterable(map(answers, papers.NAMES)))
