@@ -104,6 +104,7 @@ class Chart:
             axes.set(xlabel=self.x, ylabel=self.y)
             if self.log:
                 axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter("{x:g}")
             if len(self.series) > 1 and self.kind != "points":
                 axes.legend(frameon=False, fontsize=8)
             file = io.StringIO()

@@ -155,7 +155,7 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
 def _rows(experiments: list[Experiment]) -> dict[str, Any]:
     """The table of experiments: the parameters that they differ in, and the first number of each evaluation."""
     keys = differing(experiments)[:SHOWN]
-    short = {key: key.split(".")[-1] for key in keys}
+    short = {key: key.removesuffix(".kind").split(".")[-1] for key in keys}
     names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
     metrics = headlines(experiments)
     values = [settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments]
