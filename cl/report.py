@@ -46,8 +46,8 @@ TITLES |= {
 SETTINGS = {"labels", "base_lr", "weight_decay", "n"}  # told beside the results, not compared
 
 
-def render(params: dict[str, Any], results: Path) -> str:
-    """The page.
+def render(params: dict[str, Any], results: Path) -> tuple[str, str]:
+    """The page, and its tables as Markdown.
 
     Args:
         params: the whole of params.yaml.
@@ -58,27 +58,28 @@ def render(params: dict[str, Any], results: Path) -> str:
     entries = [*params["evaluations"], *params["transfers"]]
     evaluations = [_row(f"evaluate/{name}", name, read, baselines, entries) for name in params["evaluations"]]
     transfers = [_row(f"transfer/{name}", name, read, baselines, entries) for name in params["transfers"]]
-    template = environment().get_template("report.html")
-    return template.render(
-        params=params,
-        data=read.metrics("prepare"),
-        pretrain=read.metrics("pretrain"),
-        provenance=read.provenance("pretrain"),
-        stages=_stages(params, read),
-        baselines=baselines,
-        tables={"Evaluation": evaluations, "Detection transfer": transfers},
-        verdict=_verdict([*evaluations, *transfers], list(baselines)),
-        curves=[drawn(chart) for chart in _curves(read.table("pretrain/epochs.csv"))],
-        analyses={name: _analysis(name, read) for name in params["analyses"]},
-        views=read.picture("pretrain/views.png"),
-        detections={name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
-        classes={
+    context = {
+        "params": params,
+        "data": read.metrics("prepare"),
+        "pretrain": read.metrics("pretrain"),
+        "provenance": read.provenance("pretrain"),
+        "stages": _stages(params, read),
+        "baselines": baselines,
+        "tables": {"Evaluation": evaluations, "Detection transfer": transfers},
+        "verdict": _verdict([*evaluations, *transfers], list(baselines)),
+        "curves": [drawn(chart) for chart in _curves(read.table("pretrain/epochs.csv"))],
+        "analyses": {name: _analysis(name, read) for name in params["analyses"]},
+        "views": read.picture("pretrain/views.png"),
+        "detections": {name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
+        "classes": {
             name: read.table(f"{stage}/{name}/classes.csv")
             for stage, names in (("evaluate", params["evaluations"]), ("transfer", params["transfers"]))
             for name in names
         },
-        noted={name: read.provenance(f"transfer/{name}").get("noted", []) for name in params["transfers"]},
-    )
+        "noted": {name: read.provenance(f"transfer/{name}").get("noted", []) for name in params["transfers"]},
+    }
+    html, markdown = (environment().get_template(name).render(context) for name in ("report.html", "report.md"))
+    return html, markdown
 
 
 class _Reader:
@@ -162,7 +163,7 @@ def environment() -> jinja2.Environment:
     """Where the pages' templates are found."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(("html",)),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

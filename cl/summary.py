@@ -20,8 +20,11 @@ SHOWN = 8  # columns of parameters
 class Answer:
     """What a paper prints, in percent, and what our experiments have of it.
 
+    run: how to make it, as Hydra overrides.
     computed: of a printed gain, the difference of the two printed values.
     """
+
+    run: str | None
 
     printed: float | None
     ours: Measured | None
@@ -37,6 +40,11 @@ class Answer:
     def disagrees(self) -> bool:
         """Whether a printed gain is another than that of the printed values."""
         return self.computed is not None and self.printed is not None and abs(self.computed - self.printed) > 0.05
+
+    @property
+    def how(self) -> str:
+        """The command that makes it."""
+        return command(self.run) if self.run else ""
 
     def text(self) -> str:
         """For Markdown: the paper's, then ours."""
@@ -74,11 +82,11 @@ class Answers:
         """`printed`: the paper's values by run and metric, to compute gains from."""
         ours = self.of_run(cell.run, cell.metric, cell.row.baseline)
         if cell.minus is None:
-            return Answer(cell.printed, ours, quoted=cell.row.quoted)
+            return Answer(cell.run, cell.printed, ours, quoted=cell.row.quoted)
         other = self.of_run(cell.minus, cell.minus_metric)
         values = [printed.get(key) for key in ((cell.run, cell.metric), (cell.minus, cell.minus_metric))]
         computed = None if None in values else values[0] - values[1]  # type: ignore[operator]
-        return Answer(cell.printed, _minus(ours, other), computed, cell.row.quoted)
+        return Answer(cell.run, cell.printed, _minus(ours, other), computed, cell.row.quoted)
 
 
 DATASETS = {"cifar10", "cifar100", "stl10", "imagenet", "imagenet100"}  # those of the papers

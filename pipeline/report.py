@@ -16,13 +16,13 @@ REPORT, SUMMARY = Path("report"), Path("summary")
 @click.option("--all", "everything", is_flag=True, help="All experiments of the repository, beside the papers.")
 @command.entry_point
 def main(everything: bool) -> None:
-    """Write report/index.html from params.yaml and results/, or with --all summary/index.html and summary/tables.md."""
+    """Write index.html and tables.md: to report/ of params.yaml and results/, or with --all to summary/."""
     if everything:
         return summarise()
     params = command.params()
     from cl.report import render
 
-    _publish(REPORT, {"index.html": render(params.model_dump(mode="json"), command.RESULTS)})
+    _publish(REPORT, *render(params.model_dump(mode="json"), command.RESULTS))
     return None
 
 
@@ -36,7 +36,7 @@ def summarise() -> None:
     if not experiments:
         raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
     html, markdown = page(experiments, _composed)
-    _publish(SUMMARY, {"index.html": html, "tables.md": markdown})
+    _publish(SUMMARY, html, markdown)
     progress.say(f"{len(experiments)} experiments: {SUMMARY}/index.html, {SUMMARY}/tables.md")
 
 
@@ -51,11 +51,11 @@ def _composed(run: str) -> dict[str, Any]:
         return read(Path(folder) / "params.yaml")
 
 
-def _publish(target: Path, files: dict[str, str]) -> None:
+def _publish(target: Path, html: str, markdown: str) -> None:
     with command.published(target) as folder:
         folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text)
+        (folder / "index.html").write_text(html)
+        (folder / "tables.md").write_text(markdown)
 
 
 if __name__ == "__main__":

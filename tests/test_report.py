@@ -8,7 +8,11 @@ import pytest
 from conftest import ROOT
 
 from cl.config import load
-from cl.report import render
+from cl.report import render as render_both
+
+
+def render(values: dict, results: Path) -> str:
+    return render_both(values, results)[0]
 
 
 @pytest.fixture
@@ -94,3 +98,14 @@ def test_the_page_loads_nothing_from_elsewhere(values, tmp_path) -> None:
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
     assert "@import" not in page
     assert "url(" not in page
+
+
+def test_the_tables_are_markdown_too(values, tmp_path) -> None:
+    write(tmp_path, "evaluate/knn", {"knn_top1": 65.44, "knn_embedding_top1": 66.2})
+    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8})
+    _, markdown = render_both(values, tmp_path)
+    lines = markdown.splitlines()
+    assert "| knn | top-1 | 65.4 | 39.8 | not run |" in lines
+    assert "| knn | top-1, projector's embedding | 66.2 | - | not run |" in lines
+    assert "| linear | not run | | | |" in lines
+    assert {line.count("|") for line in lines if line.startswith("|")} == {6}
