@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -57,7 +58,9 @@ class Chart:
     series: dict[str, list[Point]] = field(default_factory=dict)
 
     def add(self, label: str, x: float, y: float, sd: float | None = None) -> None:
-        """One more point of the series `label`."""
+        """One more point of the series `label`; nothing that is not finite."""
+        if not (math.isfinite(x) and math.isfinite(y)):
+            return
         self.series.setdefault(label, []).append(Point(float(x), float(y), None if sd is None else float(sd)))
 
     def save(self, folder: Path) -> None:
@@ -131,7 +134,7 @@ class Chart:
         root = ElementTree.fromstring(svg[svg.index("<svg") :].replace(GREY, "currentColor"))
         for number, (label, points) in enumerate(self.series.items()):
             markers = root.findall(f".//*[@id='points-{number}']//{{{SVG}}}use")
-            for marker, point in zip(markers, points, strict=False):
+            for marker, point in zip(markers, points, strict=True):
                 ElementTree.SubElement(marker, f"{{{SVG}}}title").text = self._value(label, point)
         text = ElementTree.tostring(root, encoding="unicode")
         referred = set(re.findall(r"#([\w-]+)", text))

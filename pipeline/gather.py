@@ -23,10 +23,15 @@ def gather(say: Callable[[str], None]) -> list[Experiment]:
     Results are those that dvc.lock names, read from the cache by their hashes: neither a stale file of the workspace nor a
     stage that has not followed another is taken for a result.
     """
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    try:
+        opened = Repo()
+    except DvcException as error:
+        raise ValueError(f"{error}; run this from the top folder of the project") from error
     found = []
-    with Repo() as repo:
+    with opened as repo:
         for name, revision, params, lock in _places():
             outputs = _Outputs(YAML(typ="safe").load(lock), lambda md5: Path(repo.cache.local.oid_to_path(md5)))
             experiment = _experiment(name, revision, parse(params, f"{name}: params.yaml"), outputs)

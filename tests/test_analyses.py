@@ -60,8 +60,8 @@ def test_the_bound_of_equal_negatives_is_known_and_the_margin_takes_their_number
     for count in (1, 16, 64):
         with_margin = math.log(1 + 4096) - math.log(1 + 4096 * math.exp((0.3 - 1) / TAU))
         without = math.log(1 + count) - math.log(1 + count * math.exp((0.3 - 1) / TAU))
-        assert mi_bound.bounds(sample, count, 4096).item() == pytest.approx(with_margin, rel=1e-12)
-        assert mi_bound.bounds(sample, count, count).item() == pytest.approx(without, rel=1e-12)
+        assert mi_bound.bounds(sample, count, 4096, TAU).item() == pytest.approx(with_margin, rel=1e-12)
+        assert mi_bound.bounds(sample, count, count, TAU).item() == pytest.approx(without, rel=1e-12)
         assert without < math.log(1 + count)
 
 
@@ -88,7 +88,7 @@ def test_bound_and_gradient_are_those_of_the_loss(alpha) -> None:
         a = alpha or count
         found = gradient_norm.norms(sample, count, a, TAU)
         torch.testing.assert_close(found, gradient.norm(dim=1))
-        torch.testing.assert_close(mi_bound.bounds(sample, count, a).mean(), math.log(1 + a) - loss.detach())
+        torch.testing.assert_close(mi_bound.bounds(sample, count, a, TAU).mean(), math.log(1 + a) - loss.detach())
         negative = sample.logits[:, :count].logsumexp(1) + math.log(a / count)
         assert (found <= 2 / TAU * torch.sigmoid(negative - sample.positive)).all()
 
@@ -106,9 +106,6 @@ def test_negatives_are_drawn_among_those_that_count() -> None:
     assert len(rest) == 30 * 48
     assert rest.mean().item() == pytest.approx(400 * 7 / 48)
     assert rest.std().item() < 12, "each as often as another: sqrt(50) is expected"
-    some = torch.stack([torch.randperm(50, generator=GENERATOR)[:9] for _ in range(30)])
-    (sample,) = samples(Contrast(unit(30, 4), unit(30, 1, 4), unit(50, 4), None, some), 9, 1.0, GENERATOR)
-    assert sample.columns.sort().values.equal(some.sort().values)
 
 
 def test_numbers_of_negatives_that_there_are_not_are_said(quiet) -> None:
@@ -192,8 +189,8 @@ def analysed(
 SMALL = {
     "npc": {"batch_sizes": [16, 32], "anchors": 64},
     "similarity": {"batch_size": 32, "batches": 2},
-    "mi_bound": {"negatives": [2, 8, 16], "batch_size": 20},
-    "gradient_norm": {"negatives": [2, 8, 16], "batch_size": 20},
+    "mi_bound": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
+    "gradient_norm": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
     "views": {"images": 30, "augmentations": 4, "batch_size": 20},
     "alignment_uniformity": {"batch_size": 32, "batches": 2},
     "embedding": {"images": 60, "perplexity": 5},
@@ -256,6 +253,28 @@ def test_the_bound_by_epoch_is_that_of_the_training(shard_folder, tmp_path, here
     mi_bound.analyze(settings, analysed(params, shard_folder, tmp_path / "out", here, quiet, loss=margin))
     (points,) = Chart.load(context.out / "by_epoch.chart.json").series.values()
     assert points[0].y == pytest.approx(math.log(1001) - 4, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["simclr", "moco_v2", "fast_moco", "byol"])
+def test_the_negatives_of_an_analysis_are_other_images_keys(method, shard_folder, tmp_path, here, quiet) -> None:
+    """Every query with its own image's key as positive, and without it among the negatives."""
+    context = analysed(tiny(method), shard_folder, tmp_path / "out", here, quiet)
+    contrast = context.contrast(30, 20)
+    each = len(contrast.queries) // 30
+    assert (len(contrast.negatives), each) == (30, {"simclr": 2, "fast_moco": 6}.get(method, 1))
+    for query in (0, 29 * each):
+        own = contrast.excluded[query].item()
+        assert own == query // each
+        torch.testing.assert_close(contrast.negatives[own], contrast.positives[query, 0])
+
+
+def test_a_temperature_that_training_did_not_have_is_said(shard_folder, tmp_path, here, quiet) -> None:
+    assert analysed(tiny("moco_v2"), shard_folder, tmp_path / "out", here, quiet).temperature(None) == 0.2
+    context = analysed(tiny("byol"), shard_folder, tmp_path / "out", here, quiet)
+    assert context.temperature(0.3) == 0.3
+    assert quiet.console.file.getvalue() == ""
+    assert context.temperature(None) == 1
+    assert "temperature 1, as training had no other" in quiet.console.file.getvalue()
 
 
 def test_the_best_epoch_is_found(shard_folder, tmp_path, params, here, quiet) -> None:

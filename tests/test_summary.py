@@ -286,6 +286,13 @@ def test_nothing_finished_is_a_sentence(repository) -> None:
     assert not (repository.folder / "summary").exists()
 
 
+def test_outside_of_a_project_is_a_sentence(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(report.main, ["--all"])
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: you are not inside of a DVC repository")
+
+
 def test_what_was_made_with_other_parameters_is_named() -> None:
     assert outdated({"parameters": {"a.b": 1, "c": 2}}, {"a": {"b": 1}, "c": 3}) == ["c"]
     assert outdated({}, {"a": 1}) == []

@@ -1,12 +1,13 @@
 """Analyses of a finished run, one file each: a pydantic `Config` and `analyze(config, context)`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from cl.charts import Chart
@@ -19,6 +20,7 @@ from cl.progress import Progress
 from cl.reader import TrainSet
 from cl.shards import Reader
 from cl.sources import Source
+from cl.strict import Strict
 from cl.views import View
 
 BLOCK = 2**22  # logits held at a time: 16 MiB
@@ -59,20 +61,31 @@ class Context:
             yield [torch.nn.functional.normalize(self.method.backbone(view).float(), dim=1) for view in views]
 
     @torch.no_grad()
-    def contrasts(self, batch_size: int, batches: int) -> Iterator[Contrast]:
-        """The first contrast that the framework makes of random batches: its queries, positives and negatives.
+    def contrast(self, images: int, batch_size: int) -> Contrast:
+        """Queries and positives that the framework makes of `images` random images; negatives are the others' positives.
 
-        Where a framework has no negatives, they are the positives of the batch's other images.
+        All come from the finished encoder in eval mode, which a queue's older keys do not, and no query meets its own image.
         """
-        for views in self._batches(self.views, batch_size, batches):
-            contrast = self.method(views)[0]
-            if contrast.negatives is None:
-                each = len(contrast.queries) // batch_size
-                itself = torch.arange(batch_size).repeat_interleave(each)[:, None]
-                contrast = Contrast(
-                    contrast.queries, contrast.positives, contrast.positives[::each, 0], itself, None, contrast.temperature
-                )
-            yield contrast
+        queries, positives = [], []
+        for views in self._batches(self.views, batch_size, -(-images // batch_size)):
+            found = self.method(views)[0]
+            queries.append(found.queries.unflatten(0, (batch_size, -1)))  # (N, E, D): E queries an image
+            positives.append(found.positives.unflatten(0, (batch_size, -1)))
+        q, p = (torch.cat(parts)[:images] for parts in (queries, positives))
+        itself = torch.arange(images).repeat_interleave(q.shape[1])[:, None]
+        return Contrast(q.flatten(0, 1), p.flatten(0, 1), p[:, 0, 0], itself)
+
+    @torch.no_grad()
+    def negatives(self) -> int | None:
+        """How many negatives a query had in training; None where the framework has none."""
+        contrast = self.method(next(self._batches(self.views, self.batch_size, 1)))[0]
+        return None if contrast.negatives is None else int(contrast.negative_counts()[0])
+
+    def temperature(self, own: float | None) -> float:
+        """That of an analysis, or of training; BYOL and SimSiam have none, which is 1."""
+        if own is None and self.method.temperature == 1:
+            self.progress.say("temperature 1, as training had no other")
+        return own or self.method.temperature
 
     def _large(self, count: int) -> list[View]:
         """`count` single views: the large ones of training in turn."""
@@ -112,24 +125,49 @@ class Sample(NamedTuple):
     logits: Tensor
 
 
-def samples(contrast: Contrast, count: int, temperature: float, generator: torch.Generator) -> Iterator[Sample]:
-    """Each query with `count` distinct negatives drawn among all that count for it, some queries at a time.
+class Sampling(Strict):
+    """`images` give the keys and, the first of them, at least `queries` queries; `negatives` are the numbers K that each draws.
+
+    batch_size: images encoded at a time; temperature: null for that of training.
+    """
+
+    negatives: list[int] = Field(min_length=1)
+    alpha: float = Field(gt=0)
+    temperature: float | None = Field(gt=0)
+    images: int = Field(gt=1)
+    queries: int = Field(gt=0)
+    batch_size: int = Field(gt=1)
+
+
+def by_count(config: Sampling, context: Context, measure: Callable[[Sample, int, float, float], Tensor]) -> dict[int, Tensor]:
+    """`measure(sample, K, alpha, temperature)` (b,) of all queries for each K: (2, N), with the margin, and with alpha = K."""
+    temperature, generator = context.temperature(config.temperature), torch.Generator().manual_seed(context.seed)
+    contrast = context.contrast(config.images, config.batch_size)
+    counts = counts_that_fit(config.negatives, contrast, context.progress)
+    found: dict[int, list[Tensor]] = {count: [] for count in counts}
+    for sample in samples(contrast, counts[-1], temperature, generator, config.queries):
+        for count, parts in found.items():
+            parts.append(torch.stack([measure(sample, count, alpha, temperature) for alpha in (config.alpha, count)]))
+    return {count: torch.cat(parts, 1) for count, parts in found.items()}
+
+
+def samples(
+    contrast: Contrast, count: int, temperature: float, generator: torch.Generator, queries: int | None = None
+) -> Iterator[Sample]:
+    """The first `queries`, each with `count` distinct negatives drawn among all that count for it, some at a time.
 
     A query with several positives has its first.
     """
     assert contrast.negatives is not None
-    negatives = contrast.negatives.to(contrast.queries.dtype)
-    for rows in torch.arange(len(contrast.queries)).split(max(1, BLOCK // len(negatives))):
-        queries, positives = contrast.queries[rows], contrast.positives[rows, 0]
+    assert contrast.excluded is not None
+    negatives = contrast.negatives
+    for rows in torch.arange(len(contrast.queries))[:queries].split(max(1, BLOCK // len(negatives))):
+        q, positives = contrast.queries[rows], contrast.positives[rows, 0]
         lots = torch.rand(len(rows), len(negatives), generator=generator)
-        if contrast.selected is not None:
-            lots += 1
-            lots.scatter_(1, contrast.selected[rows].cpu(), lots.gather(1, contrast.selected[rows].cpu()) - 1)
-        if contrast.excluded is not None:
-            lots.scatter_(1, contrast.excluded[rows].cpu(), 2.0)
-        columns = lots.topk(count, largest=False).indices.to(queries.device)
-        logits = (queries @ negatives.T / temperature).gather(1, columns)
-        yield Sample(queries, positives, (queries * positives).sum(1) / temperature, negatives, columns, logits)
+        lots.scatter_(1, contrast.excluded[rows].cpu(), 2.0)
+        columns = lots.topk(count, largest=False).indices.to(q.device)
+        logits = (q @ negatives.T / temperature).gather(1, columns)
+        yield Sample(q, positives, (q * positives).sum(1) / temperature, negatives, columns, logits)
 
 
 def counts_that_fit(asked: list[int], contrast: Contrast, progress: Progress) -> list[int]:
@@ -141,7 +179,7 @@ def counts_that_fit(asked: list[int], contrast: Contrast, progress: Progress) ->
     available = int(contrast.negative_counts()[0])
     fitting = [count for count in sorted(asked) if count <= available]
     if not fitting:
-        raise ValueError(f"negatives={asked}: a query has {available} to draw from; choose fewer, or a larger batch_size")
+        raise ValueError(f"negatives={asked}: a query has {available} to draw from; choose fewer, or more images")
     if len(fitting) < len(asked):
         progress.say(f"a query has {available} negatives: {', '.join(str(n) for n in asked if n > available)} left out")
     return fitting

@@ -4,26 +4,16 @@ import math
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import Context, Sample, counts_that_fit, samples
+from cl.analyses import Context, Sample, Sampling, by_count
 from cl.charts import Chart
-from cl.strict import Strict
 
 
-class Config(Strict):
-    """`batches` of `batch_size` images give the queries; `negatives` are the numbers K that each draws.
-
-    temperature: null for that of training.
-    """
+class Config(Sampling):
+    """See `Sampling`."""
 
     kind: Literal["gradient_norm"]
-    negatives: list[int] = Field(min_length=1)
-    alpha: float = Field(gt=0)
-    temperature: float | None = Field(gt=0)
-    batch_size: int = Field(gt=1)
-    batches: int = Field(gt=0)
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
@@ -34,27 +24,13 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     Returns:
         margin_ratio and plain_ratio: the mean with the fewest negatives over that with the most.
     """
-    temperature = config.temperature or context.method.temperature
-    generator = torch.Generator().manual_seed(context.seed)
-    found: dict[int, list[Tensor]] = {}
-    for contrast in context.contrasts(config.batch_size, config.batches):
-        found = found or {count: [] for count in counts_that_fit(config.negatives, contrast, context.progress)}
-        for sample in samples(contrast, max(found), temperature, generator):
-            for count, parts in found.items():
-                parts.append(torch.stack([norms(sample, count, alpha, temperature) for alpha in (config.alpha, count)]))
     chart = Chart("norms", "Gradient at a query, finished encoder", "negatives", "norm, mean ± standard deviation", log=True)
-    for count, parts in found.items():
-        both = torch.cat(parts, 1)  # (2, N)
-        deviations = both.std(1, correction=0).tolist()
-        for label, mean, deviation in zip(_labels(config), both.mean(1).tolist(), deviations, strict=True):
-            chart.add(label, count, mean, deviation)
+    for count, found in by_count(config, context, norms).items():
+        for label, own in zip((f"with the margin, alpha {config.alpha:g}", "without"), found, strict=True):
+            chart.add(label, count, own.mean(), own.std(correction=0))
     chart.save(context.out)
     margin, plain = chart.series.values()
     return {"margin_ratio": margin[0].y / margin[-1].y, "plain_ratio": plain[0].y / plain[-1].y}
-
-
-def _labels(config: Config) -> tuple[str, str]:
-    return f"with the margin, alpha {config.alpha:g}", "without"
 
 
 def norms(sample: Sample, count: int, alpha: float, temperature: float) -> Tensor:

@@ -45,10 +45,12 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     )
     device = context.machine.device
     generator = torch.Generator().manual_seed(context.seed)
-    for count in config.keys:
+    for count in sorted(config.keys):
         sizes = ((config.queries,), (config.queries, count), (config.negatives,))
         tensors = [F.normalize(torch.randn(*size, config.width, generator=generator), dim=-1).to(device) for size in sizes]
         cases = _cases(*tensors)
+        for case in cases.values():
+            case()  # a device's first call takes longer
         seconds: dict[str, list[float]] = {label: [] for label in cases}
         for _ in range(ROUNDS):  # in turns, as a machine's speed drifts
             for label, case in cases.items():

@@ -13,21 +13,21 @@ from cl.strict import Strict
 
 
 class Config(Strict):
-    """`anchors` is about how many anchors each batch size is measured on; `temperature` that of the loss that is looked at."""
+    """`anchors` is about how many anchors each batch size is measured on; temperature: null for that of training."""
 
     kind: Literal["npc"]
     batch_sizes: list[int] = Field(min_length=1, description="images a batch")
     anchors: int = Field(gt=0)
-    temperature: float = Field(gt=0)
+    temperature: float | None = Field(gt=0)
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """mean_<N> and variation_<N> (standard deviation / mean) of q_B for the least and the largest batch size N; charts."""
     chart = Chart("multiplier", "The multiplier of SimCLR's gradient", "images a batch", "NPC multiplier", log=True)
-    values = {}
+    temperature, values = context.temperature(config.temperature), {}
     for size in config.batch_sizes:
         batches = max(1, config.anchors // (2 * size))
-        q = as_numpy([multiplier(first, second, config.temperature) for first, second in context.embeddings(size, batches)])
+        q = as_numpy([multiplier(first, second, temperature) for first, second in context.embeddings(size, batches)])
         chart.add("mean", size, q.mean())
         chart.add("standard deviation / mean", size, q.std() / q.mean())
         values[f"{size} images"] = q
