@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 COLOURS = ("#3a86ff", "#e07a1f", "#2a9d5c", "#b5179e", "#d1343a", "#6c757d", "#17a2b8", "#8a6d3b")
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+FEW = 6  # series whose legend has room in the drawing
 GREY = "#888888"  # becomes the colour of the text around
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -28,7 +29,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-BINS = 40
+BINS, TOLD = 40, 24
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", XLINK)
 
@@ -87,11 +88,15 @@ class Chart:
     def described(self) -> str:
         """The chart in words, for those who do not see it."""
         parts = [f"{self.title}. {self.y} by {self.x}"]
-        for label, points in list(self.series.items())[: len(COLOURS)]:
+        for label, points in list(self.series.items())[:TOLD]:
             if self.kind == "lines":
                 parts.append(f"{label}: {points[0].y:.4g} at {points[0].x:g} to {points[-1].y:.4g} at {points[-1].x:g}")
             elif self.kind == "histogram":
                 parts.append(f"{label}: most often {max(points, key=lambda point: point.y).x:.3g}")
+            else:
+                parts.append(f"{label}: {len(points)} points")
+        if len(self.series) > TOLD:
+            parts.append(f"and {len(self.series) - TOLD} more")
         return "; ".join(parts)
 
     def svg(self) -> Markup:
@@ -108,8 +113,13 @@ class Chart:
             if self.log:
                 axes.set_xscale("log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
-            if len(self.series) > 1 and self.kind != "points":
+            if 1 < len(self.series) <= FEW:
                 axes.legend(frameon=False, fontsize=8)
+            elif len(self.series) > FEW:
+                figure.set_figwidth(7)
+                axes.legend(
+                    frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1), ncols=-(-len(self.series) // 20)
+                )
             file = io.StringIO()
             figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         return Markup(self._annotated(file.getvalue()))

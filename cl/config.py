@@ -271,9 +271,12 @@ def read(path: Path) -> dict[str, Any]:
 def parse(text: str, name: str) -> dict[str, Any]:
     """The same of a text, which errors call `name`."""
     try:
-        return YAML(typ="safe", pure=True).load(text)
+        values = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise ValueError(f"{name} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} holds no keys and values, but {str(values)[:40]!r}")
+    return values
 
 
 def load(path: Path) -> Params:

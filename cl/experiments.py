@@ -36,6 +36,19 @@ class Experiment:
         """That of pretraining."""
         return int(self.params["seed"])
 
+    @property
+    def data(self) -> str | None:
+        """The hash of the prepared data's manifest."""
+        return self.provenance.get("prepare", {}).get("data_manifest_sha256")
+
+    @property
+    def images(self) -> tuple[int, ...]:
+        """How many training and validation images there were, unreadable ones too."""
+        numbers = [
+            self.metrics.get(f"{split}_images", 0) + self.metrics.get(f"{split}_skipped", 0) for split in ("train", "val")
+        ]
+        return tuple(int(number) for number in numbers)
+
 
 class Measured(NamedTuple):
     """A mean over `n` seeds with its standard deviation, and the names of the experiments; no deviation of a single one."""
@@ -48,15 +61,8 @@ class Measured(NamedTuple):
 
 def results(params: dict[str, Any]) -> list[str]:
     """The names of the results that an experiment with these parameters has."""
-    names = ["prepare", "pretrain"]
-    for stage, group in (
-        ("evaluate", "evaluations"),
-        ("transfer", "transfers"),
-        ("analyze", "analyses"),
-        ("baseline", "baselines"),
-    ):
-        names += [f"{stage}/{name}" for name in params.get(group) or {}]
-    return names
+    groups = {"evaluate": "evaluations", "transfer": "transfers", "analyze": "analyses", "baseline": "baselines"}
+    return ["prepare", "pretrain", *(f"{stage}/{name}" for stage, group in groups.items() for name in params.get(group) or {})]
 
 
 def outdated(provenance: dict[str, Any], params: dict[str, Any]) -> list[str]:
@@ -84,9 +90,13 @@ def flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def settings(params: dict[str, Any], groups: Iterable[str] = PRETRAINING) -> dict[str, Any]:
-    """What of the parameters a result depends on, by dotted path, without the seed and what is free."""
+    """What of the parameters a result depends on, by dotted path, without the seed, what is free and what is null."""
     chosen = flat({group: params.get(group) for group in groups})
-    return {key: value for key, value in chosen if not any(key == free or key.startswith(f"{free}.") for free in FREE)}
+    return {
+        key: value
+        for key, value in chosen
+        if value is not None and not any(key == free or key.startswith(f"{free}.") for free in FREE)
+    }
 
 
 def entry_of(metric: str, params: dict[str, Any]) -> tuple[str, str] | None:
@@ -96,35 +106,40 @@ def entry_of(metric: str, params: dict[str, Any]) -> tuple[str, str] | None:
     return max(fitting, key=lambda found: len(found[1]), default=None)
 
 
+def depends(metric: str, params: dict[str, Any], baseline: str | None = None) -> dict[str, Any] | None:
+    """All parameters that a metric depends on but the seeds; None where these parameters do not measure it.
+
+    A baseline depends on its own training instead of the framework's.
+    """
+    entry = entry_of(metric.removeprefix(f"{baseline}_") if baseline else metric, params)
+    if entry is None:
+        return None
+    protocol = {key: value for key, value in flat(at(params, ".".join(entry)), ".".join(entry)) if value is not None}
+    own = {key: value for key, value in protocol.items() if key.rsplit(".", 1)[1] not in OF_ENTRIES}
+    if baseline is None:
+        return settings(params) | own
+    return settings(params, SUPERVISED) | own | dict(flat(at(params, f"baselines.{baseline}.training"), baseline))
+
+
 def same(metric: str, expected: dict[str, Any], params: dict[str, Any], baseline: str | None = None) -> bool:
     """Whether a metric of an experiment with `params` is that of one with the `expected` parameters, whatever the seed.
 
-    Data, encoder, objective, training, protocol and engine must be equal; a baseline depends on its own training instead
-    of the framework's.
+    Data set, encoder, objective, training, protocol and engine must be equal; precision may be another.
     """
-    metric = metric.removeprefix(f"{baseline}_") if baseline else metric
-    entry = entry_of(metric, expected)
-    if entry is None or entry_of(metric, params) != entry:
-        return False
-    groups = SUPERVISED if baseline else PRETRAINING
-    pairs = [(settings(values, groups), at(values, ".".join(entry))) for values in (expected, params)]
-    if baseline:
-        pairs = [
-            (whole | {"": at(v, f"baselines.{baseline}.training")}, e)
-            for (whole, e), v in zip(pairs, (expected, params), strict=True)
-        ]
-    first, second = ((whole, {k: v for k, v in entry.items() if k not in OF_ENTRIES}) for whole, entry in pairs)
-    return first == second
+    wanted = depends(metric, expected, baseline)
+    return wanted is not None and wanted == depends(metric, params, baseline)
 
 
-def measured(experiments: Iterable[Experiment], metric: str) -> Measured | None:
+def measured(experiments: Iterable[Experiment], metric: str, baseline: str | None = None) -> Measured | None:
     """The mean of a metric over the seeds of experiments that differ in nothing else; of a seed, the first found counts.
 
-    An evaluation that was itself repeated over seeds brings its own deviation, where there is only one experiment.
+    All have the data of the first. An evaluation that was itself repeated over seeds brings its own deviation, where there
+    is only one experiment.
     """
+    with_it = [experiment for experiment in experiments if metric in experiment.metrics]
     by_seed: dict[int, Experiment] = {}
-    for experiment in experiments:
-        if metric in experiment.metrics:
+    for experiment in with_it:
+        if experiment.data == with_it[0].data:
             by_seed.setdefault(experiment.seed, experiment)
     if not by_seed:
         return None
@@ -133,8 +148,9 @@ def measured(experiments: Iterable[Experiment], metric: str) -> Measured | None:
     if len(values) > 1:
         return Measured(fmean(values), stdev(values), len(values), names)
     (only,) = by_seed.values()
-    entry = entry_of(metric, only.params)
-    repeats = only.metrics.get(f"{entry[1]}_n", 1) if entry else 1
+    entry = entry_of(metric.removeprefix(f"{baseline}_") if baseline else metric, only.params)
+    prefix = f"{baseline}_" if baseline else ""
+    repeats = only.metrics.get(f"{prefix}{entry[1]}_n", 1) if entry else 1
     return Measured(values[0], only.metrics.get(f"{metric}_sd"), int(repeats), names)
 
 
@@ -148,11 +164,15 @@ def distinct(experiments: list[Experiment]) -> list[Experiment]:
 
 
 def differing(experiments: list[Experiment]) -> list[str]:
-    """The dotted parameters of pretraining that are not the same in all, the seed among them."""
-    return _varying([settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments])
+    """The dotted parameters of pretraining that are not the same in all, the seed among them; what is told by a kind last."""
+    found = varying([settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments])
+    return sorted(
+        found, key=lambda key: not (key.endswith(".kind") or key.split(".")[0] in ("optim", "loss", "temperature", "seed"))
+    )
 
 
-def _varying(rows: list[dict[str, Any]]) -> list[str]:
+def varying(rows: list[dict[str, Any]]) -> list[str]:
+    """The keys whose values are not the same in all rows; a missing one is None."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
 
@@ -160,30 +180,37 @@ def _varying(rows: list[dict[str, Any]]) -> list[str]:
 def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
     """Charts of every number that was varied: a metric by it, mean and deviation over seeds, a line for each other setting.
 
-    A line joins experiments on one data set that differ in this number alone.
+    A line joins experiments on the same data, with the same evaluation, that differ in this number alone.
     """
-    rows = [settings(experiment.params) for experiment in experiments]
-    for x in _varying(rows):
-        if not any(_is_number(row.get(x)) for row in rows):
-            continue
-        lines: dict[str, list[tuple[dict[str, Any], Experiment]]] = {}
-        for row, experiment in zip(rows, experiments, strict=True):
-            if _is_number(row.get(x)):
-                rest = sorted((key, repr(value)) for key, value in row.items() if key != x and value is not None)
-                lines.setdefault(repr(rest), []).append((row, experiment))
-        swept = [line for line in lines.values() if len({row[x] for row, _ in line}) > 1]
-        names = _labels([line[0][0] for line in swept], x)
-        for metric in headlines([experiment for line in swept for _, experiment in line]):
-            yield _swept(x, metric, dict(zip(names, swept, strict=True)))
+    for metric in headlines(experiments):
+        having = [experiment for experiment in experiments if metric in experiment.metrics]
+        rows = [{"data": e.data, **(depends(metric, e.params) or {})} for e in having]
+        for x in varying(rows):
+            swept = _lines(x, list(zip(rows, having, strict=True)))
+            if swept:
+                yield _swept(x, metric, dict(zip(labels([line[0][0] for line in swept], x), swept, strict=True)))
+
+
+Line = list[tuple[dict[str, Any], Experiment]]
+
+
+def _lines(x: str, rows: Line) -> list[Line]:
+    """The experiments that differ in the number x alone, where it has two values or more."""
+    lines: dict[str, Line] = {}
+    for row, experiment in rows:
+        if _is_number(row.get(x)):
+            rest = repr(sorted((key, repr(value)) for key, value in row.items() if key != x))
+            lines.setdefault(rest, []).append((row, experiment))
+    return [line for line in lines.values() if len({row[x] for row, _ in line}) > 1]
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _labels(rows: list[dict[str, Any]], x: str) -> list[str]:
-    """What tells the lines apart: their kinds, or failing that all they differ in."""
-    keys = [key for key in _varying(rows) if key != x] if rows else []
+def labels(rows: list[dict[str, Any]], but: str = "") -> list[str]:
+    """What tells the rows apart: their kinds, or failing that all they differ in."""
+    keys = [key for key in varying(rows) if key != but] if rows else []
     kinds = [key for key in keys if key.endswith(".kind")]
     if len({tuple(str(row.get(key)) for key in kinds) for row in rows}) < len(rows):
         kinds = keys
@@ -197,15 +224,20 @@ def headlines(experiments: list[Experiment]) -> list[str]:
         for metric in experiment.metrics:
             if (entry := entry_of(metric, experiment.params)) and metric.endswith(("_top1", "_ap50", "_ap")):
                 found.setdefault(entry[1], metric)
-    return list(found.values())
+    return list(dict.fromkeys(found.values()))
 
 
-def _swept(x: str, metric: str, lines: dict[str, list[tuple[dict[str, Any], Experiment]]]) -> Chart:
-    values = {row[x] for line in lines.values() for row, _ in line}
-    log = min(values) > 0 and max(values) >= 4 * min(values)
-    chart = Chart(f"{metric}-{x.replace('.', '-')}", f"{metric} by {x}", x, f"{metric}, %", log=log)
+def _swept(x: str, metric: str, lines: dict[str, Line]) -> Chart:
+    wide = spread(row[x] for line in lines.values() for row, _ in line)
+    chart = Chart(f"{metric}-{x.replace('.', '-')}", f"{metric} by {x}", x, f"{metric}, %", log=wide)
     for label, line in lines.items():
         for value in sorted({row[x] for row, _ in line}):
             if found := measured([experiment for row, experiment in line if row[x] == value], metric):
                 chart.add(label or metric, value, found.mean, found.sd)
     return chart
+
+
+def spread(values: Iterable[float]) -> bool:
+    """Whether a logarithmic axis shows these numbers better."""
+    least, *_, most = sorted([*values] * 2)
+    return least > 0 and most >= 4 * least

@@ -1,14 +1,31 @@
 """All experiments on one page: each beside the others, their sweeps, and the papers' tables with our numbers in them."""
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 from typing import Any
 
 from cl import papers
 from cl.charts import Chart
-from cl.experiments import Experiment, Measured, at, differing, distinct, headlines, measured, same, settings, sweeps
+from cl.experiments import (
+    Experiment,
+    Measured,
+    at,
+    differing,
+    distinct,
+    entry_of,
+    flat,
+    headlines,
+    labels,
+    measured,
+    same,
+    settings,
+    spread,
+    sweeps,
+)
 from cl.papers import Cell, Figure, Table
 from cl.report import drawn, environment
 
@@ -72,11 +89,21 @@ class Answers:
         if run is None or metric is None or not self.has_data_of(run):
             return None
         params = self.expected(run)
-        return measured([e for e in self.experiments if same(metric, params, e.params, baseline)], metric)
+        return measured([e for e in self.whole(params) if same(metric, params, e.params, baseline)], metric, baseline)
+
+    def whole(self, params: dict[str, Any]) -> list[Experiment]:
+        """The experiments on as many images as the papers have of the data set that these parameters name."""
+        kind = at(params, "dataset.kind")
+        return [e for e in self.experiments if at(e.params, "dataset.kind") == kind and e.images == papers.IMAGES[kind]]
 
     def has_data_of(self, run: str) -> bool:
         """Whether any experiment has the recipe's data set; composing all that none can answer would take long."""
-        return bool(self.kinds & DATASETS) and at(self.expected(run.split()[0]), "dataset.kind") in self.kinds
+        return bool(self.kinds & set(papers.IMAGES)) and at(self.expected(run.split()[0]), "dataset.kind") in self.kinds
+
+    def missing(self, cell: Cell) -> list[str]:
+        """The runs of a cell that no experiment is."""
+        first = [cell.run] if cell.run and not self.of_run(cell.run, cell.metric, cell.row.baseline) else []
+        return first + ([cell.minus] if cell.minus and not self.of_run(cell.minus, cell.minus_metric) else [])
 
     def of_cell(self, cell: Cell, printed: dict[tuple[str | None, str | None], float]) -> Answer:
         """`printed`: the paper's values by run and metric, to compute gains from."""
@@ -87,9 +114,6 @@ class Answers:
         values = [printed.get(key) for key in ((cell.run, cell.metric), (cell.minus, cell.minus_metric))]
         computed = None if None in values else values[0] - values[1]  # type: ignore[operator]
         return Answer(cell.run, cell.printed, _minus(ours, other), computed, cell.row.quoted)
-
-
-DATASETS = {"cifar10", "cifar100", "stl10", "imagenet", "imagenet100"}  # those of the papers
 
 
 def _minus(ours: Measured | None, other: Measured | None) -> Measured | None:
@@ -147,7 +171,7 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
         "sweeps": list(sweeps(once)),
         "papers": sheets,
         "asked": sum(not answer.quoted for answer in cells),
-        "answered": sum(answer.ours is not None for answer in cells),
+        "answered": sum(answer.ours is not None and not answer.quoted for answer in cells),
         "problems": [(experiment.name, problem) for experiment in once for problem in experiment.problems],
     }
     html = (
@@ -162,7 +186,8 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
 
 def _rows(experiments: list[Experiment]) -> dict[str, Any]:
     """The table of experiments: the parameters that they differ in, and the first number of each evaluation."""
-    keys = differing(experiments)[:SHOWN]
+    found = differing(experiments)
+    keys = found[:SHOWN]
     short = {key: key.removesuffix(".kind").split(".")[-1] for key in keys}
     names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
     metrics = headlines(experiments)
@@ -177,7 +202,22 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
         }
         for experiment, row in zip(experiments, values, strict=True)
     ]
-    return {"names": [names[key] for key in keys], "metrics": metrics, "lines": lines}
+    return {
+        "names": [names[key] for key in keys],
+        "hidden": found[SHOWN:],
+        "metrics": metrics,
+        "best": [best for metric in metrics if (best := _best(metric, experiments))],
+        "lines": lines,
+    }
+
+
+def _best(metric: str, experiments: list[Experiment]) -> tuple[str, Experiment] | None:
+    """The experiment with the largest value, if all that have one were measured on the same data in the same way."""
+    having = [experiment for experiment in experiments if metric in experiment.metrics]
+    ways = [
+        (experiment.data, at(experiment.params, ".".join(entry_of(metric, experiment.params) or ()))) for experiment in having
+    ]
+    return (metric, max(having, key=lambda e: e.metrics[metric])) if all(way == ways[0] for way in ways) else None
 
 
 def _paper(paper: papers.Paper, answers: Answers) -> dict[str, Any]:
@@ -194,13 +234,7 @@ def _table(table: Table, answers: Answers, printed: dict[tuple[str | None, str |
     """Titles, answers and notes as printed: a table whose columns are the printed rows is turned."""
     cells = list(papers.cells(table))
     grid = [[answers.of_cell(cell, printed) for cell in row] for row in cells]
-    missing = [
-        run
-        for row, found in zip(cells, grid, strict=True)
-        for cell, answer in zip(row, found, strict=True)
-        for run in (cell.run, cell.minus)
-        if run and answer.ours is None
-    ]
+    missing = [run for row in cells for cell in row for run in answers.missing(cell)]
     across: list[dict[str, Any]] = [{"label": column.label, "quoted": None} for column in table.columns]
     down: list[dict[str, Any]] = [{"label": row.label, "quoted": row.quoted} for row in table.rows]
     if table.turned:
@@ -223,16 +257,18 @@ def _figure(figure: Figure, answers: Answers) -> dict[str, Any]:
         found = list(_analysed(figure, answers))
         missing = [] if found else [figure.run]
     elif figure.rows:
-        chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %")
+        numbers = [column.label for column in figure.columns if isinstance(column.label, int | float)]
+        log = len(numbers) == len(figure.columns) and spread(numbers)
+        chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %", log=log)
         for label, run in figure.rows.items():
             for position, column in enumerate(figure.columns):
-                whole = " ".join(sorted(f"{run} {column.run}".split(), key=lambda word: not word.startswith("recipe=")))
+                whole = papers.joined(column.run, run)
                 if ours := answers.of_run(whole, figure.metric):
                     chart.add(label, column.label if isinstance(column.label, int | float) else position, ours.mean, ours.sd)
                 else:
                     missing.append(whole)
         found = [chart] if chart.series else []
-    prefix = "-".join(figure.name.replace(",", "").replace(".", "").split())
+    prefix = re.sub(r"[^\w-]+", "-", figure.name)
     return {
         "name": figure.name,
         "caption": figure.caption,
@@ -243,17 +279,41 @@ def _figure(figure: Figure, answers: Answers) -> dict[str, Any]:
 
 
 def _analysed(figure: Figure, answers: Answers) -> Iterator[Chart]:
-    """The charts of this analysis of all experiments with the figure's data set, encoder and framework, over each other."""
+    """The figure's chart of every experiment that is its run but for what the figure varies, seeds averaged."""
     assert figure.run
     if not answers.has_data_of(figure.run):
         return
     expected = answers.expected(figure.run)
-    keys = ("dataset.kind", "backbone", "method.kind")
+    groups: dict[str, list[tuple[dict[str, Any], Experiment]]] = {}
+    for experiment in answers.whole(expected):
+        if _fixed(figure, experiment.params) == _fixed(figure, expected) and figure.analysis in experiment.charts:
+            row = settings(experiment.params)
+            groups.setdefault(repr(sorted(row.items(), key=str)), []).append((row, experiment))
+    names = labels([group[0][0] for group in groups.values()])
     charts: dict[str, Chart] = {}
-    for experiment in answers.experiments:
-        if all(at(experiment.params, key) == at(expected, key) for key in keys):
-            for chart in experiment.charts.get(figure.analysis or "", []):
+    for name, group in zip(names, groups.values(), strict=True):
+        seeds = {experiment.seed: experiment for _, experiment in reversed(group)}
+        for chart in averaged([experiment.charts[figure.analysis or ""] for experiment in seeds.values()]):
+            if figure.chart in (None, chart.name):
                 whole = charts.setdefault(chart.name, replace(chart, series={}))
-                for label, points in chart.series.items():
-                    whole.series[f"{at(experiment.params, 'loss.kind')}, {label} ({experiment.name})"] = points
+                whole.series |= {", ".join(filter(None, (name, label))): points for label, points in chart.series.items()}
     yield from charts.values()
+
+
+def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
+    """The settings of pretraining and of the analysis that the figure does not vary."""
+    own = settings(params) | dict(flat(at(params, f"analyses.{figure.analysis}"), "analysis"))
+    return {key: value for key, value in own.items() if not key.startswith(tuple(figure.varies))}
+
+
+def averaged(runs: list[list[Chart]]) -> Iterator[Chart]:
+    """The charts of the first run, each point as the mean over all runs that have it, with their deviation."""
+    for chart in runs[0]:
+        others = [other for run in runs[1:] for other in run if other.name == chart.name]
+        mean = replace(chart, series={})
+        for label, points in chart.series.items():
+            for point in points:
+                same_x = [p.y for other in others for p in other.series.get(label, []) if p.x == point.x]
+                values = [point.y, *same_x]
+                mean.add(label, point.x, fmean(values), stdev(values) if same_x else point.sd)
+        yield mean

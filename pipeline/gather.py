@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from cl import charts
 from cl.config import parse
 from cl.experiments import Experiment, outdated, results
@@ -30,11 +28,17 @@ def gather(say: Callable[[str], None]) -> list[Experiment]:
         opened = Repo()
     except DvcException as error:
         raise ValueError(f"{error}; run this from the top folder of the project") from error
-    found = []
+    found: list[Experiment] = []
     with opened as repo:
         for name, revision, params, lock in _places():
-            outputs = _Outputs(YAML(typ="safe").load(lock), lambda md5: Path(repo.cache.local.oid_to_path(md5)))
-            experiment = _experiment(name, revision, parse(params, f"{name}: params.yaml"), outputs)
+            try:
+                outputs = _Outputs(parse(lock, "dvc.lock"), lambda md5: Path(repo.cache.local.oid_to_path(md5)))
+                known = {experiment.name for experiment in found}
+                unique = name if name not in known else f"{name}@{revision}"
+                experiment = _experiment(unique, revision, parse(params, "params.yaml"), outputs)
+            except ValueError as error:
+                say(f"{name} is left out: {error}")
+                continue
             if outputs.missing:
                 say(f"{name}: {outputs.missing} files of its results are not in DVC's cache; `dvc pull` or `dvc exp pull` it")
             if set(experiment.provenance) - {"prepare"}:
@@ -54,7 +58,7 @@ def _places() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _commit(ref: str, name: str) -> Iterator[tuple[str, str, str, str]]:
-    params, lock = (_git("show", f"{ref}:{file}") for file in FILES)
+    params, lock = (_git("show", f"{ref}:./{file}") for file in FILES)
     if params and lock:
         yield name, _git("rev-parse", "--short=10", ref).strip(), params, lock
 
@@ -64,7 +68,7 @@ class _Outputs:
 
     def __init__(self, lock: dict[str, Any], path_of: Callable[[str], Path]) -> None:
         self._path_of, self.missing = path_of, 0
-        stages = lock["stages"].values()
+        stages = (lock.get("stages") or {}).values()
         made = {output["path"]: output["md5"] for stage in stages for output in stage.get("outs", [])}
         followed = [stage for stage in stages if all(made.get(d["path"], d["md5"]) == d["md5"] for d in stage.get("deps", []))]
         self.hashes: dict[str, str] = {}

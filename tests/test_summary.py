@@ -33,7 +33,10 @@ def experiment(name: str, run: str, metrics: dict[str, float], **changes: object
     for key, value in changes.items():
         *path, last = key.split("__")
         functools.reduce(lambda values, part: values[part], path, params)[last] = value
-    return Experiment(name, "abc", params, metrics, {"pretrain": {"seconds": 1.0, "finished": "2026-01-01T00:00"}})
+    train, val = papers.IMAGES.get(params["dataset"]["kind"], (0, 0))
+    images = {"train_images": train - 5, "train_skipped": 5, "val_images": val}
+    provenance = {"pretrain": {"seconds": 1.0, "finished": "2026-01-01T00:00"}, "prepare": {"data_manifest_sha256": "d"}}
+    return Experiment(name, "abc", params, images | metrics, provenance)
 
 
 TABLE3 = "recipe=dcl/table3_cifar10 loss=dcl"
@@ -150,13 +153,14 @@ def test_commands_of_a_sweep_are_one() -> None:
 
 def test_the_page_of_two_hundred_experiments(tmp_path) -> None:
     """All tables, "not run" where nothing is, names escaped, each experiment once; in HTML and in Markdown."""
-    found = [experiment(f"e{n}", TABLE3, {KNN: 80 + n / 100}, seed=n) for n in range(199)]
-    only = lambda run: composed(run) if "table3_cifar10" in run else {}  # noqa: E731
+    found = [experiment(f"e{n}", TABLE3, {KNN: 80 + n / 100}, seed=n) for n in range(99)]
+    found += [curve(f"c{n}", "recipe=dcl/fig4_cifar10", n, seed=n % 10, temperature=0.1 + n // 10 / 100) for n in range(100)]
+    only = lambda run: composed(run) if run.split()[0] in ("recipe=dcl/table3_cifar10", "recipe=dcl/fig4_cifar10") else {}  # noqa: E731
     html, markdown = page([*found, experiment("<b>", TABLE3, {KNN: 5})], only)
     assert html.count('id="exp-') == 200
     assert "<b></td>" not in html
-    assert "81.0 ± 0.6" in html
-    assert "81.0 ± 0.6" in markdown
+    assert "80.5 ± 0.3" in html
+    assert "80.5 ± 0.3" in markdown
     for paper in papers.NAMES:
         for table in papers.load(paper).tables:
             assert f"<h3>{table.name}</h3>" in html
@@ -267,6 +271,30 @@ def test_what_has_not_followed_is_no_result(repository) -> None:
     assert gather(print) == []
 
 
+def test_what_cannot_be_read_stops_nothing_else(repository) -> None:
+    fill(repository, 61.0)
+    repository.commit(PARAMS)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run([*git, "checkout", "-qb", "broken"], check=True)
+    Path("dvc.lock").write_text("<<<<<<< ours\n")
+    subprocess.run([*git, "commit", "-qam", "conflict"], check=True)
+    subprocess.run([*git, "checkout", "-qb", "empty"], check=True)
+    Path("dvc.lock").write_text("schema: '2.0'\n")
+    subprocess.run([*git, "commit", "-qam", "nothing"], check=True)
+    subprocess.run([*git, "checkout", "-q", "main"], check=True)
+    told: list[str] = []
+    assert [experiment.name for experiment in gather(told.append)] == ["workspace", "main"]
+    assert told[0].startswith("broken is left out: dvc.lock holds no keys and values")
+
+
+def test_names_that_come_twice_are_told_apart(repository) -> None:
+    fill(repository, 61.0)
+    repository.commit(PARAMS, ref=f"refs/exps/ab/{'c' * 38}/main")
+    first, _, second = gather(print)
+    assert first.name == "main"
+    assert second.name == f"main@{second.revision}"
+
+
 def test_results_that_are_not_in_the_cache_are_told(repository) -> None:
     fill(repository, 61.0)
     repository.commit(PARAMS)
@@ -298,15 +326,50 @@ def test_what_was_made_with_other_parameters_is_named() -> None:
     assert outdated({}, {"a": 1}) == []
 
 
+def curve(name: str, run: str, value: float, **changes: object) -> Experiment:
+    made = experiment(name, run, {KNN: 1.0}, **changes)
+    chart = Chart("by_epoch", "kNN", "epoch", "%")
+    chart.add("backbone", 1, value)
+    made.charts["knn_curve"] = [chart]
+    return made
+
+
 def test_charts_of_an_analysis_are_laid_over_each_other() -> None:
-    """DCL, Fig. 4: the curves of both losses in one chart."""
-    found = []
-    for name, loss in (("a", "infonce"), ("b", "dcl")):
-        made = experiment(name, f"recipe=dcl/fig4_cifar10 loss={loss}", {KNN: 1.0})
-        chart = Chart("by_epoch", "kNN", "epoch", "%")
-        chart.add("backbone", 1, 50)
-        made.charts["knn_curve"] = [chart]
-        found.append(made)
+    """DCL, Fig. 4: the curves of both losses in one chart, seeds averaged; nothing that the figure does not vary."""
+    runs = [f"recipe=dcl/fig4_cifar10 loss={loss}" for loss in ("infonce", "dcl")]
+    found = [curve("a", runs[0], 50), curve("b", runs[1], 60), curve("c", runs[1], 64, seed=1)]
+    found += [curve("short", runs[1], 10, optim__epochs=1), curve("other", runs[1], 11, optim__monitor__k=1)]
+    found += [curve("part", runs[1], 12)]
+    found[-1].metrics["train_images"] = 100
     html, _ = page(found, lambda run: composed(run) if "fig4_cifar10" in run else {})
-    assert "infonce, backbone (a), epoch 1: 50" in html
-    assert "dcl, backbone (b), epoch 1: 50" in html
+    assert "infonce, backbone, epoch 1: 50<" in html
+    assert "dcl, backbone, epoch 1: 62 ± 2.83<" in html
+    assert html.count("backbone, epoch 1:") == 2
+
+
+def test_a_part_of_the_data_answers_no_paper() -> None:
+    small, other = (experiment(name, TABLE3, {KNN: 80.0}, seed=seed) for name, seed in (("small", 0), ("other", 1)))
+    assert answer([small], "dcl", "Table 3", "DCL").ours.mean == 80
+    small.metrics["train_images"] -= 1
+    assert answer([small], "dcl", "Table 3", "DCL").ours is None
+    assert measured([small, other], KNN).n == 2
+    other.provenance["prepare"]["data_manifest_sha256"] = "e"
+    assert measured([small, other], KNN).names == ["small"], "no mean over different data"
+
+
+def test_a_sweep_keeps_protocols_and_data_apart() -> None:
+    ks = [20, 20, 200]
+    found = [
+        experiment(f"{n}", TABLE3, {KNN: 50 + n}, optim__batch_size=32 * 2**n, evaluations__knn_200__k=k)
+        for n, k in enumerate(ks)
+    ]
+    (chart,) = sweeps(found)
+    assert [(point.x, point.y) for points in chart.series.values() for point in points] == [(32, 50), (64, 51)]
+    found[1].provenance["prepare"]["data_manifest_sha256"] = "e"
+    assert not list(sweeps(found))
+
+
+def test_repeats_of_a_baseline_are_counted() -> None:
+    metrics = {"random_coco_fpn_box_ap": 31.0, "random_coco_fpn_box_ap_sd": 0.3, "random_coco_fpn_n": 5}
+    found = measured([experiment("r", "recipe=eqco/table8", metrics)], "random_coco_fpn_box_ap", "random")
+    assert (found.mean, found.sd, found.n) == (31.0, 0.3, 5)

@@ -11,6 +11,13 @@ from ruamel.yaml import YAML
 from cl.strict import Strict
 
 NAMES = ("eqco", "dcl", "jcl", "fast_moco")
+IMAGES = {  # training and validation images of the data sets as the papers have them
+    "imagenet": (1_281_167, 50_000),
+    "imagenet100": (126_689, 5_000),
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+    "stl10": (105_000, 8_000),
+}
 
 
 class Column(Strict):
@@ -75,12 +82,15 @@ class Table(Strict):
 class Figure(Strict):
     """A figure: drawn by an analysis of the run `run`, or a curve over `columns` for each row of `rows`; or a diagram.
 
+    chart: which of the analysis; null: all. varies: the parameters, or groups of them, that runs beside `run` may differ in.
     x: what the columns vary, for the axis.
     """
 
     name: str
     caption: str
     analysis: str | None = None
+    chart: str | None = None
+    varies: list[str] = Field([])
     run: str | None = None
     x: str | None = None
     metric: str | None = None
@@ -161,8 +171,8 @@ def cells(table: Table) -> Iterator[list[Cell]]:
                 row,
                 column,
                 printed,
-                _joined(column.run, row.run),
-                _joined(column.run, row.minus),
+                joined(column.run, row.run) if row.run else None,
+                joined(column.run, row.minus) if row.minus else None,
                 _metric(row, column),
                 row.minus_metric or _metric(row, column),
             )
@@ -170,10 +180,8 @@ def cells(table: Table) -> Iterator[list[Cell]]:
         ]
 
 
-def _joined(column: str, row: str | None) -> str | None:
-    """Recipes come first, whichever of the two names it."""
-    if row is None:
-        return None
+def joined(column: str, row: str) -> str:
+    """The overrides of a column and a row; the recipe comes first, whichever of the two names it."""
     words = f"{column} {row}".split()
     return " ".join(sorted(words, key=lambda word: not word.startswith("recipe=")))
 
