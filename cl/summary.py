@@ -25,6 +25,7 @@ from cl.experiments import (
     settings,
     spread,
     sweeps,
+    varying,
 )
 from cl.papers import Cell, Figure, Table
 from cl.report import drawn, environment
@@ -94,7 +95,7 @@ class Answers:
     def whole(self, params: dict[str, Any]) -> list[Experiment]:
         """The experiments on as many images as the papers have of the data set that these parameters name."""
         kind = at(params, "dataset.kind")
-        return [e for e in self.experiments if at(e.params, "dataset.kind") == kind and e.images == papers.IMAGES[kind]]
+        return [e for e in self.experiments if at(e.params, "dataset.kind") == kind and e.images == papers.IMAGES.get(kind)]
 
     def has_data_of(self, run: str) -> bool:
         """Whether any experiment has the recipe's data set; composing all that none can answer would take long."""
@@ -173,6 +174,7 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
         "asked": sum(not answer.quoted for answer in cells),
         "answered": sum(answer.ours is not None and not answer.quoted for answer in cells),
         "problems": [(experiment.name, problem) for experiment in once for problem in experiment.problems],
+        "beside": list(_beside(answers, {name for answer in cells if answer.ours for name in answer.ours.names})),
     }
     html = (
         environment()
@@ -182,6 +184,19 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
         )
     )
     return html, environment().get_template("summary.md").render(context)
+
+
+def _beside(answers: Answers, counted: set[str]) -> Iterator[tuple[str, str]]:
+    """Experiments that name a recipe but fill no cell, and in what they are not the recipe."""
+    for experiment in answers.experiments:
+        recipe = experiment.params.get("recipe")
+        if not recipe or experiment.name in counted:
+            continue
+        wanted = answers.expected(f"recipe={recipe}")
+        keys = varying([settings(wanted), settings(experiment.params)])
+        if wanted and experiment not in answers.whole(wanted):
+            keys.append(f"number of images ({', '.join(map(str, experiment.images))})")
+        yield experiment.name, f"recipe {recipe} with another {', '.join(keys) or 'protocol'}"
 
 
 def _rows(experiments: list[Experiment]) -> dict[str, Any]:

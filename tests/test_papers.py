@@ -1,7 +1,9 @@
 """What the papers print: all of it has its place, and every run that answers it exists."""
 
+import copy
 import functools
 import itertools
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from conftest import ROOT, compose
 from ruamel.yaml import YAML
 
 from cl import config, papers
+from cl.experiments import at
 from cl.report import TITLES
 
 SOURCE = ROOT.parent / "shared" / "reference" / "paper-results.yaml"
@@ -98,6 +101,64 @@ def test_every_value_is_the_printed_one(name: str) -> None:
     listed = [row for row in YAML(typ="safe").load(SOURCE)["rows"] if row["paper"] == TITLE_IN_SOURCE[name]]
     expected = Counter(Printed(name, row["table_or_figure"], row["kind"], row["value"]) for row in listed)
     assert Counter(row for row in printed() if row.paper == name) == expected
+
+
+DATASET = {
+    "ImageNet-1K": "imagenet",
+    "ImageNet-100": "imagenet100",
+    "CIFAR10": "cifar10",
+    "CIFAR100": "cifar100",
+    "STL10": "stl10",
+}
+LOSS = {"NT-Xent": "infonce", "InfoNCE": "infonce", "InfoNCE+EqCo": "infonce", "NNCLR": "infonce", "DCL": "dcl", "DCLW": "dclw"}
+LOSS |= {"BYOL": "cosine", "SimSiam": "cosine"}
+
+
+def contradictions(row: dict[str, Any], run: str) -> list[str]:
+    """What the source states of a number, and what its run has instead."""
+    params = with_numbers(run)
+    stated = {
+        "dataset.kind": DATASET.get(row.get("dataset")),
+        "loss.kind": None if "as printed" in row["method"] else LOSS.get(row["loss"]),  # the abstract calls DCLW DCL
+        "loss.alpha": row.get("alpha"),
+        "optim.batch_size": row.get("batch_size") or row.get("N"),
+        "optim.epochs": None if row["metric"].startswith("box") else row.get("epochs"),
+        "method.queue": row.get("queue") or (row.get("K") if row["method"].startswith("MoCo") else None),
+        "method.negatives": row.get("K") if row["method"] == "SiMo" and row.get("K") == 16 else None,
+    }
+    return [key for key, value in stated.items() if value is not None and at(params, key) != value]
+
+
+def with_numbers(run: str) -> dict[str, Any]:
+    """The composed parameters; numbers are set without composing anew."""
+    numbers = [
+        word
+        for word in run.split()
+        if re.fullmatch(r"(optim|method|loss)[.](batch_size|queue|negatives|alpha|epochs)=\d+", word)
+    ]
+    params = copy.deepcopy(composed(" ".join(word for word in run.split() if word not in numbers)))
+    for key, value in (word.split("=") for word in numbers):
+        group, name = key.split(".")
+        params[group][name] = int(value)
+    return params
+
+
+@pytest.mark.skipif(not SOURCE.is_file(), reason=f"no {SOURCE}, the list that was made from the papers")
+@pytest.mark.parametrize("name", papers.NAMES)
+def test_every_number_stands_at_the_run_that_the_source_describes(name: str) -> None:
+    """So that two rows or columns cannot be exchanged: data, loss, batch, epochs, queue and alpha, as far as stated."""
+    cells = [(table.name, cell) for table in papers.load(name).tables for row in papers.cells(table) for cell in row]
+    free = [(place, cell) for place, cell in cells if cell.minus is None]
+    for row in YAML(typ="safe").load(SOURCE)["rows"]:
+        if row["paper"] != TITLE_IN_SOURCE[name] or row["kind"] not in ("result", "text") or "gain" in row["metric"]:
+            continue
+        alike = [(place, cell) for place, cell in free if (place, cell.printed) == (row["table_or_figure"], row["value"])]
+        if not alike and any(word in row["metric"] for word in ("drop", "change")):
+            continue  # a difference
+        fitting = [(place, cell) for place, cell in alike if cell.row.quoted or not contradictions(row, cell.run)]
+        assert fitting, (row, [contradictions(row, cell.run) for _, cell in alike])
+        free.remove(fitting[0])
+    assert not free
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer.run} {answer.analysis or answer.metric}")

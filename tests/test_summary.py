@@ -345,6 +345,8 @@ def test_charts_of_an_analysis_are_laid_over_each_other() -> None:
     assert "infonce, backbone, epoch 1: 50<" in html
     assert "dcl, backbone, epoch 1: 62 ± 2.83<" in html
     assert html.count("backbone, epoch 1:") == 2
+    assert "short fills no cell: recipe dcl/fig4_cifar10 with another optim.epochs." in html
+    assert "part fills no cell: recipe dcl/fig4_cifar10 with another number of images (105, 10000)." in html
 
 
 def test_a_part_of_the_data_answers_no_paper() -> None:

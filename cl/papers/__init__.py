@@ -171,8 +171,8 @@ def cells(table: Table) -> Iterator[list[Cell]]:
                 row,
                 column,
                 printed,
-                joined(column.run, row.run) if row.run else None,
-                joined(column.run, row.minus) if row.minus else None,
+                None if row.run is None else joined(column.run, row.run),
+                None if row.minus is None else joined(column.run, row.minus),
                 _metric(row, column),
                 row.minus_metric or _metric(row, column),
             )
