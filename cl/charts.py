@@ -140,16 +140,14 @@ class Chart:
             axes.fill_between(x, y - sd, y + sd, color=colour, alpha=0.15, linewidth=0)
 
     def _annotated(self, svg: str) -> str:
-        """For a page of several: no ids but those that are referred to, which become this chart's own."""
+        """With the values of the points, and ids that no other chart of a page has."""
         root = ElementTree.fromstring(svg[svg.index("<svg") :].replace(GREY, "currentColor"))
         for number, (label, points) in enumerate(self.series.items()):
             markers = root.findall(f".//*[@id='points-{number}']//{{{SVG}}}use")
             for marker, point in zip(markers, points, strict=True):
                 ElementTree.SubElement(marker, f"{{{SVG}}}title").text = self._value(label, point)
         text = ElementTree.tostring(root, encoding="unicode")
-        referred = set(re.findall(r"#([\w-]+)", text))
-        text = re.sub(r' id="([^"]+)"', lambda m: f' id="{self.name}-{m[1]}"' if m[1] in referred else "", text)
-        text = re.sub(r"(href=\"|url\()#([\w-]+)", rf"\1#{self.name}-\2", text)
+        text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{self.name}-", text)
         label = self.described().replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
         return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 

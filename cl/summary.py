@@ -15,7 +15,6 @@ from cl.experiments import (
     Measured,
     at,
     differing,
-    distinct,
     entry_of,
     flat,
     headlines,
@@ -159,30 +158,25 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
     """The same as HTML, self-contained, and as Markdown.
 
     Args:
-        experiments: in the order in which they count, where several have the same parameters and seed.
+        experiments: distinct ones, in the order in which they count where several have the same parameters and seed.
         expected: the parameters that Hydra overrides compose to.
     """
-    once = distinct(experiments)
-    answers = Answers(once, expected)
+    answers = Answers(experiments, expected)
     sheets = [_paper(papers.load(name), answers) for name in papers.NAMES]
     cells = [answer for paper in sheets for table in paper["tables"] for row in table["rows"] for answer in row["answers"]]
+    swept = list(sweeps(experiments))
     context = {
-        "experiments": once,
-        "rows": _rows(once),
-        "sweeps": list(sweeps(once)),
+        "experiments": experiments,
+        "rows": _rows(experiments),
+        "sweeps": swept,
         "papers": sheets,
         "asked": sum(not answer.quoted for answer in cells),
         "answered": sum(answer.ours is not None and not answer.quoted for answer in cells),
-        "problems": [(experiment.name, problem) for experiment in once for problem in experiment.problems],
+        "problems": [(experiment.name, problem) for experiment in experiments for problem in experiment.problems],
         "beside": list(_beside(answers, {name for answer in cells if answer.ours for name in answer.ours.names})),
     }
-    html = (
-        environment()
-        .get_template("summary.html")
-        .render(
-            {**context, "sweeps": [drawn(chart) for chart in context["sweeps"]], "drawn": drawn}  # type: ignore[attr-defined]
-        )
-    )
+    drawings = {"sweeps": [drawn(chart) for chart in swept], "drawn": drawn}
+    html = environment().get_template("summary.html").render({**context, **drawings})
     return html, environment().get_template("summary.md").render(context)
 
 

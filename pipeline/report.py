@@ -28,11 +28,12 @@ def main(everything: bool) -> None:
 
 def summarise() -> None:
     """All finished experiments, and the papers' tables with what answers them."""
+    from cl.experiments import distinct
     from cl.summary import page
     from pipeline.gather import gather
 
     progress = command.progress("report")
-    experiments = gather(progress.say)
+    experiments = distinct(gather(progress.say))
     if not experiments:
         raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
     html, markdown = page(experiments, _composed)

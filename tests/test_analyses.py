@@ -340,9 +340,13 @@ def test_a_drawing_tells_its_values_and_shares_no_id_with_another() -> None:
         chart.add("second", x, -x)
     other = histogram("b", "t", "v", {"one": np.random.default_rng(0).normal(size=500)})
     pages = [chart.svg(), other.svg()]
-    tips = [element.text for element in ElementTree.fromstring(pages[0]).iter("{http://www.w3.org/2000/svg}title")]
-    assert sorted(tips)[:2] == ["first, <b>, x & y 1: 0.3333 ± 0.1", "first, <b>, x & y 2: 0.6667 ± 0.1"]
-    assert len(tips) == 6
+    marks = ElementTree.fromstring(pages[0]).iter("{http://www.w3.org/2000/svg}use")
+    told = [(float(mark.get("x")), mark[0].text) for mark in marks if len(mark)]
+    assert [text for _, text in sorted(told)] == [
+        *("first, <b>, x & y 1: 0.3333 ± 0.1", "second, x & y 1: -1"),
+        *("first, <b>, x & y 2: 0.6667 ± 0.1", "second, x & y 2: -2"),
+        *("first, <b>, x & y 4: 1.333 ± 0.1", "second, x & y 4: -4"),
+    ]
     ids = [re.findall(r' id="([^"]+)"', page) for page in pages]
     assert not set(ids[0]) & set(ids[1])
     for page, own in zip(pages, ids, strict=True):

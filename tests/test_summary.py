@@ -137,6 +137,12 @@ def test_a_cell_has_ours_beside_the_papers_and_gains_are_computed() -> None:
     assert (cell.printed, cell.ours.mean, cell.ours.names) == (3.1, 3.5, ["b", "a"])
     assert cell.computed == pytest.approx(2.4)
     assert cell.disagrees
+    assert cell.ours.sd is None
+    again = [experiment("c", TABLE3.replace("loss=dcl", "loss=infonce"), {KNN: 82.0}, seed=1)]
+    again.append(experiment("d", TABLE3, {KNN: 84.5}, seed=1))
+    both = answer([*found, *again], "dcl", "Table 3", "DCL, gain").ours
+    assert (both.mean, both.n) == (3.0, 2)
+    assert both.sd == pytest.approx((0.5 + 2) ** 0.5), "of a difference of two that vary independently"
     assert answer(found, "dcl", "Table 3", "Baseline", 3).ours is None, "ImageNet was not run"
     assert answer(found[:1], "dcl", "Table 3", "DCL, gain").ours is None
 
