@@ -320,6 +320,9 @@ def test_batches_larger_than_the_data_are_refused(shard_folder, tmp_path, params
     context = analysed(params, shard_folder, tmp_path, here, quiet)
     with pytest.raises(ValueError, match="batches of 121 images cannot come from 120"):
         next(context.embeddings(121, 1))
+    assert len(context.contrast(100, 50).negatives) == 100
+    with pytest.raises(ValueError, match="images=101: an epoch in batches of 50 has 100 images; choose as many or fewer"):
+        context.contrast(101, 50)
 
 
 def test_a_chart_is_read_back_as_it_was(tmp_path) -> None:

@@ -65,7 +65,14 @@ class Context:
         """Queries and positives that the framework makes of `images` random images; negatives are the others' positives.
 
         All come from the finished encoder in eval mode, which a queue's older keys do not, and no query meets its own image.
+
+        Raises:
+            ValueError: an epoch has fewer images.
         """
+        if images > (epoch := len(self.train) // batch_size * batch_size):
+            raise ValueError(
+                f"images={images}: an epoch in batches of {batch_size} has {epoch} images; choose as many or fewer"
+            )
         queries, positives = [], []
         for views in self._batches(self.views, batch_size, -(-images // batch_size)):
             found = self.method(views)[0]
