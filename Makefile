@@ -13,7 +13,7 @@ repro: $(ready)  ## the whole experiment of params.yaml, to report/index.html
 	@echo "Open report/index.html in a browser."
 
 test: $(ready)  ## everything that takes minutes, not hours
-	python -m pytest -m "not slow" -n 2 --dist loadfile
+	python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(ready)  ## learning over three seeds and other tests that take long
 	python -m pytest -m slow

@@ -29,6 +29,7 @@ from cl.detection import transfer
 from cl.detection.engines.torchvision.detector import Detector
 from cl.distributed import gather, mean_over_ranks, own, rows
 from cl.evaluations import plan_of
+from cl.memory import growth
 from cl.methods import Setup
 from cl.progress import Progress
 from cl.shards import Reader
@@ -302,7 +303,7 @@ def test_a_detector_on_two_processes(found, folder) -> None:
 def test_pieces_hold_the_activations_of_one_at_a_time() -> None:
     """ResNet-18, 32 images of 32 px: in eight pieces the step grows the process by less than half of what it does in one."""
 
-    def growth(pieces: int) -> int:
+    def taken(pieces: int) -> int:
         torch.manual_seed(0)
         kind = {"kind": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False}
         backbone = backbones.build(backbones.Config(**kind))
@@ -314,7 +315,7 @@ def test_pieces_hold_the_activations_of_one_at_a_time() -> None:
         task([view[:8] for view in images], torch.zeros(0)).backward()  # the gradients' memory
         return growth(lambda: task(images, torch.zeros(0)).backward())
 
-    assert growth(8) < growth(1) / 2
+    assert taken(8) < taken(1) / 2
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ import cv2
 import numpy as np
 import pytest
 import simplejpeg
-from conftest import ROOT, memory_growth
+from conftest import ROOT
 from PIL import Image as Picture
 from PIL import ImageOps
 
 from cl import images
+from cl.memory import growth
 from cl.sources import Storage
 
 SAMPLES = ROOT.parent / "shared" / "data" / "imagenet-sample"
@@ -157,7 +158,7 @@ def test_a_decompression_bomb_is_refused_at_once(form, function) -> None:
             function(large(form))
 
     began = time.monotonic()
-    assert memory_growth(refuse) < 2**25
+    assert growth(refuse) < 2**25
     assert time.monotonic() - began < 2
 
 
