@@ -40,8 +40,7 @@ SIZES = [
     "transfers.voc_c4.milestones=[]",
     "transfers.voc_c4.warmup=0",
     "transfers.voc_c4.precise_bn=1",
-    "analysis=[similarity,neighbours]",
-    "analyses.similarity.batch_size=40",
+    "analysis=[neighbours]",
     "baseline=[random]",
 ]
 
@@ -106,7 +105,7 @@ def test_repro_runs_every_stage_to_a_report(clone) -> None:
         "pretrain",
         "evaluate@knn",
         "transfer@voc_c4",
-        "analyze@similarity",
+        "analyze@neighbours",
         "baseline@random",
     ):
         assert f"Running stage '{stage}'" in clone.output
@@ -121,7 +120,7 @@ def test_repro_runs_every_stage_to_a_report(clone) -> None:
 
 def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
     names: list[str] = []
-    for path in {*(clone.folder / "results").rglob("*.json")} - {*(clone.folder / "results").rglob("*.chart.json")}:
+    for path in (clone.folder / "results").rglob("*.json"):
         if path.name.endswith(".provenance.json"):
             provenance = json.loads(path.read_text())
             told = {
@@ -138,7 +137,7 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
             assert path.with_name(f"{path.stem}.provenance.json").exists()
             names += json.loads(path.read_text())
     assert len(set(names)) == len(names)
-    assert {"knn_top1", "voc_c4_ap50", "random_knn_top1", "random_knn_pixels_top1", "similarity_positive_mean"} <= set(names)
+    assert {"knn_top1", "voc_c4_ap50", "random_knn_top1", "random_knn_pixels_top1", "neighbours_same_class"} <= set(names)
 
 
 def test_a_second_repro_does_nothing(clone) -> None:
