@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from cl import charts
 from cl.charts import Chart
+from cl.experiments import results as results_of
 
 TITLES = {
     "top1": "top-1",
@@ -148,15 +149,7 @@ def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, flo
 
 
 def _stages(params: dict[str, Any], read: _Reader) -> list[dict[str, Any]]:
-    names = ["prepare", "pretrain"]
-    for stage, group in (
-        ("evaluate", "evaluations"),
-        ("transfer", "transfers"),
-        ("analyze", "analyses"),
-        ("baseline", "baselines"),
-    ):
-        names += [f"{stage}/{name}" for name in params[group]]
-    return [{"name": name.replace("/", "@"), **read.provenance(name)} for name in names]
+    return [{"name": name.replace("/", "@"), **read.provenance(name)} for name in results_of(params)]
 
 
 def environment() -> jinja2.Environment:

@@ -15,9 +15,10 @@ from conftest import compose
 from ruamel.yaml import YAML
 
 from cl import papers
+from cl.answers import Answer, Answers, commands, printed_values
 from cl.charts import Chart
 from cl.experiments import Experiment, differing, distinct, entry_of, measured, outdated, same, sweeps
-from cl.summary import Answer, Answers, commands, page, printed_values
+from cl.summary import page
 from pipeline import report
 from pipeline.gather import gather
 
