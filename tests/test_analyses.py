@@ -5,6 +5,7 @@ import math
 import re
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -29,6 +30,7 @@ from cl.analyses import (
     neighbours,
     npc,
     samples,
+    similarity,
     views,
 )
 from cl.charts import Chart, histogram
@@ -133,6 +135,17 @@ def test_similarity_and_variance_of_views_are_known() -> None:
     loop = unit(3, 5, 4)
     cosines = [np.mean([float(a @ b) for a in image for b in image]) for image in loop]
     assert views.spread(loop)[0].tolist() == pytest.approx(cosines)
+
+
+def test_similarity_of_orthogonal_images_is_known(tmp_path) -> None:
+    """Views of an image at a cosine of 0.6, of two images at 0."""
+    first = torch.eye(8)[:4]
+    batches = [(first, 0.6 * first + 0.8 * torch.eye(8)[4:])] * 2
+    context = SimpleNamespace(embeddings=lambda batch_size, count: iter(batches), out=tmp_path)
+    config = similarity.Config(kind="similarity", batch_size=4, batches=2)
+    assert similarity.analyze(config, context) == pytest.approx({"positive_mean": 0.6, "negative_mean": 0.0})
+    positive, negative = Chart.load(tmp_path / "cosines.chart.json").series.values()
+    assert [max(points, key=lambda point: point.y).x for points in (positive, negative)] == pytest.approx([0.625, 0.025])
 
 
 def test_alignment_is_the_squared_distance() -> None:
