@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.stop import StoppedError
+from cl.stop import StoppedError, heed
 from pipeline import energy, provenance
 
 if TYPE_CHECKING:
@@ -28,10 +28,15 @@ SETTINGS = {"base_lr", "weight_decay", "labels"}  # among metrics; of several se
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
-    """Users' mistakes and full disks end in one sentence and exit code 1, signals in theirs; bugs keep their traceback."""
+    """Users' mistakes and full disks end in one sentence and exit code 1, signals in theirs; bugs keep their traceback.
+
+    A file that CL_STOP names, as `docker/entrypoint.sh` does, stops them as SIGTERM does.
+    """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        if stop := os.environ.get("CL_STOP"):
+            heed(Path(stop))
         try:
             function(*args, **kwargs)
         except (ValueError, FloatingPointError) as error:
@@ -45,18 +50,11 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
             click.echo("interrupted", err=True)
             sys.exit(130)
         except StoppedError as error:
-            note_stop()
             if first():
                 click.echo(str(error), err=True)
             sys.exit(error.exit_code)
 
     return wrapped
-
-
-def note_stop() -> None:
-    """Leave the file that CL_STOPPED names: this run was asked to stop, and wants to be started again."""
-    if first() and (marker := os.environ.get("CL_STOPPED")):
-        Path(marker).touch()
 
 
 def params() -> "Params":

@@ -84,8 +84,8 @@ def processes() -> int:
 def run(commands: list[list[str]], environments: list[dict[str, str]]) -> int:
     """Run them side by side until all have ended, the others soon after one has failed; the exit code of that one.
 
-    SIGTERM and Ctrl-C are passed on, so that each finishes its step and saves. Of all but the first, what goes to stderr is
-    shown only if that process was the first to fail.
+    SIGTERM and Ctrl-C are passed on, so that each finishes its step and saves; with CL_STOP they know by themselves. Of all but
+    the first, what goes to stderr is shown only if that process was the first to fail.
     """
     with ExitStack() as stack:
         errors = [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
@@ -96,6 +96,8 @@ def _run(commands: list[list[str]], environments: list[dict[str, str]], errors: 
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: asked.append(number))
+    if "CL_STOP" in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     children = [
         subprocess.Popen(command, env={**os.environ, **extra}, stderr=error if number else None, start_new_session=True)
         for number, (command, extra, error) in enumerate(zip(commands, environments, errors, strict=True))
@@ -159,7 +161,6 @@ def joined() -> Iterator[None]:
         yield
         dist.barrier()
     except StoppedError:  # all stop after the same step
-        command.note_stop()
         dist.barrier()  # nobody is gone, and has the launcher end the others, before that is done
         raise
     except Exception as error:
