@@ -1,6 +1,8 @@
 """report: everything about the experiment on one page, report/index.html; or about all experiments, summary/index.html."""
 
 import functools
+import os
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,29 @@ def main(everything: bool) -> None:
     """Write index.html and tables.md: to report/ of params.yaml and results/, or with --all to summary/."""
     if everything:
         return summarise()
-    params = command.params()
+    params = command.params().model_dump(mode="json")
     from cl.report import render
 
-    _publish(REPORT, *render(params.model_dump(mode="json"), command.RESULTS))
+    if "DVC_STAGE" in os.environ:  # all that the report shows has just been made, or is what dvc.lock says
+        _fetch(params)
+    _publish(REPORT, *render(params, command.RESULTS))
     return None
+
+
+def _fetch(params: dict[str, Any]) -> None:
+    """Bring what `dvc repro --pull --allow-missing` has left in the remote: it must not pass for what was not run.
+
+    Raises:
+        ValueError: a result that dvc.lock knows cannot be had.
+    """
+    from cl.config import read
+    from cl.experiments import results
+
+    stages = read(Path("dvc.lock"))["stages"]
+    outs = [out["path"] for name in results(params) for out in stages.get(name.replace("/", "@"), {}).get("outs", [])]
+    missing = [path for path in outs if command.RESULTS in Path(path).parents and not Path(path).exists()]
+    if missing and (done := subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)).returncode:
+        raise ValueError(f"{missing[0]} is in dvc.lock, but neither here nor in DVC's cache or remote: {done.stderr.strip()}")
 
 
 def summarise() -> None:

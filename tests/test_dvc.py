@@ -148,6 +148,28 @@ def test_a_second_repro_does_nothing(clone) -> None:
     assert time.monotonic() - began < clone.seconds / 10
 
 
+def test_a_fresh_clone_fetches_what_it_needs_and_shows_all(clone, tmp_path) -> None:
+    clone.dvc("remote", "add", "--local", "-d", "store", str(tmp_path / "store"))
+    clone.dvc("push")
+    fresh = Clone(tmp_path / "fresh")
+    clone.run("git", "clone", "-q", ".", str(fresh.folder))
+    fresh.dvc("remote", "add", "--local", "-d", "store", str(tmp_path / "store"))
+    page = fresh.folder / "cl/pages/report.md"
+    page.write_text(page.read_text() + "The end.\n")
+    told = fresh.dvc("repro", "--pull", "--allow-missing")
+    assert told.count("> python") == 1, "only the report is made"
+    assert not (fresh.folder / "data/shards").exists(), "which needs no images"
+    tables = [(folder / "report/tables.md").read_text().strip() for folder in (clone.folder, fresh.folder)]
+    assert tables[1] == tables[0] + "\nThe end."
+    shutil.rmtree(fresh.folder / "results/evaluate")
+    shutil.rmtree(fresh.folder / ".dvc/cache")
+    shutil.rmtree(tmp_path / "store")
+    page.write_text(page.read_text() + "The very end.\n")
+    assert "evaluate/knn is in dvc.lock, but neither here nor in DVC's cache or remote" in fresh.dvc(
+        "repro", "--allow-missing", code=255
+    )
+
+
 def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
     """In torchvision's file by the commands; in the other formats by the libraries that read them, where they are there."""
     stored = clone.metrics("evaluate/knn")["knn_top1"]
