@@ -1,21 +1,61 @@
-# The pipeline with its locked environment. torch's wheels carry their own CUDA libraries; the base brings the driver's hooks.
-#   docker build -t cl .
-#   docker run --gpus all -u "$(id -u):$(id -g)" -v "$PWD:/workspace" cl dvc repro
+# The pipeline with its locked environment and detectron2, for NVIDIA GPUs and for CPUs. docker/README.md shows how to run it.
+#   docker build --build-arg COMMIT="$(git rev-parse HEAD)" -t cl .
+ARG BASE_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG RUNTIME_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04
-FROM ${RUNTIME_IMAGE}
 
+# detectron2, compiled against the same torch. nvcc and the compiler stay in this stage.
+FROM ${BASE_IMAGE} AS detectron2
+ARG WITH_DETECTRON2=1
+ARG TORCH_CUDA_ARCH_LIST="7.5;8.0;8.6;9.0;10.0;12.0+PTX"
+COPY docker/requirements.lock docker/detectron2.txt /opt/
+# hadolint ignore=DL3008
+RUN mkdir /opt/detectron2 \
+    && if [ "$WITH_DETECTRON2" = 1 ]; then \
+        apt-get update \
+        && apt-get install -y --no-install-recommends g++ git ninja-build python3-dev python3-venv \
+        && rm -rf /var/lib/apt/lists/* \
+        && python3 -m venv /opt/venv \
+        && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /opt/requirements.lock \
+        && FORCE_CUDA=1 /opt/venv/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /opt/detectron2 -r /opt/detectron2.txt \
+        && rm -rf /opt/venv; \
+    fi
+
+# What is run. Its layers are in the order of how seldom they change: the code, which does so most often, comes last.
+FROM ${RUNTIME_IMAGE} AS runtime
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends git python3 python3-venv \
+    && apt-get install -y --no-install-recommends ca-certificates git openssh-client python3 python3-venv tini \
     && rm -rf /var/lib/apt/lists/* \
-    && git config --system --add safe.directory '*'
-
-COPY requirements.lock /opt/
+    && git config --system safe.directory '*' \
+    && git config --system user.name cl \
+    && git config --system user.email cl@localhost
+COPY docker/requirements.lock /opt/
 RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /opt/requirements.lock
-
-# DVC wants a user name even where the id has none, and a place for its state.
-ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_NO_ANALYTICS=1 DVC_SITE_CACHE_DIR=/tmp/dvc
+COPY --from=detectron2 /opt/detectron2 /opt/detectron2
+RUN find /opt/detectron2 -name '*.whl' -exec /opt/venv/bin/pip install --no-cache-dir --no-deps {} +
+# DVC asks for the user's name, which a number given as `--user` does not have. Home is /tmp, as no other folder is there for any user.
+ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_NO_ANALYTICS=1 PYTHONUNBUFFERED=1
+COPY . /opt/cl
+RUN chmod -R a+rX,go-w /opt/cl
 USER 1000:1000
 WORKDIR /workspace
-CMD ["dvc", "repro"]
+HEALTHCHECK --interval=1m --timeout=20s --start-period=1m CMD ["/opt/cl/docker/health.sh"]
+ENTRYPOINT ["tini", "--", "/opt/cl/docker/entrypoint.sh"]
+CMD ["help"]
+ARG COMMIT=unknown
+ENV CL_IMAGE=${COMMIT}
+LABEL org.opencontainers.image.title="cl" \
+    org.opencontainers.image.description="Efficient contrastive pretraining, measured" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.revision="${COMMIT}"
+
+# With what the tests need besides: docker build --target test
+FROM runtime AS test
+USER 0
+COPY requirements.lock /opt/test.lock
+RUN python -m pip install --no-cache-dir --require-hashes -r /opt/test.lock
+USER 1000:1000
+
+# hadolint ignore=DL3006
+FROM runtime

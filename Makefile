@@ -18,12 +18,13 @@ test: $(ready)  ## everything that takes minutes, not hours
 test-slow: $(ready)  ## learning over three seeds and other tests that take long
 	python -m pytest -m slow
 
-check: $(ready)  ## format, lint, types, shell scripts, Dockerfile
+check: $(ready)  ## format, lint, types, shell scripts, Dockerfile, Kubernetes manifests
 	ruff format --check .
 	ruff check .
 	mypy
-	git ls-files -z -- '*.sh' .ci/run | xargs -0 shellcheck
-	git ls-files -z -- 'Dockerfile*' | xargs -0 -r hadolint
+	git ls-files -z -- '*.sh' .ci/run docker/check | xargs -0 shellcheck
+	hadolint Dockerfile
+	kubernetes-validate --strict --quiet docker/kubernetes/*.yaml
 
 format: $(ready)
 	ruff format .
@@ -39,7 +40,7 @@ bench: $(ready)  ## ratios against dense forms and peers, side by side in one ru
 .venv: $(ready)  ## the environment alone
 
 detectron2: $(ready)  ## compiled from its repository, for transfers with engine=detectron2; needs git, a C++ compiler and minutes
-	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --no-build-isolation --constraint requirements.lock -r docker/detectron2.txt
+	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --no-build-isolation --constraint docker/requirements.lock -r docker/detectron2.txt
 
 $(ready): requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"cl needs Python 3.11 or newer, found {v.major}.{v.minor}: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'
@@ -48,6 +49,7 @@ $(ready): requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --require-hashes requirements.lock
 	touch $@
 
-lock:  ## resolve the versions anew
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--quiet --upgrade --output-file requirements.lock
+compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade
+lock:  ## resolve the versions anew, for .venv and for the image
+	$(compile) --group dev --output-file requirements.lock
+	$(compile) --extra cloud --extra detectron2 --constraint requirements.lock --output-file docker/requirements.lock

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# One experiment of a list, in a clone of its own, so that many run at once:
+#   docker/entrypoint.sh experiment experiments.txt 3        line 3, which holds what follows `dvc exp run`: -S loss=dclw -S seed=1
+# Without a number it is SLURM_ARRAY_TASK_ID, or JOB_COMPLETION_INDEX + 1. The clone is at the commit CL_COMMIT (the last one), shares
+# DVC's cache, and is gone in the end; the experiment is then among those of `dvc exp show`. Started again, an experiment that was cut
+# short goes on, and a finished one is left as it is.
+set -euo pipefail
+
+answer() {
+  echo "$*" >&2
+  exit 1
+}
+
+file=${1:?a file of experiments, one a line} number=${2:-${SLURM_ARRAY_TASK_ID:-$((${JOB_COMPLETION_INDEX:?or the number of a line} + 1))}}
+line=$(sed -n "${number}p" "$file")
+[[ -n $line ]] || answer "$file has no line $number"
+words=$(xargs printf '%s\n' <<< "$line") || answer "$file, line $number: check its quotes"
+mapfile -t arguments <<< "$words"
+name=$(sed -E 's/(^| )-S +/ /g; s/[^A-Za-z0-9.]+/-/g; s/\.\.+/-/g; s/^[-.]+//; s/-$//' <<< "$line")
+name=${name:0:60}-$(sha256sum <<< "$line" | cut -c 1-7)
+
+here=$(dirname "$(readlink -f "$0")")
+project=$(git rev-parse --show-toplevel)
+commit=$(git rev-parse --verify "${CL_COMMIT:-HEAD}^{commit}")
+experiment=refs/exps/${commit:0:2}/${commit:2}/$name
+finished() { git -C "$1" rev-parse --quiet --verify "$experiment" > /dev/null; }
+if finished .; then
+  echo "$name is finished"
+  exit
+fi
+
+export CL_SCRATCH=${CL_SCRATCH:-$project/scratch} CL_RAW=${CL_RAW:-$project/data/raw}
+clone=$CL_SCRATCH/experiments/${commit:0:7}-$name
+mkdir -p "$CL_SCRATCH/experiments"
+exec 8> "$clone.lock"
+code=0
+flock --nonblock --conflict-exit-code 75 8 || code=$?
+((code != 75)) || answer "$name is being run by another process"
+if [[ ! -e $clone ]]; then
+  [[ ${CL_COMMIT:-} || -z $(git status --porcelain --untracked-files=no -- . ':!dvc.lock' ':!params.yaml') ]] ||
+    answer "an experiment starts from a commit: commit your changes in $project first, or name another commit in CL_COMMIT"
+  rm -rf "$clone.partial"
+  git clone --quiet --no-checkout "$project" "$clone.partial"
+  git -C "$clone.partial" checkout --quiet "$commit"
+  [[ ! -e $project/.dvc/config.local ]] || cp "$project/.dvc/config.local" "$clone.partial/.dvc/"
+  dvc --cd "$clone.partial" cache dir --quiet --local "$(dvc cache dir)"
+  mv "$clone.partial" "$clone"
+fi
+cd "$clone"
+finished . || "$here/entrypoint.sh" dvc exp run --name "$name" "${arguments[@]}"
+git -C "$project" fetch --quiet "$clone" "$experiment:$experiment"
+rm -rf "$clone" "$clone.lock"

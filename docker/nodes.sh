@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# One command on several nodes that share nothing but the project's folder and a network, such as the pods of a Kubernetes job: the
+# first node runs it, and the processes of its stages are started on all of them. Started on each node, in that folder, by
+#   CL_RUN=name CL_NODES=2 CL_NODE=0 CL_FIRST_NODE=node0.example docker/entrypoint.sh nodes dvc repro
+# CL_RUN is another name for each run, and CL_NODE counts from 0; in Kubernetes JOB_COMPLETION_INDEX takes its place. CL_PORT (29500) is
+# a port of the first node, CL_PROCESSES the number of processes on each (default: its GPUs). A node that is lost is started again, also
+# the first one, whose command then goes on.
+set -euo pipefail
+
+: "${CL_RUN:?a name for this run, the same on all nodes}" "${CL_NODES:?the number of nodes}" "${CL_FIRST_NODE:?the host name of the first node}"
+node=${CL_NODE:-${JOB_COMPLETION_INDEX:?or CL_NODE, the number of this node, from 0}}
+here=$(dirname "$(readlink -f "$0")")
+shared=${CL_SCRATCH:-$PWD/scratch}/nodes-$CL_RUN
+
+start() {
+  local processes
+  processes=$(python -c 'from pipeline import launch; print(launch.processes())')
+  unset CL_PROCESSES
+  trap '' TERM # its processes look for CL_STOP
+  exec torchrun --signals-to-handle=SIGINT --nnodes="$CL_NODES" --node-rank="$node" --nproc-per-node="$processes" \
+    --master-addr="$CL_FIRST_NODE" --master-port="${CL_PORT:-29500}" "$@"
+}
+
+if [[ ${1:-} == --start ]]; then # CL_LAUNCH of the first node
+  command=$shared/$(date +%s%N)
+  printf '%s\0' "$PWD" "${@:2}" > "$command.partial"
+  mv "$command.partial" "$command.stage"
+  start "${@:2}"
+fi
+if ((node == 0)); then
+  [[ ! -e $shared/finished ]] || { echo "CL_RUN=$CL_RUN is finished: choose another name" >&2; exit 1; }
+  mkdir -p "$shared"
+  rm -f "$shared"/*.stage
+  env -u CL_PROCESSES CL_LAUNCH="env CL_PROCESSES=${CL_PROCESSES:-} $(printf %q "$here/nodes.sh") --start" "$here/entrypoint.sh" "$@"
+  touch "$shared/finished"
+  exit
+fi
+child='' last=''
+until [[ -e $shared/finished || -e ${CL_STOP:-} ]]; do
+  stages=("$shared"/*.stage)
+  newest=${stages[-1]}
+  if [[ -e $newest && $newest != "$last" ]]; then
+    [[ -z $child ]] || kill -KILL "$child" 2> /dev/null || true
+    mapfile -d '' -t arguments < "$newest"
+    (cd "${arguments[0]}" && start "${arguments[@]:1}") &
+    child=$! last=$newest
+  fi
+  sleep 1
+done
+[[ -z $child ]] || wait "$child" || true # the first node says what went wrong
+[[ -e $shared/finished ]]

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# A command of this project as a Slurm job. From the project's folder, with its environment on the path:
+#   sbatch --gpus=8 docker/slurm/job.sh dvc repro                                    on one node
+#   sbatch --nodes=2 --gpus-per-node=8 --exclusive docker/slurm/job.sh dvc repro     its training on two
+#   sbatch --array=1-4 --gpus=1 docker/slurm/job.sh experiment experiments.txt       four experiments, each on a GPU of its own
+# Folder and CL_SCRATCH lie on a file system that the nodes share. A job that is told to stop (two minutes before its time limit, or by
+# `scancel --batch --signal=TERM <job>`) has its training save itself, is queued again, and goes on from there.
+#SBATCH --job-name=cl
+#SBATCH --ntasks-per-node=1
+#SBATCH --requeue
+#SBATCH --signal=B:TERM@120
+#SBATCH --open-mode=append
+set -euo pipefail
+
+if ((SLURM_JOB_NUM_NODES > 1)); then
+  nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  first=${CL_FIRST_NODE:-${nodes%%$'\n'*}}
+  processes=${CL_PROCESSES:-${SLURM_GPUS_ON_NODE:-1}} # on each node
+  unset CL_PROCESSES
+  export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
+  torchrun="torchrun --signals-to-handle=SIGINT --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=$processes \
+--rdzv-id=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0} --rdzv-backend=c10d --rdzv-endpoint=$first:$((20000 + SLURM_JOB_ID % 40000))"
+  export CL_LAUNCH="srun --kill-on-bad-exit=0 bash -c 'trap \"\" TERM; exec $torchrun \"\$@\"' bash"
+fi
+docker/entrypoint.sh "$@" &
+child=$! code=0
+trap 'kill -TERM "$child" || true' TERM
+wait "$child" || code=$?
+while kill -0 "$child" 2> /dev/null; do # a trap ends `wait` early
+  code=0
+  wait "$child" || code=$?
+done
+# Stopped, and not by a plain `scancel`, after which the job is no longer running. Of an array only this task.
+if ((code == 143)) && [[ $(squeue --noheader --format %T --jobs "$SLURM_JOB_ID") == RUNNING ]]; then
+  scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+fi
+exit "$code"
