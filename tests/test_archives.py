@@ -7,6 +7,7 @@ import hashlib
 import io
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
@@ -403,14 +404,14 @@ def test_a_sparse_file_is_refused(ilsvrc) -> None:
 
 
 def test_an_archive_that_leads_back_to_itself_is_no_endless_loop(ilsvrc) -> None:
-    """A member of negative size, after which Python 3.11 reads the same member again."""
+    """A member of negative size, after which some versions of Python read the same member again."""
     block = tarfile.TarInfo("ILSVRC2012_val_00000001.JPEG").tobuf(tarfile.GNU_FORMAT)
     block = bytearray(block)
     block[124:136] = b"\xff" * 4 + (-1024).to_bytes(8, "big", signed=True)
     block[148:156] = b"        "
     block[148:156] = b"%06o\0 " % sum(block)
     (ilsvrc / imagenet.VAL).write_bytes(bytes(block) * 2 + bytes(1024))
-    assert "'ILSVRC2012_val_00000001.JPEG' has -1024 bytes" in listed(ilsvrc)
+    assert re.search("'ILSVRC2012_val_00000001.JPEG' has -1024 bytes|no complete archive", listed(ilsvrc))
 
 
 def val_of(root: Path, numbers: list[int]) -> None:

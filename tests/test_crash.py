@@ -55,7 +55,7 @@ def start(ranks: int, shards: Path, params: Params, folder: Path, scratch: Path,
     return processes
 
 
-@pytest.mark.parametrize(("ranks", "kills"), [(1, 8), (2, 8), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)])
+@pytest.mark.parametrize(("ranks", "kills"), [(1, 3), (2, 3), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)])
 def test_kills_change_nothing(ranks, kills, shard_folder, params, tmp_path) -> None:
     """At random moments, whatever the process is doing, a save included."""
     for process in start(ranks, shard_folder, params, tmp_path / "undisturbed", tmp_path / "scratch"):

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import sklearn.datasets  # noqa: F401  before the processes are forked, which would all import it
 import webdataset
@@ -545,9 +546,12 @@ class Stage:
 
 def workers_of(leader: int) -> list[int]:
     """The other processes of a session."""
-    found = subprocess.run(["ps", "-s", str(leader), "-o", "pid=,stat="], capture_output=True, text=True).stdout
-    rows = [line.split() for line in found.splitlines()]
-    return [int(pid) for pid, state in rows if int(pid) != leader and not state.startswith("Z")]
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):  # it ends just now
+            if os.getsid(process.pid) == leader != process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Shards behind a real HTTP server, on loopback."""
 
 import fcntl
+import importlib.util
 import multiprocessing
 import os
 import pickle
@@ -334,6 +335,10 @@ def test_what_is_missing_is_told_at_once(own, server, cache) -> None:
     with pytest.raises(ValueError, match=rf"{server.url}/train-000000.tar cannot be read: ClientResponseError: 404"):
         reader.read(0)
     assert len(server.requests) <= count + 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")
+def test_a_protocol_whose_package_is_missing_is_told(cache) -> None:
     with pytest.raises(ValueError, match=r"s3://bucket/manifest.json needs .*: Install s3fs to access S3 \(pip install s3fs"):
         Reader("s3://bucket", "train", cache)
 

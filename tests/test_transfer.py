@@ -224,6 +224,7 @@ def overfitted(engine: str, drawn, params, here, quiet, out: Path) -> float:  # 
     return metrics["ap50"]
 
 
+@pytest.mark.slow
 def test_four_images_are_learnt_by_heart(drawn, params, here, quiet, tmp_path) -> None:
     assert overfitted("torchvision", drawn, params, here, quiet, tmp_path) > 90
 
