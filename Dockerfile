@@ -34,8 +34,8 @@ RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /opt/requirements.lock
 COPY --from=detectron2 /opt/detectron2 /opt/detectron2
 RUN find /opt/detectron2 -name '*.whl' -exec /opt/venv/bin/pip install --no-cache-dir --no-deps {} +
-# DVC asks for the user's name, which a number given as `--user` does not have. Home is /tmp, as no other folder is there for any user.
-ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_NO_ANALYTICS=1 PYTHONUNBUFFERED=1
+# DVC asks for the user's name, which a number given as `--user` does not have. /tmp is the one folder that any user can write to.
+ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_SITE_CACHE_DIR=/tmp/dvc DVC_NO_ANALYTICS=1 PYTHONUNBUFFERED=1
 COPY . /opt/cl
 RUN chmod -R a+rX,go-w /opt/cl
 USER 1000:1000

@@ -45,7 +45,7 @@ places() {
   local scratch
   scratch=$(realpath -m "${CL_SCRATCH:-scratch}")
   [[ -z ${CL_SCRATCH:-} ]] || export CL_SCRATCH=$scratch
-  [[ -z ${CL_IMAGE:-} ]] || export DVC_SITE_CACHE_DIR=${DVC_SITE_CACHE_DIR:-$scratch/dvc} # hashes of files, which a container would forget
+  [[ ${DVC_SITE_CACHE_DIR:-} != /tmp/dvc ]] || export DVC_SITE_CACHE_DIR=$scratch/dvc # hashes of files, which the image's /tmp forgets
   if [[ ! -w ${TMPDIR:-/tmp} ]]; then
     export TMPDIR=$scratch/tmp HOME=$scratch/tmp
     mkdir -p "$TMPDIR"
@@ -76,7 +76,7 @@ alone() {
   ((code != 75)) || answer "$(< "$lock") is at work in $PWD: wait for it, or run this in another clone"
   [[ ! -s $lock ]] || rm -f .dvc/tmp/rwlock # of one that was killed
   echo "${HOSTNAME:-another container}" > "$lock"
-  trap ': > .dvc/tmp/entrypoint' EXIT
+  trap '(($? > 128)) || : > .dvc/tmp/entrypoint' EXIT
 }
 
 supervise() {
@@ -115,7 +115,7 @@ case ${1:-help} in
   dvc)
     need_project
     places
-    if [[ ${*:1:2} == "dvc repro" || ${*:1:3} == "dvc exp run" ]]; then supervise "$@"; fi
+    if [[ " $* " =~ " repro "|" run " ]]; then supervise "$@"; fi
     exec "$@"
     ;;
   *)

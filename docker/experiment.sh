@@ -29,8 +29,10 @@ if finished .; then
   exit
 fi
 
-export CL_SCRATCH=${CL_SCRATCH:-$project/scratch} CL_RAW=${CL_RAW:-$project/data/raw}
+export CL_SCRATCH=${CL_SCRATCH:-$project/scratch} CL_RAW
+CL_RAW=$(realpath -m "${CL_RAW:-$project/data/raw}")
 clone=$CL_SCRATCH/experiments/${commit:0:7}-$name
+export DVC_SITE_CACHE_DIR=$clone/.dvc/tmp/site # goes with it
 mkdir -p "$CL_SCRATCH/experiments"
 exec 8> "$clone.lock"
 code=0
@@ -47,6 +49,6 @@ if [[ ! -e $clone ]]; then
   mv "$clone.partial" "$clone"
 fi
 cd "$clone"
-finished . || "$here/entrypoint.sh" dvc exp run --name "$name" "${arguments[@]}"
+finished . || "$here/entrypoint.sh" dvc exp run --name "$name" "${arguments[@]}" || exit 1 # 255 would end xargs
 git -C "$project" fetch --quiet "$clone" "$experiment:$experiment"
 rm -rf "$clone" "$clone.lock"

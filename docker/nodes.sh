@@ -11,21 +11,34 @@ set -euo pipefail
 node=${CL_NODE:-${JOB_COMPLETION_INDEX:?or CL_NODE, the number of this node, from 0}}
 here=$(dirname "$(readlink -f "$0")")
 shared=${CL_SCRATCH:-$PWD/scratch}/nodes-$CL_RUN
+trap '' TERM # the processes of the stages look for CL_STOP
 
 start() {
-  local processes
+  local stage=$1 processes arguments
+  mapfile -d '' -t arguments < "$stage"
+  cd "${arguments[0]}"
   processes=$(python -c 'from pipeline import launch; print(launch.processes())')
   unset CL_PROCESSES
-  trap '' TERM # its processes look for CL_STOP
   exec torchrun --signals-to-handle=SIGINT --nnodes="$CL_NODES" --node-rank="$node" --nproc-per-node="$processes" \
-    --master-addr="$CL_FIRST_NODE" --master-port="${CL_PORT:-29500}" "$@"
+    --rdzv-id="${stage##*/}" --master-addr="$CL_FIRST_NODE" --master-port="${CL_PORT:-29500}" "${arguments[@]:1}"
+}
+
+# Until a torchrun has ended. Before all nodes are there it has no process that would look for CL_STOP.
+attend() {
+  while kill -0 "$1" 2> /dev/null; do
+    [[ ! -e ${CL_STOP:-} ]] || grep -qs . /proc/"$1"/task/*/children || kill -KILL "$1" 2> /dev/null || true
+    sleep 0.5
+  done
+  wait "$1"
 }
 
 if [[ ${1:-} == --start ]]; then # CL_LAUNCH of the first node
-  command=$shared/$(date +%s%N)
-  printf '%s\0' "$PWD" "${@:2}" > "$command.partial"
-  mv "$command.partial" "$command.stage"
-  start "${@:2}"
+  stage=$shared/$(date +%s%N)
+  printf '%s\0' "$PWD" "${@:2}" > "$stage.partial"
+  mv "$stage.partial" "$stage.stage"
+  start "$stage.stage" &
+  attend $!
+  exit
 fi
 if ((node == 0)); then
   [[ ! -e $shared/finished ]] || { echo "CL_RUN=$CL_RUN is finished: choose another name" >&2; exit 1; }
@@ -41,11 +54,10 @@ until [[ -e $shared/finished || -e ${CL_STOP:-} ]]; do
   newest=${stages[-1]}
   if [[ -e $newest && $newest != "$last" ]]; then
     [[ -z $child ]] || kill -KILL "$child" 2> /dev/null || true
-    mapfile -d '' -t arguments < "$newest"
-    (cd "${arguments[0]}" && start "${arguments[@]:1}") &
+    start "$newest" &
     child=$! last=$newest
   fi
   sleep 1
 done
-[[ -z $child ]] || wait "$child" || true # the first node says what went wrong
+[[ -z $child ]] || attend "$child" || true # the first node says what went wrong
 [[ -e $shared/finished ]]

@@ -69,11 +69,13 @@ def run(folder: Path, *arguments: str, code: int = 0, **keywords: str) -> str:
     return output
 
 
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < end, f"no {path}"
+def wait_for(folder: Path, pattern: str, process: subprocess.Popen) -> Path:
+    end = time.monotonic() + 120
+    while not (found := next(folder.glob(pattern), None)):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end, f"no {pattern} in {folder}"
         time.sleep(0.05)
+    return found
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -103,7 +105,7 @@ def test_a_folder_without_project_or_permission_is_answered_with_a_sentence(tmp_
 
 def test_dvc_waits_while_its_stage_saves(project) -> None:
     process = start(project, "dvc", "exp", "run", "-S", "seconds=60")
-    wait_for(project / "started")
+    wait_for(project, "started", process)
     os.killpg(process.pid, signal.SIGTERM)  # all of them, as Ctrl-C and `scancel` do
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 143
@@ -112,8 +114,8 @@ def test_dvc_waits_while_its_stage_saves(project) -> None:
 
 
 def test_a_stop_that_comes_before_the_stage_is_not_lost(project) -> None:
-    process = start(project, "dvc", "exp", "run", "-S", "seconds=60")
-    wait_for(project / ".dvc/tmp/entrypoint")
+    process = start(project, "dvc", "-q", "experiments", "run", "-S", "seconds=60")
+    wait_for(project, ".dvc/tmp/entrypoint", process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
@@ -130,13 +132,14 @@ def test_any_other_command_ends_at_once(project) -> None:
 
 def test_one_dvc_works_in_a_folder_also_after_one_that_was_killed(project) -> None:
     process = start(project, "dvc", "exp", "run", "-S", "seconds=60")
-    wait_for(project / "started")
+    wait_for(project, "started", process)
     refused = run(project, "dvc", "repro", code=1)
     assert re.search(rf"^\S+ is at work in {project}: wait for it, or run this in another clone", refused)
     assert "slow" in run(project, "dvc", "stage", "list"), "looking is allowed"
-    for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-        one.send_signal(signal.SIGKILL)
+    for one in psutil.Process(process.pid).children(recursive=True):
+        one.kill()
     process.communicate()
+    assert process.returncode == 137
     rwlock = project / ".dvc/tmp/rwlock"
     assert '"cmd"' in rwlock.read_text()
     # As in another container, where the same number is another process.
@@ -167,23 +170,22 @@ def test_experiments_of_a_list_run_in_clones_and_end_up_in_the_project(project, 
     assert run(project, "experiment", "list.txt", "2") == f"{names[1]} is finished\n"
     assert run(project, "experiment", "list.txt", "3", code=1) == "list.txt has no line 3\n"
     (project / "slow.py").write_text(SLOW + "\n")
-    (project / "list.txt").write_text("-S seconds=0.3\n-S 'seconds=1\n")
+    (project / "list.txt").write_text("-S seconds=0.3\n-S 'seconds=1\n-S seconds=no-number\n")
     assert "commit your changes" in run(project, "experiment", "list.txt", "1", code=1)
     assert "list.txt, line 2: check its quotes" in run(project, "experiment", "list.txt", "2", code=1)
     run(project, "experiment", "list.txt", "1", CL_COMMIT="HEAD")
+    told = run(project, "experiment", "list.txt", "3", CL_COMMIT="HEAD", code=1)  # DVC's own 255 would end xargs
+    assert "failed to reproduce 'slow'" in told
 
 
 def test_an_experiment_that_is_lost_goes_on_in_its_clone(project) -> None:
     (project / "list.txt").write_text("-S seconds=60\n")
     first = start(project, "experiment", "list.txt", JOB_COMPLETION_INDEX="0")
-    clones = project / "scratch/experiments"
-    while not (started := list(clones.glob("*/started")) if clones.exists() else []):
-        time.sleep(0.05)
+    clone = wait_for(project, "scratch/experiments/*/started", first).parent
     assert "is being run by another process" in run(project, "experiment", "list.txt", "1", code=1)
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=60)
     assert first.returncode == 143
-    clone = started[0].parent
     assert (clone / "saved").exists(), "what it saved is kept"
     assert git(project, "for-each-ref", "refs/exps") == ""
     (clone / "slow.py").write_text("open('out', 'w').write('done')")
@@ -256,7 +258,7 @@ def test_two_nodes_share_the_stages_of_one_command(nodes, tmp_path) -> None:
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_node_that_is_stopped_stops_all_after_they_have_saved(nodes, tmp_path, stopped) -> None:
     both = [nodes(number, "python", "-m", "node", "one", "60") for number in (0, 1)]
-    wait_for(tmp_path / "seen-0")
+    wait_for(tmp_path, "seen-0", both[0])
     time.sleep(1)
     both[stopped].send_signal(signal.SIGTERM)
     output = both[stopped].communicate(timeout=60)[0]
@@ -269,6 +271,17 @@ def test_a_node_that_is_stopped_stops_all_after_they_have_saved(nodes, tmp_path,
     assert (tmp_path / "saved-1").exists()
     both[1].terminate()  # which waits for the first to be started again
     both[1].communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_a_node_that_waits_for_the_others_can_be_stopped(nodes, tmp_path) -> None:
+    for number in (0, 1):
+        alone = nodes(number, "python", "-m", "node", "one", "60")
+        wait_for(tmp_path, "scratch/nodes-*/*.stage", alone)  # node 1 finds that of node 0
+        time.sleep(5)
+        alone.send_signal(signal.SIGTERM)
+        alone.communicate(timeout=30)
+        assert alone.returncode == 143
 
 
 def test_a_container_has_the_cores_of_its_limit(tmp_path, monkeypatch) -> None:

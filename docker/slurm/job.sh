@@ -6,6 +6,7 @@
 # Folder and CL_SCRATCH lie on a file system that the nodes share. A job that is told to stop (two minutes before its time limit, or by
 # `scancel --batch --signal=TERM <job>`) has its training save itself, is queued again, and goes on from there.
 #SBATCH --job-name=cl
+#SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --requeue
 #SBATCH --signal=B:TERM@120
@@ -31,7 +32,8 @@ while kill -0 "$child" 2> /dev/null; do # a trap ends `wait` early
   wait "$child" || code=$?
 done
 # Stopped, and not by a plain `scancel`, after which the job is no longer running. Of an array only this task.
-if ((code == 143)) && [[ $(squeue --noheader --format %T --jobs "$SLURM_JOB_ID") == RUNNING ]]; then
-  scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+if ((code == 143)) && [[ $(squeue --noheader --format %T --jobs "$job") == RUNNING ]]; then
+  scontrol requeue "$job"
 fi
 exit "$code"
