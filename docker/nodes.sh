@@ -26,7 +26,7 @@ start() {
 # Until a torchrun has ended. Before all nodes are there it has no process that would look for CL_STOP.
 attend() {
   while kill -0 "$1" 2> /dev/null; do
-    [[ ! -e ${CL_STOP:-} ]] || grep -qs . /proc/"$1"/task/*/children || kill -KILL "$1" 2> /dev/null || true
+    [[ ! -e ${CL_STOP:-} ]] || grep -qsx "PPid:[[:space:]]*$1" /proc/[0-9]*/status || kill -KILL "$1" 2> /dev/null || true
     sleep 0.5
   done
   wait "$1"
