@@ -5,6 +5,8 @@
 # launchers between here and there do not hear the signal: they would end before that is done.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
+# shellcheck source=docker/functions.sh
+. "$here/functions.sh"
 
 help() {
   cat <<'T'
@@ -25,11 +27,6 @@ in a clone of the project, or in an empty folder, which `init` makes one. COMMAN
 
 More in docker/README.md of the project.
 T
-}
-
-answer() {
-  echo "$*" >&2
-  exit 1
 }
 
 need_project() {
@@ -86,11 +83,7 @@ supervise() {
   [[ $1 != dvc ]] || alone
   (trap '' TERM INT && exec "$@") <&0 &
   child=$!
-  wait "$child" || code=$?
-  while kill -0 "$child" 2> /dev/null; do # a trap ends `wait` early
-    code=0
-    wait "$child" || code=$?
-  done
+  await "$child" || code=$?
   if [[ $stopped ]]; then
     rm -f "$CL_STOP"
     ((code == 0)) || code=143

@@ -6,10 +6,9 @@
 # short goes on, and a finished one is left as it is.
 set -euo pipefail
 
-answer() {
-  echo "$*" >&2
-  exit 1
-}
+here=$(dirname "$(readlink -f "$0")")
+# shellcheck source=docker/functions.sh
+. "$here/functions.sh"
 
 file=${1:?a file of experiments, one a line} number=${2:-${SLURM_ARRAY_TASK_ID:-$((${JOB_COMPLETION_INDEX:?or the number of a line} + 1))}}
 line=$(sed -n "${number}p" "$file")
@@ -19,7 +18,6 @@ mapfile -t arguments <<< "$words"
 name=$(sed -E 's/(^| )-S +/ /g; s/[^A-Za-z0-9.]+/-/g; s/\.\.+/-/g; s/^[-.]+//; s/-$//' <<< "$line")
 name=${name:0:60}-$(sha256sum <<< "$line" | cut -c 1-7)
 
-here=$(dirname "$(readlink -f "$0")")
 project=$(git rev-parse --show-toplevel)
 commit=$(git rev-parse --verify "${CL_COMMIT:-HEAD}^{commit}")
 experiment=refs/exps/${commit:0:2}/${commit:2}/$name
@@ -32,7 +30,6 @@ fi
 export CL_SCRATCH=${CL_SCRATCH:-$project/scratch} CL_RAW
 CL_RAW=$(realpath -m "${CL_RAW:-$project/data/raw}")
 clone=$CL_SCRATCH/experiments/${commit:0:7}-$name
-export DVC_SITE_CACHE_DIR=$clone/.dvc/tmp/site # goes with it
 mkdir -p "$CL_SCRATCH/experiments"
 exec 8> "$clone.lock"
 code=0
@@ -49,6 +46,7 @@ if [[ ! -e $clone ]]; then
   mv "$clone.partial" "$clone"
 fi
 cd "$clone"
+export DVC_SITE_CACHE_DIR=$clone/.dvc/tmp/site # is gone with the clone
 finished . || "$here/entrypoint.sh" dvc exp run --name "$name" "${arguments[@]}" || exit 1 # 255 would end xargs
 git -C "$project" fetch --quiet "$clone" "$experiment:$experiment"
 rm -rf "$clone" "$clone.lock"

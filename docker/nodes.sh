@@ -10,6 +10,8 @@ set -euo pipefail
 : "${CL_RUN:?a name for this run, the same on all nodes}" "${CL_NODES:?the number of nodes}" "${CL_FIRST_NODE:?the host name of the first node}"
 node=${CL_NODE:-${JOB_COMPLETION_INDEX:?or CL_NODE, the number of this node, from 0}}
 here=$(dirname "$(readlink -f "$0")")
+# shellcheck source=docker/functions.sh
+. "$here/functions.sh"
 shared=${CL_SCRATCH:-$PWD/scratch}/nodes-$CL_RUN
 trap '' TERM # the processes of the stages look for CL_STOP
 
@@ -41,7 +43,7 @@ if [[ ${1:-} == --start ]]; then # CL_LAUNCH of the first node
   exit
 fi
 if ((node == 0)); then
-  [[ ! -e $shared/finished ]] || { echo "CL_RUN=$CL_RUN is finished: choose another name" >&2; exit 1; }
+  [[ ! -e $shared/finished ]] || answer "CL_RUN=$CL_RUN is finished: choose another name"
   mkdir -p "$shared"
   rm -f "$shared"/*.stage
   env -u CL_PROCESSES CL_LAUNCH="env CL_PROCESSES=${CL_PROCESSES:-} $(printf %q "$here/nodes.sh") --start" "$here/entrypoint.sh" "$@"

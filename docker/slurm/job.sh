@@ -12,6 +12,8 @@
 #SBATCH --signal=B:TERM@120
 #SBATCH --open-mode=append
 set -euo pipefail
+# shellcheck source=docker/functions.sh
+. docker/functions.sh
 
 if ((SLURM_JOB_NUM_NODES > 1)); then
   nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -26,11 +28,7 @@ fi
 docker/entrypoint.sh "$@" &
 child=$! code=0
 trap 'kill -TERM "$child" || true' TERM
-wait "$child" || code=$?
-while kill -0 "$child" 2> /dev/null; do # a trap ends `wait` early
-  code=0
-  wait "$child" || code=$?
-done
+await "$child" || code=$?
 # Stopped, and not by a plain `scancel`, after which the job is no longer running. Of an array only this task.
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 if ((code == 143)) && [[ $(squeue --noheader --format %T --jobs "$job") == RUNNING ]]; then
