@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from cl.tasks import Probes
+    from cl.training.tasks import Probes
 
 BANK, QUERIES, WIDTH, CLASSES, K, TEMPERATURE = 50_000, 10_000, 512, 1000, 200, 0.07
 MEMORY = 128 * 2**20
@@ -49,7 +49,7 @@ def measure(case: str) -> None:
     import torch.nn.functional as F
     from torch import Tensor
 
-    from cl.knn import classify, vote
+    from cl.features.knn import classify, vote
 
     torch.manual_seed(0)
     centres, labels = torch.randn(CLASSES, WIDTH), torch.randint(0, CLASSES, (BANK,))
@@ -96,10 +96,11 @@ def grid() -> None:
     import torch
     from torch import nn
 
-    from cl import backbones, optim
     from cl.config import read
-    from cl.machine import find
-    from cl.tasks import Probes, classifier
+    from cl.networks import backbones
+    from cl.runtime.machine import find
+    from cl.training import optim
+    from cl.training.tasks import Probes, classifier
 
     here = find("fp32", deterministic=False)
     settings = optim.Config(**read(Path("pipeline/conf/trainer/sgd.yaml")), batch_size=32, epochs=1, base_lr=1.0)
@@ -127,7 +128,7 @@ def grid() -> None:
 
 
 def _step(task: "Probes", optimizer: "Optimizer", images: "Tensor", labels: "Tensor") -> None:
-    from cl.optim import clip_gradients
+    from cl.training.optim import clip_gradients
 
     task([images], labels).backward()
     clip_gradients(optimizer, None)

@@ -23,14 +23,14 @@ import torch
 from PIL import Image as Picture
 from PIL import ImageFilter
 
-from cl import prepare
-from cl.augment import augment
 from cl.config import read
-from cl.order import Plan
-from cl.reader import TrainSet
-from cl.shards import Reader
+from cl.data.augment import augment
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.data.views import View
+from cl.shards import writing
 from cl.sources import Image, Splits, Storage, photos
-from cl.views import View
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet-sample"
@@ -76,7 +76,7 @@ def images(folder: Path) -> list[Path]:
 def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
     usual = {"shard_images": 50, "encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
     listed = [Image(f"{number:06d}", path, 0) for number, path in enumerate(files)]
-    prepare.write(Splits(["any"], listed, listed), "bench", Storage(**usual | settings), folder, lambda done: None, workers=1)
+    writing.write(Splits(["any"], listed, listed), "bench", Storage(**usual | settings), folder, lambda done: None, workers=1)
     reader = Reader(folder, "train")
     assert len(reader) == len(files), "an image cannot be read"
     return reader

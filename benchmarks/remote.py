@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Picture
 
-from cl import prepare
-from cl.cache import Cache
-from cl.order import CHUNK, epoch_order
-from cl.shards import Reader
+from cl.data.cache import Cache
+from cl.data.order import CHUNK, epoch_order
+from cl.data.reader import Reader
+from cl.shards import writing
 from cl.sources import Image, Splits, Storage
 
 BATCH, AHEAD = 256, 8  # images, batches
@@ -73,7 +73,7 @@ def shards(folder: Path, images: int) -> None:
     Picture.fromarray(rng.integers(0, 255, (304, 304, 3), dtype=np.uint8)).save(folder / "image", "JPEG", quality=90)
     listed = [Image(f"{number:07d}", folder / "image", 0) for number in range(images)]
     storage = Storage(shard_images=1000, encode="copy", shrink=None, quality=90, verify=False, upright=False)
-    prepare.write(Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", lambda done: None, workers=2)
+    writing.write(Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", lambda done: None, workers=2)
 
 
 def compare(folder: Path, url: str) -> None:

@@ -1,6 +1,6 @@
 """One training step against lightly's parts in plain PyTorch: SimCLR and MoCo v2, two views an image.
 
-A step is what `cl.train` does with a batch that is on the device and augmented: forward, loss, backward, optimizer, target
+A step is what `cl.training.loop` does with a batch that is on the device and augmented: forward, loss, backward, optimizer, target
 encoder and queue. Ours is built from pipeline/conf as a run is. Theirs is written as lightly's examples are: torchvision's
 network and lightly's heads, loss, queue and moving average in float32, contiguous. Both have SGD with momentum and weight
 decay. MoCo goes without ShuffleBN and groups of batch norm (`bn_group=global`), which lightly's example has not either.
@@ -26,10 +26,11 @@ from lightly.models.utils import deactivate_requires_grad, update_momentum
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from cl import machine, optim
 from cl.config import Params, load
-from cl.cores import cores
-from cl.machine import Machine
+from cl.runtime import machine
+from cl.runtime.cores import cores
+from cl.runtime.machine import Machine
+from cl.training import optim
 from pipeline.compose import compose
 from pipeline.pretrain import build
 
@@ -109,7 +110,7 @@ def parameters(overrides: list[str]) -> Params:
 
 
 class Ours:
-    """The step of `cl.train`, on views as `cl.augment` hands them over: channels-last."""
+    """The step of `cl.training.loop`, on views as `cl.data.augment` hands them over: channels-last."""
 
     def __init__(self, params: Params, precision: machine.Precision, device: torch.device, views: list[Tensor]) -> None:
         here: Machine = replace(machine.find(precision, deterministic=False), device=device)

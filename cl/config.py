@@ -8,19 +8,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from ruamel.yaml import YAML, YAMLError
 
-from cl import backbones, monitor, optim, patches
+from cl.data.views import View
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
-from cl.machine import Precision
 from cl.methods import MethodConfig
+from cl.networks import backbones, patches
+from cl.pretraining import monitor
+from cl.runtime.base_config import Seed, Strict
+from cl.runtime.machine import Precision
 from cl.sources import Source
-from cl.strict import Seed, Strict
-from cl.views import View
+from cl.training import optim
 
 
 def kinds(package: str) -> list[str]:
-    """The modules of `cl.<package>`: each is a kind, and its file all it takes to add one."""
-    return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(f"cl.{package}").__path__))
+    """The modules of `cl.<package>`: each is a kind, and its file all it takes to add one; `_helpers` are none."""
+    modules = pkgutil.iter_modules(importlib.import_module(f"cl.{package}").__path__)
+    return sorted(module.name for module in modules if not module.name.startswith("_"))
 
 
 def module_of(package: str, kind: str):  # type: ignore[no-untyped-def]

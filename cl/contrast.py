@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from cl.distributed import mean_over_ranks
-from cl.machine import sent
+from cl.runtime.distributed import mean_over_ranks
+from cl.runtime.machine import sent
 
 TILE = 1024  # side of the block of logits that exists at a time; 4 MiB in float32
 GATHERED = 2**22  # numbers gathered at a time for per-query columns

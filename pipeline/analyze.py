@@ -15,11 +15,12 @@ def main(name: str) -> None:
     """Run the analysis NAME of params.yaml on models/method.safetensors and the log of its training."""
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
-    from cl import backbones, machine
     from cl.analyses import Context
-    from cl.checkpoint import load_tensors
     from cl.config import module_of
     from cl.methods import Setup
+    from cl.networks import backbones
+    from cl.runtime import machine
+    from cl.training.checkpoints import load_tensors
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from torchvision.models.resnet import ResNet
 
-    from cl.checkpoint import Checkpoints
     from cl.config import Baseline, Params
+    from cl.training.checkpoints import Checkpoints
 
 
 @click.command()
@@ -28,8 +28,8 @@ def main(name: str) -> None:
 
     from torch import nn
 
-    from cl.checkpoint import Checkpoints
-    from cl.features import Pixels
+    from cl.features.extraction import Pixels
+    from cl.training.checkpoints import Checkpoints
     from pipeline.evaluate import evaluate
     from pipeline.transfer import data, transfer
 
@@ -74,12 +74,14 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     """The baseline's encoder, initialised from the seed, in eval mode."""
     import torch
 
-    from cl import backbones, machine, optim
-    from cl.distributed import ranks
+    from cl.data.sets import TrainSet
     from cl.evaluations import plan_of
-    from cl.reader import TrainSet
-    from cl.tasks import Classification, classifier
-    from cl.train import train as run
+    from cl.networks import backbones
+    from cl.runtime import machine
+    from cl.runtime.distributed import ranks
+    from cl.training import optim
+    from cl.training.loop import train as run
+    from cl.training.tasks import Classification, classifier
 
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone).eval()

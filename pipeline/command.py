@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.stop import StoppedError, heed
+from cl.console.stop import StoppedError, heed
 from pipeline import energy, provenance
 
 if TYPE_CHECKING:
     from cl.config import Params
-    from cl.progress import Progress, Usage
+    from cl.console.progress import Progress, Usage
 
 RESULTS = Path("results")
 SETTINGS = {"base_lr", "weight_decay", "labels"}  # among metrics; of several seeds told where they are the same
@@ -80,7 +80,7 @@ def progress(title: str) -> "Progress":
     """Progress under a title, of the first process alone; also for TensorBoard, in the folder that CL_TENSORBOARD names."""
     from rich.console import Console
 
-    from cl.progress import Progress
+    from cl.console.progress import Progress
 
     board, folder = None, os.environ.get("CL_TENSORBOARD")
     if folder and first():
@@ -95,7 +95,7 @@ def progress(title: str) -> "Progress":
 @functools.cache
 def usage() -> "Usage":
     """What this process uses; all its trainings count there, however many a stage has."""
-    from cl.progress import Usage
+    from cl.console.progress import Usage
 
     return Usage()
 

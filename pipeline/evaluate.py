@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torchvision.models.resnet import ResNet
 
-    from cl.checkpoint import Checkpoints
     from cl.config import Params
+    from cl.training.checkpoints import Checkpoints
 
 
 @click.command()
@@ -45,7 +45,7 @@ def run(
     name: str, config: Any, params: "Params", backbone: "ResNet", heads: "dict[str, nn.Module]", notes: dict[str, Any]
 ) -> None:
     """One evaluation, to its results; `notes` are those of another encoder."""
-    from cl.checkpoint import Checkpoints
+    from cl.training.checkpoints import Checkpoints
 
     scratch = command.scratch("evaluate", name, instead=notes.get("sha256", ""))
     with command.results("evaluate", name, root=notes.get("folder")) as results:
@@ -58,8 +58,8 @@ def run(
 
 def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
     """The pretrained backbone, and the projector that stands behind it."""
-    from cl import backbones, heads
-    from cl.checkpoint import load_tensors
+    from cl.networks import backbones, heads
+    from cl.training.checkpoints import load_tensors
 
     backbone = backbones.load(params.backbone, store.BACKBONE)
     projector = heads.build(params.method.projector, backbone.fc_features)
@@ -71,7 +71,7 @@ def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
 
 def foreign(file: str, prefix: str | None) -> "tuple[ResNet, dict[str, nn.Module], dict[str, Any]]":
     """Another encoder, without a head behind it, and what is noted of it: also the folder of its results."""
-    from cl import foreign
+    from cl.exchange import foreign
 
     found = foreign.load(file, prefix)
     command.progress("backbone").say(f"{file}: {found.config.kind}, {found.origin}")
@@ -93,9 +93,9 @@ def evaluate(
     untrained: bool = False,
 ) -> dict[str, float]:
     """The metrics of one evaluation, named `<name>_<metric>`, over its seeds; see `cl.evaluations.Context`."""
-    from cl import machine
     from cl.config import module_of
     from cl.evaluations import Context
+    from cl.runtime import machine
 
     heads, representations = heads or {}, representations or {}
     here = machine.find(params.precision, deterministic=params.deterministic)

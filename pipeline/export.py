@@ -16,7 +16,8 @@ FORMATS = ("torchvision", "timm", "detectron2", "onnx")
 def main(format: str, to: Path | None) -> None:
     """Write models/backbone.safetensors in the FORMAT of another program."""
     params = command.params()
-    from cl import backbones, export
+    from cl.exchange import export
+    from cl.networks import backbones
 
     suffix = export.SUFFIXES[format]
     path = to or Path("exports") / f"{format}.{suffix}"

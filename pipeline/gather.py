@@ -9,7 +9,7 @@ from typing import Any
 
 from cl import charts
 from cl.config import parse
-from cl.experiments import Experiment, outdated, results
+from cl.report.experiments import Experiment, outdated, results
 from pipeline import command
 
 FILES = ("params.yaml", "dvc.lock")

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import click
 
-from cl.stop import StoppedError
+from cl.console.stop import StoppedError
 from pipeline import command
 
 BEAT, LOST = 2.0, 30.0  # seconds between signs of life, and without one until a process is given up

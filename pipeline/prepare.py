@@ -13,14 +13,14 @@ def main() -> None:
     Raw data is looked for below CL_RAW (default data/raw).
     """
     dataset = command.params().dataset
-    from cl import prepare
     from cl.config import module_of
-    from cl.cores import cores
     from cl.detection import scenes
+    from cl.runtime.cores import cores
+    from cl.shards import writing
 
     progress = command.progress("prepare")
     with (
-        prepare.alone(store.SHARDS.parent),
+        writing.alone(store.SHARDS.parent),
         command.results("prepare", folder=False) as results,
         command.published(store.SHARDS, resumable=True) as folder,
         command.published(store.SCENES) as drawn,
@@ -29,7 +29,7 @@ def main() -> None:
         scenes.write(dataset.scenes, drawn)
         # Last, as a run that is killed after the last shard starts over.
         with progress.count(len(splits.train) + len(splits.val), "images") as report:
-            manifest = prepare.write(splits, dataset.kind, dataset, folder, report, workers=cores())
+            manifest = writing.write(splits, dataset.kind, dataset, folder, report, workers=cores())
         if splits.ignored:
             progress.say(f"{splits.ignored} files among the images are none by their names")
         for name, split in manifest.splits.items():

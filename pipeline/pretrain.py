@@ -11,8 +11,8 @@ from pipeline import command, launch, provenance, store
 
 if TYPE_CHECKING:
     from cl.config import Params
-    from cl.contrastive import Contrastive
-    from cl.machine import Machine
+    from cl.pretraining.task import Contrastive
+    from cl.runtime.machine import Machine
 
 
 @click.command()
@@ -25,13 +25,15 @@ def main() -> None:
     are used, or CL_PROCESSES processes.
     """
     params = command.params()
-    from cl import machine, optim, view_sheet
-    from cl.checkpoint import Checkpoints, save_tensors
-    from cl.distributed import rank, ranks
-    from cl.monitor import watch
-    from cl.order import Plan
-    from cl.reader import TrainSet
-    from cl.train import train
+    from cl.data.order import Plan
+    from cl.data.sets import TrainSet
+    from cl.pretraining import view_sheet
+    from cl.pretraining.monitor import watch
+    from cl.runtime import machine
+    from cl.runtime.distributed import rank, ranks
+    from cl.training import optim
+    from cl.training.checkpoints import Checkpoints, save_tensors
+    from cl.training.loop import train
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     progress = command.progress("pretrain")
@@ -83,11 +85,11 @@ def build(params: "Params", here: "Machine") -> "Contrastive":
     import torch
     from torchvision.models.resnet import ResNet
 
-    from cl import backbones
     from cl.config import module_of
-    from cl.contrastive import Contrastive
-    from cl.distributed import ranks
     from cl.methods import Setup
+    from cl.networks import backbones
+    from cl.pretraining.task import Contrastive
+    from cl.runtime.distributed import ranks
 
     pieces = params.optim.chunks
     if pieces > 1 and params.bn_groups % (ranks() * pieces):

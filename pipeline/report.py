@@ -22,7 +22,7 @@ def main(everything: bool) -> None:
     if everything:
         return summarise()
     params = command.params().model_dump(mode="json")
-    from cl.report import render
+    from cl.report.page import render
 
     if "DVC_STAGE" in os.environ:  # all that the report shows has just been made, or is what dvc.lock says
         _fetch(params)
@@ -37,7 +37,7 @@ def _fetch(params: dict[str, Any]) -> None:
         ValueError: a result that dvc.lock knows cannot be had.
     """
     from cl.config import read
-    from cl.experiments import results
+    from cl.report.experiments import results
 
     stages = read(Path("dvc.lock"))["stages"]
     outs = [out["path"] for name in results(params) for out in stages.get(name.replace("/", "@"), {}).get("outs", [])]
@@ -48,8 +48,8 @@ def _fetch(params: dict[str, Any]) -> None:
 
 def summarise() -> None:
     """All finished experiments, and the papers' tables with what answers them."""
-    from cl.experiments import distinct
-    from cl.summary import page
+    from cl.report.experiments import distinct
+    from cl.report.summary import page
     from pipeline.gather import gather
 
     progress = command.progress("report")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cl.cache import Cache
+    from cl.data.cache import Cache
+    from cl.data.reader import Reader
     from cl.detection.config import Config as Transfer
-    from cl.shards import Reader
 
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
@@ -34,7 +34,7 @@ def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
 
 def reader(split: str) -> "Reader":
     """The images of one split: those of data/shards, or of the folder or URL that CL_SHARDS names."""
-    from cl.shards import Reader
+    from cl.data.reader import Reader
 
     manifest()
     return Reader(_place(), split, _cache())
@@ -42,7 +42,7 @@ def reader(split: str) -> "Reader":
 
 def manifest() -> bytes:
     """The manifest of the shards that `reader` reads."""
-    from cl.shards import folder_at
+    from cl.data.reader import folder_at
 
     found, own = folder_at(_place(), _cache()).manifest, SHARDS / "manifest.json"
     if own.is_file() and own.read_bytes() != found:
@@ -58,7 +58,7 @@ def _place() -> str:
 
 
 def _cache() -> "Cache":
-    from cl.cache import Cache
+    from cl.data.cache import Cache
 
     gigabytes = os.environ.get("CL_CACHE_GB", "20")
     if not re.fullmatch(r"\d*\.?\d+", gigabytes):

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from torchvision.models.resnet import ResNet
 
-    from cl.checkpoint import Checkpoints
     from cl.config import Params
     from cl.detection.config import Config
     from cl.detection.data import DataSet
+    from cl.training.checkpoints import Checkpoints
 
 
 @click.command()
@@ -26,8 +26,8 @@ def main(name: str) -> None:
     """Run the transfer NAME of params.yaml on models/backbone.safetensors."""
     params = command.params()
     config = command.choose(name, params.transfers, "transfers")
-    from cl import backbones
-    from cl.checkpoint import Checkpoints
+    from cl.networks import backbones
+    from cl.training.checkpoints import Checkpoints
 
     dataset = data(config)
     scratch = command.scratch("transfer", name, dataset.digest())
@@ -63,8 +63,8 @@ def transfer(
     """The metrics of one transfer, named `<name>_<metric>`, over its seeds."""
     import copy
 
-    from cl import machine
     from cl.detection.transfer import run
+    from cl.runtime import machine
 
     progress = command.progress(name)
     for line in dataset.findings.lines():

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, compose
 
 from cl import config
 from pipeline import command
+from tests.support.project import ROOT, compose
 
 
 def test_params_yaml_is_the_default_composition(tmp_path) -> None:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from cl import contrast
 from cl.contrast import Contrast, log_partition
-from cl.memory import growth
+from cl.runtime.memory import growth
 
 
 def unit(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -11,17 +11,17 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.charts import Chart
+from cl.console.progress import Progress
 from cl.contrast import Contrast
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.data.views import View
 from cl.losses import LossConfig
-from cl.machine import Machine
 from cl.methods import Framework
-from cl.order import Plan
-from cl.progress import Progress
-from cl.reader import TrainSet
-from cl.shards import Reader
+from cl.runtime.base_config import Strict
+from cl.runtime.machine import Machine
 from cl.sources import Source
-from cl.strict import Strict
-from cl.views import View
 
 BLOCK = 2**22  # logits held at a time: 16 MiB
 

@@ -6,10 +6,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl import collapse
 from cl.analyses import Context
 from cl.charts import Chart
-from cl.strict import Strict
+from cl.pretraining import collapse
+from cl.runtime.base_config import Strict
 
 
 class Config(Strict):
@@ -21,7 +21,7 @@ class Config(Strict):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """Alignment = mean |x - y|^2 over pairs of views of an image, in [0, 4] (their L_align, alpha 2); see `cl.collapse`.
+    """Alignment = mean |x - y|^2 over pairs of views of an image, in [0, 4] (their L_align, alpha 2); see `cl.pretraining.collapse`.
 
     The other measures are those of the first views. The charts are of the training's log, which has the last batch's positive
     pairs in train mode and the validation images' embeddings: near these numbers, not equal.

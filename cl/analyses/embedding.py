@@ -8,8 +8,8 @@ from sklearn.manifold import TSNE, trustworthiness
 
 from cl.analyses import Context
 from cl.charts import Chart
-from cl.features import Unit, extract_all
-from cl.strict import Strict
+from cl.features.extraction import Unit, extract_all
+from cl.runtime.base_config import Strict
 
 
 class Config(Strict):

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from cl import memory
 from cl.analyses import Context
 from cl.charts import Chart
 from cl.contrast import Contrast
 from cl.losses import infonce, jcl
-from cl.strict import Strict
+from cl.runtime import memory
+from cl.runtime.base_config import Strict
 
 ROUNDS = 3
 

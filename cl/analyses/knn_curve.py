@@ -3,7 +3,7 @@
 from typing import Literal
 
 from cl.analyses import Context
-from cl.strict import Strict
+from cl.runtime.base_config import Strict
 
 COLUMNS = {"knn_top1": "backbone's features", "knn_embedding_top1": "projector's embedding"}
 

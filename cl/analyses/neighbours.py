@@ -9,10 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import Context
+from cl.data.views import centre
 from cl.evaluations import labels_of
-from cl.features import Unit, extract
-from cl.strict import Strict
-from cl.views import centre
+from cl.features.extraction import Unit, extract
+from cl.runtime.base_config import Strict
 
 THUMBNAIL = 64
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cl.analyses import Context, as_numpy
 from cl.charts import histogram
-from cl.strict import Strict
+from cl.runtime.base_config import Strict
 
 
 class Config(Strict):

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cl import optim
-from cl.strict import Seeds, Strict
+from cl.runtime.base_config import Seeds, Strict
+from cl.training import optim
 
 
 class Config(Strict):

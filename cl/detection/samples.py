@@ -13,12 +13,12 @@ from PIL import Image as Picture
 from torch import Tensor
 from torchvision.transforms.functional import InterpolationMode, pil_to_tensor, resize
 
+from cl.data.order import Plan
+from cl.data.views import generator
 from cl.detection.config import Config
 from cl.detection.records import Record
-from cl.distributed import rank, ranks
-from cl.order import Plan
+from cl.runtime.distributed import rank, ranks
 from cl.sources import Source
-from cl.views import generator
 
 T = TypeVar("T")
 R = TypeVar("R")

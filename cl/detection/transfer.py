@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
-from cl.batch_norm import GroupBatchNorm, set_groups, settle
-from cl.checkpoint import Checkpoints
+from cl.console.progress import Progress
 from cl.detection.average_precision import Detections
 from cl.detection.config import Config
 from cl.detection.data import DataSet
@@ -20,12 +19,13 @@ from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
 from cl.detection.records import Record
 from cl.detection.samples import TrainImages, ahead
-from cl.distributed import mean_over_ranks, rank, ranks
-from cl.machine import Machine
-from cl.progress import Progress
+from cl.networks.batch_norm import GroupBatchNorm, set_groups, settle
+from cl.runtime.distributed import mean_over_ranks, rank, ranks
+from cl.runtime.machine import Machine
 from cl.sources import Source
-from cl.tasks import Task
-from cl.train import train
+from cl.training.checkpoints import Checkpoints
+from cl.training.loop import train
+from cl.training.tasks import Task
 
 
 class Detection(Task):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cl.checkpoint import Checkpoints
-from cl.distributed import rank, ranks
-from cl.knn import top1
-from cl.machine import Machine
-from cl.order import Plan
-from cl.progress import Progress
-from cl.shards import Reader
+from cl.console.progress import Progress
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.features.knn import top1
+from cl.runtime.distributed import rank, ranks
+from cl.runtime.machine import Machine
 from cl.sources import Source
+from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet

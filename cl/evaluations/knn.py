@@ -10,9 +10,9 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from cl.evaluations import Context, labels_of, write_per_class
-from cl.features import Unit, extract_all
-from cl.knn import classify, top1
-from cl.strict import Strict
+from cl.features.extraction import Unit, extract_all
+from cl.features.knn import classify, top1
+from cl.runtime.base_config import Strict
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 

@@ -11,17 +11,17 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl import optim
+from cl.data.order import Plan
+from cl.data.sets import TrainSet
+from cl.data.views import View
 from cl.evaluations import Context, labels_of, plan_of, write_per_class
-from cl.features import extract, fingerprint
-from cl.knn import top1
-from cl.order import Plan
-from cl.reader import TrainSet
+from cl.features.extraction import extract, fingerprint
+from cl.features.knn import top1
+from cl.runtime.base_config import Seeds, Strict
 from cl.sources import Source
-from cl.strict import Seeds, Strict
-from cl.tasks import Probes, classifier
-from cl.train import Data, train
-from cl.views import View
+from cl.training import optim
+from cl.training.loop import Data, train
+from cl.training.tasks import Probes, classifier
 
 TOP = ("top1", "top5")
 Batch = tuple[list[Tensor], Tensor]  # one view (N, D), labels (N,)
@@ -69,7 +69,7 @@ class Config(Strict):
 
 @dataclass
 class Stored:
-    """Features (n, D) and labels (n,) on the device, as `cl.train` takes its data."""
+    """Features (n, D) and labels (n,) on the device, as `cl.training.loop` takes its data."""
 
     features: Tensor
     labels: Tensor

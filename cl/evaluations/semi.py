@@ -10,17 +10,17 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl import optim
-from cl.distributed import ranks
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.data.views import View
 from cl.evaluations import Context, labels_of, plan_of, write_per_class
-from cl.features import extract, fingerprint
-from cl.knn import top1
-from cl.reader import TrainSet
-from cl.shards import Reader
-from cl.strict import Seeds, Strict
-from cl.tasks import Classification, Probes, Task, classifier
-from cl.train import train
-from cl.views import View
+from cl.features.extraction import extract, fingerprint
+from cl.features.knn import top1
+from cl.runtime.base_config import Seeds, Strict
+from cl.runtime.distributed import ranks
+from cl.training import optim
+from cl.training.loop import train
+from cl.training.tasks import Classification, Probes, Task, classifier
 
 Training = optim.Config
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from cl.strict import Strict
+from cl.runtime.base_config import Strict
 
 
 class LossConfig(Strict):

@@ -15,12 +15,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cl import heads, patches
-from cl.batch_norm import recomputing, set_groups
 from cl.contrast import Contrast
-from cl.distributed import gather, own, ranks, rows
-from cl.machine import sent
-from cl.strict import Strict
+from cl.networks import heads, patches
+from cl.networks.batch_norm import recomputing, set_groups
+from cl.runtime.base_config import Strict
+from cl.runtime.distributed import gather, own, ranks, rows
+from cl.runtime.machine import sent
 
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet

@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.distributed import gather
 from cl.methods import Ema, Framework, MethodConfig, Queue, Setup, Target, image_major, in_passes
+from cl.runtime.distributed import gather
 
 
 class Config(MethodConfig):

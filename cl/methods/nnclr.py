@@ -7,8 +7,8 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.distributed import gather
 from cl.methods import Ema, Predicting, PredictingConfig, Queue, Setup, contrast_in_batch, pairs
+from cl.runtime.distributed import gather
 
 SIMILARITIES = 2**24  # of queue and batch that are held at a time
 

@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.distributed import gather, ranks, rows
-from cl.machine import sent
 from cl.methods import Framework, MethodConfig, Setup, draw, in_passes, pairs, skip
+from cl.runtime.distributed import gather, ranks, rows
+from cl.runtime.machine import sent
 
 
 class Config(MethodConfig):

@@ -7,9 +7,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.distributed import gather, ranks, rows
-from cl.machine import sent
 from cl.methods import Ema, Framework, MethodConfig, Setup, Target, contrast_in_batch, draw, in_passes, skip
+from cl.runtime.distributed import gather, ranks, rows
+from cl.runtime.machine import sent
 
 
 class Config(MethodConfig):

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image as Picture
 from pydantic import Field, model_validator
 
-from cl.strict import Sizes, Strict
+from cl.runtime.base_config import Sizes, Strict
 
 UNLABELLED = -1
 

@@ -1,12 +1,12 @@
-"""CIFAR-10: the python batches as distributed, in `<raw>/cifar-10-batches-py/` (`cl.archives` fetches them)."""
+"""CIFAR-10: the python batches as distributed, in `<raw>/cifar-10-batches-py/` (`cl.sources._shared.archives` fetches them)."""
 
 from pathlib import Path
 from typing import Literal
 
 from torchvision.datasets import CIFAR10
 
-from cl.archives import unpacked
 from cl.sources import Source, Splits, raw_images
+from cl.sources._shared.archives import unpacked
 
 
 class Config(Source):

@@ -1,4 +1,4 @@
-"""CIFAR-100, fine labels: the python files as distributed, in `<raw>/cifar-100-python/` (`cl.archives` fetches them)."""
+"""CIFAR-100, fine labels: the python files as distributed, in `<raw>/cifar-100-python/` (`cl.sources._shared.archives` fetches them)."""
 
 from pathlib import Path
 from typing import Literal

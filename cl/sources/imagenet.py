@@ -18,8 +18,8 @@ from typing import Literal
 import scipy.io
 from pydantic import Field
 
-from cl.archives import members
 from cl.sources import Image, Source, Splits
+from cl.sources._shared.archives import members
 from cl.sources.folder import class_folders
 
 TRAIN, VAL, DEVKIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"

@@ -16,9 +16,9 @@ import numpy as np
 from PIL import Image as Picture
 from pydantic import Field
 
+from cl.runtime.base_config import Sizes
 from cl.sources import Source, Splits
 from cl.sources.folder import class_folders
-from cl.strict import Sizes
 
 SKIMAGE = [
     "astronaut.png",

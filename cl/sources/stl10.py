@@ -1,4 +1,4 @@
-"""STL-10: the binary files as distributed, in `<raw>/stl10_binary/` (`cl.archives` fetches them).
+"""STL-10: the binary files as distributed, in `<raw>/stl10_binary/` (`cl.sources._shared.archives` fetches them).
 
 Training images are the 5,000 labelled and the 100,000 unlabelled ones; evaluations learn from the labelled ones alone.
 """
@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from torchvision.datasets import STL10
 
-from cl.archives import unpacked
 from cl.sources import UNLABELLED, Image, Source, Splits, raw_images
+from cl.sources._shared.archives import unpacked
 
 SIDE = 96
 

@@ -1,4 +1,4 @@
-"""Detectors of two libraries behind one interface: a folder is an engine; its `detector` exports `Detector` and `evaluate`."""
+"""Detectors of two libraries behind one interface: each module is an engine and exports `Detector` and `evaluate`."""
 
 import importlib
 from pathlib import Path
@@ -47,7 +47,7 @@ def engine(name: str) -> ModuleType:
         ValueError: its library is not installed.
     """
     try:
-        return importlib.import_module(f"cl.detection.engines.{name}.detector")
+        return importlib.import_module(f"cl.detection.engines.{name}")
     except ModuleNotFoundError as error:
         if error.name != name:
             raise

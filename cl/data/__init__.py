@@ -1,0 +1,1 @@
+"""From shards to batches on the training device."""

@@ -1,0 +1,111 @@
+"""Batches of views for training, and of whole splits for evaluation; `cl.data.order` says which samples come when."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cl.data import ring
+from cl.data.order import CHUNK, WINDOW, Plan
+from cl.data.reader import Reader
+from cl.data.to_device import Inputs
+from cl.data.views import DRAWS, View, box, centre, draw_colour, generator, resize
+from cl.sources import Source
+
+AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are fetched ahead
+
+
+@dataclass(frozen=True)
+class Batch:
+    """V views of N images.
+
+    images: V tensors (N, 3, S, S) uint8. drawn: (V, N, DRAWS), the parameters of the colour operations.
+    labels, positions: (N,) int64.
+    """
+
+    images: list[Tensor]
+    drawn: Tensor
+    labels: Tensor
+    positions: Tensor
+
+
+class TrainSet:
+    """The batch of each step; `subset` restricts it to some positions of the index."""
+
+    def __init__(self, reader: Reader, views: list[View], plan: Plan, subset: np.ndarray | None = None) -> None:
+        self.reader, self.plan, self.subset = reader, plan, subset
+        self.views = [view for view in views for _ in range(view.count)]
+        assert (len(reader) if subset is None else len(subset)) == plan.samples
+
+    def _step(self, step: int) -> tuple[int, np.ndarray]:
+        """The epoch of a step and the positions (N,) of its samples in the index."""
+        epoch, places = self.plan.step(step)
+        return epoch, places if self.subset is None else self.subset[places]
+
+    @property
+    def arrays(self) -> list[ring.Array]:
+        """What `fill` writes: the images of each view, and what is drawn."""
+        views = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
+        return [*views, ring.Array((len(self.views), DRAWS), np.float32)]
+
+    def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
+        """Write some rows of a step's batch: a data worker's job."""
+        *images, drawn = arrays
+        epoch, positions = self._step(step)
+        if rows.start == 0 and self.reader.remote:
+            after = range(step, step + 1 + AHEAD // self.plan.batch_size)
+            self.reader.ahead(np.concatenate([self._step(number)[1] for number in after]))
+        for row, position in enumerate(positions[rows].tolist()):
+            pixels = self.reader.pixels(position)  # one decode for all views
+            for number, view in enumerate(self.views):
+                rng = generator(self.plan.seed, epoch, position, number)
+                resize(pixels, box(pixels, view.area, rng), view, images[number][row : row + 1])
+                drawn[row, number] = draw_colour(view, rng)
+
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:
+        """The batches of steps start to stop - 1; with workers, one is overwritten after the next but one was asked for."""
+        filled = ring.filled(self.fill, range(start, stop), lambda _: self.plan.share, self.arrays, workers)
+        for step, (*images, drawn) in enumerate(filled, start):
+            positions = self._step(step)[1]
+            yield Batch(
+                [_channels_first(x) for x in images],
+                torch.from_numpy(drawn).transpose(0, 1),
+                torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
+                torch.from_numpy(positions),
+            )
+
+    def inputs(self, source: Source, device: torch.device) -> Inputs:
+        """What puts a batch on the device, augments and normalises it."""
+        return Inputs(source, self.views, device)
+
+    def __getitem__(self, step: int) -> Batch:
+        return next(self.batches(step, step + 1, 0))
+
+
+class EvalSet:
+    """Every sample once, in the order of the index or of `positions`, in the evaluation's view."""
+
+    def __init__(self, reader: Reader, *, resize: int, crop: int, positions: np.ndarray | None = None) -> None:
+        self.reader, self.resize, self.crop = reader, resize, crop
+        self.positions = np.arange(len(reader)) if positions is None else positions
+
+    def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
+        """All samples in blocks (N, 3, S, S) uint8 of at most `batch_size`; overwritten as those for training are."""
+        starts = range(0, len(self.positions), batch_size)
+
+        def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
+            if rows.start == 0:
+                self.reader.ahead(self.positions[start : start + batch_size + AHEAD])
+            for row, position in enumerate(self.positions[start + rows.start : start + rows.stop].tolist()):
+                arrays[0][row] = centre(self.reader.pixels(position), self.resize, self.crop)
+
+        array = ring.Array((self.crop, self.crop, 3), np.uint8)
+        rows = lambda start: min(batch_size, len(self.positions) - start)  # noqa: E731
+        for (images,) in ring.filled(fill, starts, rows, [array], workers):
+            yield _channels_first(images)
+
+
+def _channels_first(images: np.ndarray) -> Tensor:
+    return torch.from_numpy(images).permute(0, 3, 1, 2)

@@ -1,1 +1,0 @@
-"""torchvision's detectors."""

@@ -1,0 +1,1 @@
+"""Encoders from other programs, and for them."""

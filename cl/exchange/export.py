@@ -1,0 +1,73 @@
+"""The backbone in the formats of other programs."""
+
+import copy
+import pickle
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from cl.detection.engines._detectron2_settings import names
+from cl.training.checkpoints import save_tensors
+
+if TYPE_CHECKING:
+    from cl.networks.resnet import Network
+
+SUFFIXES = {"torchvision": "safetensors", "timm": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
+
+
+def write(network: "Network", format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
+    """The network without a classifier.
+
+    torchvision, timm: safetensors; both libraries have the same names for these networks, and timm needs num_classes=0.
+    detectron2: a pickled dictionary for MODEL.WEIGHTS of a ResNet with INPUT.FORMAT RGB, RESNETS.STRIDE_IN_1X1 False, and
+        the mean and standard deviation of RGB times 255.
+    onnx: images (N, 3, size, size) to features (N, D), N as you like.
+
+    Raises:
+        ValueError: the format cannot hold this network, or its library is missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        match format:
+            case "torchvision" | "timm":
+                save_tensors(network.state_dict(), partial, metadata)
+            case "detectron2":
+                _write_detectron2(network, partial)
+            case "onnx":
+                _write_onnx(network, partial, size)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_detectron2(network: "Network", path: Path) -> None:
+    if network.width > 1 or network.conv1.kernel_size != (7, 7):
+        raise ValueError("detectron2's ResNet has a 7x7 stem and 64 channels; this backbone cannot be exported to it")
+    tensors = {name: value.numpy() for name, value in names(network.state_dict()).items()}
+    with path.open("wb") as file:
+        pickle.dump({"model": tensors, "__author__": "cl", "matching_heuristics": True}, file)
+
+
+def _write_onnx(network: "Network", path: Path, size: int) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"ONNX needs packages that are not installed: pip install onnx onnxscript ({error})") from error
+    network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+    images = torch.zeros(2, 3, size, size)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of torch about itself
+        program = torch.onnx.export(
+            network,
+            (images,),
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(path, external_data=False)

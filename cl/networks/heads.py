@@ -1,0 +1,44 @@
+"""Projectors and predictors: small multilayer perceptrons."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from cl.runtime.base_config import Strict
+
+
+class Config(Strict):
+    """Linear layers of the `hidden` widths, each followed by ReLU, then one to `out`; `norm`: batch norm before ReLU."""
+
+    hidden: list[int]
+    out: int = Field(gt=0)
+    norm: bool
+    last_norm: Literal["none", "affine", "plain"] = Field(description="batch norm at the end; plain: no scale and shift")
+    last_bias: bool
+    std: float | None = Field(gt=0, description="of the normal initial weights; null: PyTorch's initialisation")
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> "Config":
+        if self.last_bias and self.last_norm != "none":
+            raise ValueError(f"last_bias=true has no effect before last_norm={self.last_norm}; choose last_bias=false")
+        return self
+
+
+def build(config: Config, width: int) -> nn.Sequential:
+    """(N, width) to (N, out). A layer before batch norm has no bias: the norm would remove it."""
+    layers: list[nn.Module] = []
+    for hidden in config.hidden:
+        layers.append(nn.Linear(width, hidden, bias=not config.norm))
+        if config.norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        layers.append(nn.ReLU(inplace=True))
+        width = hidden
+    layers.append(nn.Linear(width, config.out, bias=config.last_bias))
+    if config.last_norm != "none":
+        layers.append(nn.BatchNorm1d(config.out, affine=config.last_norm == "affine"))
+    if config.std is not None:
+        for layer in layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=config.std)
+    return nn.Sequential(*layers)

@@ -1,0 +1,1 @@
+"""What pretraining trains and watches: a method with a loss."""

@@ -1,0 +1,38 @@
+"""A picture of what the encoder is trained on: some images and their augmented views."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as Picture
+from torch import Tensor
+
+from cl.data.sets import TrainSet
+from cl.data.to_device import normalisation
+from cl.data.views import centre
+from cl.sources import Source
+
+IMAGES, SIDE, GAP = 8, 64, 4
+
+
+def draw(source: Source, data: TrainSet, path: Path) -> None:
+    """A row for each of the first images of the first batch: the image, then its views as the encoder gets them."""
+    cpu = torch.device("cpu")
+    batch = data[0]
+    mean, std = normalisation(source, cpu)
+    rows = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
+    views, _ = data.inputs(source, cpu)(batch)
+    for view in views:
+        for row, image in zip(rows, view, strict=False):
+            row.append(_pixels(image * std + mean))
+    step = SIDE + GAP
+    sheet = Picture.new("RGB", (step * len(rows[0]) + GAP, step * len(rows) - GAP), "white")
+    for y, row in enumerate(rows):
+        for x, pixels in enumerate(row):
+            sheet.paste(Picture.fromarray(centre(pixels, SIDE, SIDE)), (step * x + (GAP if x else 0), step * y))
+    sheet.save(path)
+
+
+def _pixels(image: Tensor) -> np.ndarray:
+    """(3, H, W) in [0, 1] to (H, W, 3) uint8."""
+    return image.clamp(0, 1).mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()

@@ -1,0 +1,1 @@
+"""Pages about one experiment and about all, beside the papers' numbers."""

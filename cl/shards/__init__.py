@@ -1,0 +1,1 @@
+"""From raw images to shards: manifest, encoding, writing."""

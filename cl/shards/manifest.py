@@ -1,0 +1,58 @@
+"""WebDataset shards: plain tars, byte-identical for the same images, with an index and a manifest beside them.
+
+<folder>/train-000000.tar ...     members <key>.jpg and <key>.cls, as any WebDataset reader expects
+<folder>/train.npy                the index: one INDEX row a sample
+<folder>/train_keys.npy           the samples' keys, n strings of bytes
+<folder>/manifest.json            classes, counts, sizes and hashes of the shards, what was left out and why
+
+`cl.shards.writing` writes them, `cl.data.reader` reads them.
+"""
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from cl.runtime.base_config import Strict
+
+# height and width are 0 where the sample is an image file, and not an array of pixels.
+INDEX = np.dtype(
+    [
+        ("shard", "<u4"),
+        ("offset", "<u8"),
+        ("length", "<u4"),
+        ("label", "<i4"),
+        ("height", "<u2"),
+        ("width", "<u2"),
+        ("orientation", "u1"),
+    ]
+)
+
+
+class Shard(Strict):
+    """One tar file."""
+
+    name: str = Field(pattern=r"^[\w-]+\.tar$")
+    images: int
+    bytes: int
+    sha256: str
+
+
+class Split(Strict):
+    """One split; `skipped` names the images that could not be read, with the reason."""
+
+    images: int
+    shards: list[Shard]
+    reencoded: int
+    turned: int
+    skipped: dict[str, str]
+
+
+class Manifest(Strict):
+    """What lies in a folder of shards; `storage` says how the images were stored."""
+
+    kind: str
+    storage: dict[str, Any]
+    classes: list[str]
+    classes_sha256: str
+    splits: dict[str, Split]

@@ -1,0 +1,1 @@
+"""The training loop, its tasks, optimizers and checkpoints."""

@@ -1,0 +1,210 @@
+"""Optimizers and learning-rate schedules."""
+
+import math
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from cl.runtime.base_config import Strict
+
+
+class Lars(Strict):
+    """What the published variants of LARS do differently; see `LARS`."""
+
+    eta: float = Field(gt=0, description="trust coefficient")
+    eps: float = Field(ge=0, description="added to the denominator of the trust ratio")
+    adapt_1d: bool = Field(description="a trust ratio for biases and norm layers too")
+    norm: Literal["sum", "parts"] = Field(description="denominator: |g + decay w|, or |g| + decay |w|")
+    order: Literal["ratio", "ratio_rate", "last"] = Field(
+        description="what enters the momentum buffer: the gradient times the ratio, times ratio and rate, or as it is"
+    )
+
+
+class Config(Strict):
+    """How to train: total batch, epochs, optimizer, schedule. The learning rate that counts is `lr()`."""
+
+    kind: Literal["sgd", "lars", "adamw"]
+    batch_size: int = Field(gt=1, description="images a step, of all processes together")
+    epochs: float = Field(gt=0)
+    base_lr: float = Field(gt=0, description="at the reference batch")
+    reference_batch: int = Field(gt=0)
+    scaling: Literal["linear", "sqrt", "none"] = Field(description="of the learning rate with the batch")
+    momentum: float = Field(ge=0, lt=1)
+    nesterov: bool
+    betas: tuple[float, float] | None = Field(description="of kind=adamw")
+    lars: Lars | None = Field(description="of kind=lars")
+    weight_decay: float = Field(ge=0)
+    decay_1d: bool = Field(description="weight decay on biases and norm layers too")
+    clip: float | None = Field(gt=0, description="largest norm of the gradient of all parameters together")
+    warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`")
+    warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
+    schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(
+        description="cosine: over what follows the warm-up; cosine_whole: over the whole run, times the warm-up"
+    )
+    per: Literal["step", "epoch"] = Field(description="how often the schedule moves")
+    final: float = Field(ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate")
+    milestones: list[float] = Field(
+        description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
+    )
+    gamma: float = Field(gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> "Config":
+        if self.nesterov and self.kind != "sgd":
+            raise ValueError(f"nesterov=true is for kind=sgd, kind={self.kind} would ignore it")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=true needs momentum above 0, found momentum=0")
+        if self.betas and not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)}: both are at least 0 and below 1")
+        if self.momentum and self.kind == "adamw":
+            raise ValueError(f"momentum={self.momentum} is for kind=sgd or lars, kind=adamw has betas; choose momentum=0")
+        for name, kind in (("lars", "lars"), ("betas", "adamw")):
+            if (getattr(self, name) is not None) != (self.kind == kind):
+                raise ValueError(f"{name} goes with kind={kind} and only with it, found kind={self.kind}")
+        if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
+            raise ValueError(f"milestones={self.milestones} are fractions of the run, ascending: 120 of 200 epochs is 0.6")
+        if bool(self.milestones) != (self.schedule == "steps"):
+            raise ValueError(f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone")
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(f"warmup_epochs={self.warmup_epochs} is more than epochs={self.epochs}; lower it")
+        if self.final and not self.schedule.startswith("cosine"):
+            raise ValueError(f"final={self.final} is where a cosine ends, schedule={self.schedule} would ignore it")
+        if self.warmup_start and not self.warmup_epochs:
+            raise ValueError(f"warmup_start={self.warmup_start} without warm-up would be ignored; set warmup_epochs")
+        return self
+
+    def lr(self) -> float:
+        """The largest learning rate of the run, scaled to the batch."""
+        ratio = self.batch_size / self.reference_batch
+        return self.base_lr * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.scaling]
+
+
+def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> float:
+    """The learning rate of a step as a fraction of the largest: linear warm-up, then the schedule.
+
+    Cosine: (1 + cos(pi x)) / 2 with x the fraction done of the steps after warm-up (SimCLR, MoCo v3), or of all steps
+    (`cosine_whole`: SiMo, whose warm-up multiplies it); with `per: epoch` x is that of the epoch's first step (MoCo, SimSiam).
+    """
+    warmup = config.warmup_epochs * steps_per_epoch
+    rise = config.warmup_start + (1 - config.warmup_start) * min(1.0, step / warmup) if warmup else 1.0
+    if config.per == "epoch":
+        step = step // steps_per_epoch * steps_per_epoch
+    if config.schedule == "cosine_whole":
+        return rise * _cosine(step / steps, config.final)
+    if step < warmup:
+        return rise
+    if config.schedule == "cosine":
+        return _cosine((step - warmup) / max(1.0, steps - warmup), config.final)
+    if config.schedule == "steps":
+        return config.gamma ** sum(step >= round(milestone * steps, 6) for milestone in config.milestones)
+    return 1.0
+
+
+def _cosine(done: float, final: float) -> float:
+    return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
+
+
+class Part(NamedTuple):
+    """A module to train, its learning rate as a multiple of the config's, and its weight decay if not the config's."""
+
+    module: nn.Module
+    rate: float = 1.0
+    weight_decay: float | None = None
+
+
+def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -> Optimizer:
+    """The optimizer of all parameters that want a gradient.
+
+    Each module gives two groups: matrices, and biases and norm layers. The parameters of `fixed`, a part of these
+    modules, keep the largest learning rate throughout (the predictor of SimSiam and Fast-MoCo).
+    """
+    unscheduled = {id(p) for p in fixed.parameters()} if fixed else set()
+    groups = []
+    for module, rate, own_decay in modules:
+        for constant in (False, True):
+            parameters = [p for p in module.parameters() if p.requires_grad and (id(p) in unscheduled) == constant]
+            for vectors in (False, True):
+                decay = config.weight_decay if own_decay is None else own_decay
+                decay = decay if config.decay_1d or not vectors else 0.0
+                chosen = [p for p in parameters if (p.ndim <= 1) == vectors]
+                groups.append({"params": chosen, "weight_decay": decay, "scale": rate, "fixed": constant})
+    groups = [group for group in groups if group["params"]]
+    if config.lars:
+        return LARS(groups, config.lr(), momentum=config.momentum, variant=config.lars)
+    if config.betas:
+        return torch.optim.AdamW(groups, config.lr(), betas=config.betas, fused=True)
+    return torch.optim.SGD(groups, config.lr(), momentum=config.momentum, nesterov=config.nesterov, fused=True)
+
+
+def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
+    """Set each group's learning rate: a fraction `factor` of the largest, times its own scale; return it unscaled."""
+    for group in optimizer.param_groups:
+        group["lr"] = largest * group["scale"] * (1.0 if group["fixed"] else factor)
+    return largest * factor
+
+
+def clip_gradients(optimizer: Optimizer, largest: float | None) -> Tensor:
+    """The norm of all gradients together, before they are scaled down to the `largest`, if there is one."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if largest:
+        nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return norm
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rates: each tensor's update is scaled by a trust ratio r = eta |w| / (denominator + eps).
+
+    With d = g + decay w, r = 1 where |w| or |g| is 0, and for biases and norm layers unless `adapt_1d`:
+
+    ratio        v <- momentum v + r d;        w <- w - lr v     (MoCo v3, BYOL; apex's LARC)
+    ratio_rate   v <- momentum v + lr r d;     w <- w - v        (SimCLR, OpenSelfSup)
+    last         v <- momentum v + d;          w <- w - lr r v   (Fast-MoCo's linear evaluation)
+    """
+
+    def __init__(self, parameters: Iterable, lr: float, *, momentum: float, variant: Lars) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+        self.variant = variant
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:  # type: ignore[no-untyped-def, override]
+        """One update of every parameter that has a gradient; the host waits for nothing that the device computes."""
+        assert closure is None
+        for group in self.param_groups:
+            trained = [p for p in group["params"] if p.grad is not None]
+            for adapted in (False, True):
+                if weights := [p for p in trained if (p.ndim > 1 or self.variant.adapt_1d) == adapted]:
+                    self._update(weights, group, adapted)
+
+    def _update(self, weights: list[Tensor], group: dict, adapted: bool) -> None:
+        lr, order = group["lr"], self.variant.order
+        gradients = [w.grad for w in weights if w.grad is not None]
+        decayed = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        measured = decayed if self.variant.norm == "sum" else gradients
+        ratios = self._ratios(weights, measured, group["weight_decay"]) if adapted else None
+        for w in weights:
+            if "momentum_buffer" not in self.state[w]:
+                self.state[w]["momentum_buffer"] = torch.zeros_like(w)
+        velocity = [self.state[w]["momentum_buffer"] for w in weights]
+        torch._foreach_mul_(velocity, group["momentum"])
+        _add(velocity, decayed, lr if order == "ratio_rate" else 1.0, None if order == "last" else ratios)
+        _add(weights, velocity, -1.0 if order == "ratio_rate" else -lr, ratios if order == "last" else None)
+
+    def _ratios(self, weights: list[Tensor], measured: list[Tensor], decay: float) -> tuple[Tensor, ...]:
+        """The trust ratio of each tensor, a scalar on its device."""
+        weight, norm = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, measured))  # (tensors,)
+        denominator = norm if self.variant.norm == "sum" else norm + decay * weight
+        ratio = self.variant.eta * weight / (denominator + self.variant.eps)
+        return torch.where((weight > 0) & (norm > 0), ratio, 1.0).unbind()
+
+
+def _add(totals: list[Tensor], terms: list[Tensor], factor: float, ratios: tuple[Tensor, ...] | None) -> None:
+    """Add to each total its term times the factor, and times its ratio where there are ratios."""
+    if ratios is None:
+        torch._foreach_add_(totals, terms, alpha=factor)
+    else:
+        torch._foreach_addcmul_(totals, terms, ratios, value=factor)

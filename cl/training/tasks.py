@@ -1,0 +1,80 @@
+"""What the training loop trains: modules that turn a batch of views into a loss."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cl.networks.batch_norm import set_groups, settle
+from cl.runtime.distributed import ranks
+from cl.runtime.machine import Machine
+
+
+class Task(nn.Module):
+    """A module whose `forward(views, labels)` turns V views (N, 3, S, S) and labels (N,) into a loss, a scalar.
+
+    `forward` also leaves the `largest_logit` of the batch, a scalar on the device.
+    """
+
+    largest_logit: Tensor
+    remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"  # of a loss that is not finite
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine = machine
+
+    def begin_step(self, step: int, progress: float) -> None:
+        """Called before `forward`; `progress` in [0, 1) is the fraction of steps done."""
+
+    def after_step(self, progress: float) -> None:
+        """Called after the optimizer's step."""
+
+
+class Classification(Task):
+    """A backbone and a linear classifier, trained together; the first view is used.
+
+    Batch statistics are those of the whole batch; `shared`: the ranks of a run hold a part of it each.
+    """
+
+    def __init__(self, backbone: nn.Module, classifier: nn.Linear, machine: Machine, *, shared: bool = True) -> None:
+        super().__init__(machine)
+        set_groups(backbone, 1 if shared else ranks())
+        self.backbone, self.classifier = backbone, classifier
+
+    def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:
+        with self.machine.autocast():
+            logits = self.classifier(self.backbone(views[0]))
+        self.largest_logit = logits.detach().amax()
+        return F.cross_entropy(logits.float(), labels)
+
+    def after_step(self, progress: float) -> None:
+        settle(self.backbone)
+
+
+class Probes(Task):
+    """Several linear classifiers on one frozen backbone, which stays in eval mode; the sum of their losses.
+
+    None for a backbone: the views are its features already.
+    """
+
+    def __init__(self, backbone: nn.Module | None, heads: nn.ModuleList, machine: Machine) -> None:
+        super().__init__(machine)
+        self.frozen = [
+            nn.Identity() if backbone is None else backbone
+        ]  # in a list: no submodule, so neither trained nor saved with the heads
+        self.heads = heads
+
+    def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:
+        backbone = self.frozen[0].eval()
+        with torch.no_grad(), self.machine.autocast():
+            features = backbone(views[0]).float()  # (N, D)
+        logits = [head(features) for head in self.heads]  # (N, classes) each
+        self.largest_logit = torch.stack([x.detach().amax() for x in logits]).amax()
+        return torch.stack([F.cross_entropy(x, labels) for x in logits]).sum()
+
+
+def classifier(width: int, classes: int) -> nn.Linear:
+    """A linear layer with weights N(0, 0.01) and bias 0, as the papers' linear evaluations start."""
+    layer = nn.Linear(width, classes)
+    nn.init.normal_(layer.weight, std=0.01)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,149 @@
+"""The order of samples: exact, shuffled, near-sequential on the disk, and cheap to plan at scale."""
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cl.data.order import CHUNK, WINDOW, Order, Plan
+from cl.data.reader import Reader
+from cl.runtime.memory import growth
+from cl.shards.manifest import INDEX, Manifest, Shard, Split
+
+SPAN = CHUNK * WINDOW
+
+
+def whole(samples: int, seed: int, epoch: int) -> np.ndarray:
+    return Order(samples, seed, epoch)[0:samples]
+
+
+@pytest.mark.parametrize("samples", [1, 63, 64, 130, 1000, SPAN, SPAN + 1, 3 * SPAN + 70])
+def test_an_epoch_is_a_permutation(samples) -> None:
+    for epoch in range(4):  # the short chunk comes in another window each time
+        assert np.array_equal(np.sort(whole(samples, 3, epoch)), np.arange(samples))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    assert np.array_equal(whole(1000, 1, 2), whole(1000, 1, 2))
+    for other in ((1, 3), (2, 2)):
+        assert (whole(1000, 1, 2) != whole(1000, *other)).mean() > 0.9
+
+
+@pytest.mark.parametrize("epoch", range(3))
+def test_any_stretch_is_that_part_of_the_epoch(epoch) -> None:
+    samples = 3 * SPAN + 70
+    expected = whole(samples, 0, epoch)
+    for start, stop in ((0, 1), (5, 900), (SPAN - 3, SPAN + 3), (SPAN - 70, 3 * SPAN), (samples - 1, samples), (64, 64)):
+        assert np.array_equal(Order(samples, 0, epoch)[start:stop], expected[start:stop])
+
+
+def test_windows_read_whole_chunks() -> None:
+    """So that cold disks and object stores see long reads: all of a chunk is needed within one window."""
+    chunks, counts = np.unique(whole(10 * SPAN, 0, 0)[:SPAN] // CHUNK, return_counts=True)
+    assert len(chunks) == WINDOW
+    assert (counts == CHUNK).all()
+
+
+def test_the_order_is_shuffled() -> None:
+    """Any place of an epoch gets any sample equally often, and neighbours of an epoch are no neighbours on the disk."""
+    samples, epochs, parts = 8 * SPAN, 40, 8
+    table = np.zeros((parts, parts))  # where a sample lies on the disk, by where it comes in the epoch
+    adjacent = 0
+    for epoch in range(epochs):
+        order = whole(samples, 0, epoch)
+        np.add.at(table, (order * parts // samples, np.arange(samples) * parts // samples), 1)
+        adjacent += int((np.abs(np.diff(order)) == 1).sum())
+    chunks = epochs * samples / CHUNK  # whole chunks are drawn, so a cell's count varies as a number of chunks does
+    assert table.sum() == epochs * samples
+    statistic = ((table / CHUNK - chunks / parts**2) ** 2 / (chunks / parts**2)).sum()
+    assert statistic < 90  # chi squared of 49 degrees: 90 is exceeded once in 3,000 seeds
+    assert adjacent / (epochs * samples) < 3 * 2 / SPAN  # two of SPAN in a window would be adjacent by chance
+
+
+def test_batches_are_as_mixed_as_random_ones() -> None:
+    """Of shards that are shuffled once, a batch of 256 holds as many images of a class as chance has it, in every epoch."""
+    labels = np.random.default_rng(0).permutation(np.arange(4 * SPAN) % 10)
+    counts = np.array(
+        [np.bincount(labels[batch], minlength=10) for e in range(3) for batch in whole(4 * SPAN, 1, e).reshape(-1, 256)]
+    )
+    assert counts.mean(0) == pytest.approx(25.6, rel=1e-3)
+    assert counts.std(0) == pytest.approx(np.sqrt(256 * 0.1 * 0.9), rel=0.1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_share_a_batch(ranks) -> None:
+    plans = [Plan(1000, 96, 5, rank, ranks) for rank in range(ranks)]
+    for step in range(25):
+        epoch, batch = Plan(1000, 96, 5).step(step)
+        shares = [plan.step(step) for plan in plans]
+        assert {e for e, _ in shares} == {epoch} == {step // 10}
+        assert np.array_equal(np.concatenate([share for _, share in shares]), batch)
+
+
+def test_batches_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size=128 is more than the 120 images there are"):
+        Plan(120, 128, 0)
+    with pytest.raises(ValueError, match="batch_size=32 is no multiple of the 3 processes"):
+        Plan(120, 32, 0, 0, 3)
+
+
+def test_the_first_steps_of_a_huge_epoch_are_cheap() -> None:
+    """Of 100 million images; the order is made window by window."""
+    tracemalloc.start()
+    began = time.perf_counter()
+    for step in range(100):
+        Plan(100_000_000, 4096, 0).step(step)
+    took, (_, peak) = time.perf_counter() - began, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert took < 5
+    assert peak < 40e6
+
+
+def test_past_epochs_leave_memory() -> None:
+    tracemalloc.start()
+    for epoch in range(30):
+        Plan(10_000_000, 4096, 0).step(epoch * (10_000_000 // 4096))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12e6  # an epoch takes 1.3 MB
+
+
+def imagenet(folder: Path) -> None:
+    """An index as ImageNet's, with files of the right size that hold nothing."""
+    images, size = 1_281_167, 110_000
+    index = np.zeros(images, INDEX)
+    number = np.arange(images)
+    index["shard"], index["offset"], index["length"] = number // 1000, number % 1000 * size, size
+    index["label"] = number % 1000
+    np.save(folder / "train.npy", index)
+    np.save(folder / "train_keys.npy", np.array([b"n%08d/n%08d_%d" % (i % 1000, i % 1000, i) for i in range(images)]))
+    shards = []
+    for shard in range(-(-images // 1000)):
+        path = folder / f"train-{shard:06d}.tar"
+        with path.open("wb") as file:
+            file.truncate(1000 * size)
+        shards.append(Shard(name=path.name, images=min(1000, images - shard * 1000), bytes=1000 * size, sha256=""))
+    split = Split(images=images, shards=shards, reencoded=0, turned=0, skipped={})
+    manifest = Manifest(kind="imagenet", storage={}, classes=[], classes_sha256="", splits={"train": split})
+    (folder / "manifest.json").write_text(manifest.model_dump_json())
+
+
+def test_an_epoch_of_imagenet_is_planned_within_a_second(tmp_path) -> None:
+    """Opening the shards included; and images are read from more shards than are kept open."""
+    imagenet(tmp_path)
+    seconds = []
+
+    def plan() -> None:
+        began = time.perf_counter()
+        reader = Reader(tmp_path, "train")
+        epoch = Plan(len(reader), 4096, 0)
+        for step in range(epoch.steps_per_epoch):
+            reader.labels[epoch.step(step)[1]]
+        seconds.append(time.perf_counter() - began)
+        for position in range(0, len(reader), 2000):
+            assert len(reader.read(position)) == 110_000
+
+    assert growth(plan) < 200e6
+    assert seconds[0] < 1

@@ -1,0 +1,111 @@
+"""Batches filled by workers in shared memory."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from cl.data import ring
+from cl.data.ring import AHEAD, PIECE, Array
+
+ARRAYS = [Array((2, 3), np.uint8), Array((), np.int64)]
+
+
+def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
+    numbers = np.arange(rows.start, rows.stop)
+    arrays[0][:] = (7 * batch + numbers)[:, None, None] % 251
+    arrays[1][:] = 1000 * batch + numbers
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, 2 * PIECE + 5])
+def test_batches_come_whole_and_in_order(workers, size) -> None:
+    count = 0
+    for batch, (small, large) in enumerate(ring.filled(fill, range(3, 23), lambda _: size, ARRAYS, workers), 3):
+        assert np.array_equal(large, 1000 * batch + np.arange(size))
+        assert (small == (7 * batch + np.arange(size))[:, None, None] % 251).all()
+        count += 1
+    assert count == 20
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_last_batch_may_be_shorter(workers) -> None:
+    def rows(start: int) -> int:
+        return min(100, 330 - start)
+
+    batches = [large.copy() for _, large in ring.filled(fill, range(0, 330, 100), rows, ARRAYS, workers)]
+    assert [len(batch) for batch in batches] == [100, 100, 100, 30]
+    assert list(ring.filled(fill, range(0), rows, ARRAYS, workers)) == []
+
+
+@pytest.mark.parametrize("size", [8, 2 * PIECE])
+def test_a_batch_lasts_until_the_next_but_one_is_asked_for(size) -> None:
+    batches = ring.filled(fill, range(60), lambda _: size, ARRAYS, 2)
+    before = next(batches)[1]
+    for number, (_, batch) in enumerate(batches, 1):
+        time.sleep(0.005)  # time for the workers to run ahead
+        assert np.array_equal(before, 1000 * (number - 1) + np.arange(size))
+        before = batch
+
+
+def test_memory_is_used_again() -> None:
+    size, workers = PIECE, 2
+    places = {batch[1].ctypes.data for batch in ring.filled(fill, range(60), lambda _: size, ARRAYS, workers)}
+    assert len(places) == 2 + AHEAD * workers
+
+
+def broken(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
+    if batch == 2:
+        raise ValueError("shard 7 was changed")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_comes_as_it_was_raised(workers) -> None:
+    batches = ring.filled(broken, range(5), lambda _: 4, ARRAYS, workers)
+    next(batches), next(batches)
+    with pytest.raises(ValueError, match="^shard 7 was changed$"):
+        next(batches)
+
+
+def killed(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
+    if batch == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_ends_the_loop() -> None:
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        for _ in ring.filled(killed, range(5), lambda _: 4, ARRAYS, 2):
+            pass
+
+
+def _end_those_left() -> None:
+    """Of the loop whose worker was killed, maybe with a lock in its hands."""
+    for left in multiprocessing.active_children():
+        left.kill()
+        left.join()
+
+
+def test_a_worker_goes_on_when_a_scheduler_tells_all_processes_to_end() -> None:
+    """Slurm signals workers too; the step that they serve is to be finished first."""
+    _end_those_left()
+    batches = ring.filled(fill, range(60), lambda _: PIECE, ARRAYS, 2)
+    for _ in range(20):  # both have begun
+        next(batches)
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGTERM)
+    assert len(list(batches)) == 40
+
+
+def test_workers_end_with_their_loop() -> None:
+    _end_those_left()
+    batches = ring.filled(fill, range(10_000), lambda _: 4, ARRAYS, 2)
+    next(batches)
+    assert len(multiprocessing.active_children()) == 2
+    batches.close()
+    deadline = time.monotonic() + 60
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert multiprocessing.active_children() == []

@@ -1,0 +1,264 @@
+"""Votes of nearest neighbours against loops, scikit-learn and answers worked out by hand."""
+
+import csv
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from cl.data.reader import Reader
+from cl.evaluations import Context, knn
+from cl.features import knn as neighbours
+from cl.features.extraction import Pixels, extract
+from cl.features.knn import SHOWN, classify, nearest, vote
+from cl.runtime.memory import growth
+from tests.support.project import ROOT
+from tests.support.tiny import evaluated
+
+MIB = 2**20
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def unit(*shape: int) -> Tensor:
+    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=1)
+
+
+def loop(queries: Tensor, bank: Tensor, k: int, itself: Tensor | None = None) -> list[list[int]]:
+    """Positions of the k nearest of each query."""
+    ranked = []
+    for row, query in enumerate(queries):
+        cosines = [
+            (sum(float(a) * float(b) for a, b in zip(query, other, strict=True)), i)
+            for i, other in enumerate(bank)
+            if itself is None or i != itself[row]
+        ]
+        ranked.append([i for _, i in sorted(cosines, reverse=True)[:k]])
+    return ranked
+
+
+def winners(queries: Tensor, bank: Tensor, labels: Tensor, ranked: list[list[int]], temperature: float) -> list[int]:
+    """The class with most votes, the weights as the paper has them."""
+    result = []
+    for query, positions in zip(queries, ranked, strict=True):
+        votes = [0.0] * 5
+        for i in positions:
+            votes[int(labels[i])] += math.exp(float(query @ bank[i]) / temperature)
+        result.append(max(range(5), key=votes.__getitem__))
+    return result
+
+
+@pytest.mark.parametrize("rows", [1, 10, 17])
+@pytest.mark.parametrize("memory", [MIB, 30_000])
+@pytest.mark.parametrize("but_itself", [False, True])
+def test_it_equals_a_plain_loop(rows, memory, but_itself, monkeypatch) -> None:
+    """Whatever the blocks of queries and of the bank, with and without each query in it."""
+    monkeypatch.setattr(neighbours, "ROWS", rows)
+    torch.manual_seed(0)
+    bank, labels = unit(300, 8), torch.randint(0, 5, (300,))
+    itself = torch.arange(40, 80) if but_itself else None
+    queries = bank[40:80] if but_itself else unit(40, 8)
+    ranked = loop(queries, bank, 9, itself)
+    shapes = []
+    product = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: [shapes.append((len(a), b.shape[1])), product(a, b, out=out)][1])
+    blocks = list(nearest(queries, bank, 9, memory=memory, itself=itself))
+    assert torch.cat([positions for _, _, positions in blocks]).tolist() == ranked
+    for block, cosines, positions in blocks:
+        torch.testing.assert_close(cosines, (queries[block, None] * bank[positions]).sum(2))
+    widest = max(columns for _, columns in shapes)
+    assert (shapes == [(40, 300)]) == (memory == MIB)
+    assert memory == MIB or (len(blocks) >= 3 and {1: widest == 300, 10: 9 < widest < 300, 17: widest == 9}[rows])
+
+    ks, temperatures = [9, 1, 4], [0.1, 1.0]
+    settings = {"k": ks, "temperature": temperatures, "memory": memory, "itself": itself}
+    predicted, shown = classify(queries, bank, labels, 5, **settings)
+    assert shown.tolist() == [positions[:SHOWN] for positions in ranked]
+    for i, k in enumerate(ks):
+        for j, temperature in enumerate(temperatures):
+            expected = winners(queries, bank, labels, [positions[:k] for positions in ranked], temperature)
+            assert predicted[i, j].tolist() == expected, (k, temperature)
+
+
+@pytest.mark.parametrize(("columns", "k"), [(100, 3), (103, 3), (103, 7), (16, 1), (17, 2), (5, 9)])
+def test_the_largest_are_found_in_their_groups(columns, k) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(50, columns)
+    values, positions = neighbours._largest(x, k)
+    expected = x.sort(dim=1, descending=True)
+    assert torch.equal(values, expected.values[:, :k])
+    assert torch.equal(positions, expected.indices[:, :k])
+
+
+def test_five_points_by_hand() -> None:
+    """Angles 0, 10 and 20 degrees are of class 0, 25 and 90 of class 1; the query stands at 24."""
+    angles = torch.tensor([0.0, 10.0, 20.0, 25.0, 90.0]).deg2rad()
+    bank, labels = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([0, 0, 0, 1, 1])
+    at = torch.tensor([24.0]).deg2rad()
+    query = torch.stack([at.cos(), at.sin()], 1)
+    cosines = {angle: math.cos(math.radians(angle)) for angle in (1, 4, 14)}
+    weights = {angle: math.exp((cosine - cosines[1]) / 0.07) for angle, cosine in cosines.items()}
+    found = list(nearest(query, bank, 3, memory=MIB))
+    assert found[0][2].tolist() == [[3, 2, 1]]
+    votes = vote(found[0][1], labels[found[0][2]], 2, 0.07)
+    torch.testing.assert_close(votes, torch.tensor([[weights[4] + weights[14], 1.0]]), rtol=1e-5, atol=0)
+    predicted, _ = classify(query, bank, labels, 2, k=[1, 2, 3], temperature=[0.07], memory=MIB)
+    assert predicted[:, 0, 0].tolist() == [1, 1, 0]
+
+
+def test_it_equals_scikit_learn() -> None:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    torch.manual_seed(0)
+    queries, bank, labels = unit(100, 6), unit(400, 6), torch.randint(0, 4, (400,))
+    classifier = KNeighborsClassifier(9, metric="cosine", algorithm="brute", weights=lambda d: np.exp((1 - d) / 0.07))
+    expected = classifier.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
+    predicted, _ = classify(queries, bank, labels, 4, k=[9], temperature=[0.07], memory=MIB)
+    assert predicted[0, 0].tolist() == expected.tolist()
+
+
+def test_perfect_features_are_right_and_shuffled_labels_chance() -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(4).repeat(500)
+    bank = F.normalize(torch.eye(4)[labels] + 0.01 * torch.randn(2000, 4), dim=1)
+    queries = torch.eye(4).repeat(250, 1)
+    predicted, _ = classify(queries, bank, labels, 4, k=[20], temperature=[0.07], memory=MIB)
+    assert predicted[0, 0].tolist() == [0, 1, 2, 3] * 250
+    predicted, _ = classify(bank[:1000], bank, labels[torch.randperm(2000)], 4, k=[20], temperature=[0.07], memory=MIB)
+    assert float((predicted[0, 0] == labels[:1000]).float().mean()) == pytest.approx(0.25, abs=0.06)
+
+
+def test_a_low_temperature_does_not_overflow() -> None:
+    torch.manual_seed(0)
+    queries, bank, labels = unit(20, 8).float(), unit(500, 8).float(), torch.randint(0, 5, (500,))
+    predicted, shown = classify(queries, bank, labels, 5, k=[9], temperature=[0.001], memory=MIB)
+    assert torch.equal(predicted[0, 0], labels[shown[:, 0]])
+
+
+def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
+    torch.manual_seed(0)
+    queries, bank, labels = unit(200, 32).float(), unit(2000, 32).float(), torch.randint(0, 5, (2000,))
+    whole, half = (classify(queries, b, labels, 5, k=[20], temperature=[0.07], memory=400_000)[0] for b in (bank, bank.half()))
+    assert (whole == half).float().mean() > 0.98
+    cosines = torch.cat([cosines for _, cosines, _ in nearest(queries, bank.half(), 20, memory=400_000)])
+    torch.testing.assert_close(cosines, (queries @ bank.T).topk(20).values, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("size", "but_itself"), [(3, False), (20, True)])
+def test_k_larger_than_the_bank_is_refused(size, but_itself) -> None:
+    itself = torch.arange(2) if but_itself else None
+    with pytest.raises(ValueError, match=f"k=20 needs as many labelled training images, there are {size - but_itself}"):
+        list(nearest(unit(2, 4), unit(size, 4), 20, memory=MIB, itself=itself))
+
+
+def test_too_little_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory=3KiB is too little for one query: give 4KiB or more"):
+        list(nearest(unit(2, 4), unit(2900, 4), 20, memory=3000))
+    list(nearest(unit(2, 4), unit(2900, 4), 20, memory=4 * 1024))
+
+
+def held(device: str, dtype: str) -> float:
+    """MiB that 8,000 queries take of a bound of 64; all similarities would be 1,526."""
+    torch.manual_seed(0)
+    queries = F.normalize(torch.randn(8_000, 64, device=device), dim=1)
+    bank = F.normalize(torch.randn(50_000, 64, device=device), dim=1).to(getattr(torch, dtype))
+    labels = torch.randint(0, 100, (50_000,), device=device)
+
+    def run(count: int) -> None:
+        classify(queries[:count], bank, labels, 100, k=[200, 20], temperature=[0.07, 0.1], memory=64 * MIB)
+
+    run(100)  # the matrix library's own buffers
+    if device == "cpu":
+        return growth(lambda: run(8_000)) / MIB
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run(8_000)
+    return (torch.cuda.max_memory_allocated() - before) / MIB
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
+def test_memory_stays_within_the_bound(dtype, device) -> None:
+    """In a process whose allocator keeps nothing of what is freed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MALLOC_MMAP_THRESHOLD_": "65536"}
+    output = subprocess.run([sys.executable, __file__, device, dtype], env=environment, capture_output=True, check=True).stdout
+    assert 48 < float(output) < 66  # the answers come on top
+
+
+@pytest.fixture
+def context(shard_folder, params, tiny_backbone, tmp_path) -> Context:
+    return evaluated(Reader(shard_folder, "train"), Reader(shard_folder, "val"), params, tiny_backbone, tmp_path)
+
+
+def config(**changes: object) -> knn.Config:
+    usual = {"grid_k": [], "grid_temperature": [], "memory": "8MiB", "half": False, "leave_one_out": False}
+    return knn.Config.model_validate({"kind": "knn", "k": 5, "temperature": 0.07, **usual, **changes})
+
+
+def by_pixels(context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False) -> float:
+    bank, queries = (F.normalize(extract(Pixels(), r, context.source, context.machine)) for r in (context.train, context.val))
+    labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
+    queries, truth = (bank, labels) if itself else (queries, truth)
+    similarity = queries @ bank.T
+    if itself:
+        similarity.fill_diagonal_(-torch.inf)
+    values, positions = similarity.topk(k)
+    votes = torch.zeros(len(queries), 20).scatter_add_(1, labels[positions], (values / temperature).exp())
+    return 100 * float((votes.argmax(1) == truth).float().mean())
+
+
+def test_every_representation_is_evaluated(context) -> None:
+    head = nn.Linear(8, 3)
+    wide = Context(**{**context.__dict__, "heads": {"embedding": head}})
+    metrics = knn.evaluate(config(), wide)
+    assert not any(module.training for module in context.backbone.modules())
+    assert set(metrics) == {"top1", "embedding_top1", "pixels_top1"}
+    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
+    # the head's is that of a backbone which ends in it
+    whole = Context(**{**context.__dict__, "backbone": nn.Sequential(context.backbone, head), "representations": {}})
+    assert metrics["embedding_top1"] == knn.evaluate(config(), whole)["top1"]
+    assert metrics["top1"] == knn.evaluate(config(), context)["top1"]
+    assert len((context.out / "classes.csv").read_text().splitlines()) == 21
+
+
+def test_a_grid_is_what_each_of_its_points_is_alone(context) -> None:
+    metrics = knn.evaluate(config(grid_k=[1, 20], grid_temperature=[0.5]), context)
+    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
+    with (context.out / "grid.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["representation"] == "pixels"]
+    assert len(rows) == 6
+    for row in rows:
+        assert float(row["top1"]) == pytest.approx(by_pixels(context, int(row["k"]), float(row["temperature"])), abs=0.01)
+
+
+def test_leave_one_out_and_half_precision(context) -> None:
+    metrics = knn.evaluate(config(leave_one_out=True), context)
+    assert metrics["pixels_leave_one_out_top1"] == pytest.approx(by_pixels(context, itself=True))
+    half = knn.evaluate(config(leave_one_out=True, half=True), context)
+    assert half.keys() == metrics.keys()
+    assert half["pixels_top1"] == pytest.approx(metrics["pixels_top1"], abs=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory": "512"}, "memory=512: give a number with KiB, MiB or GiB, such as 512MiB"),
+        ({"memory": "MiB"}, "memory=MiB: give a number"),
+        ({"grid_k": [0]}, "0 is not above 0"),
+        ({"grid_temperature": [-0.1]}, "-0.1 is not above 0"),
+    ],
+)
+def test_wrong_settings_are_named(changes, message) -> None:
+    with pytest.raises(ValidationError, match=message):
+        config(**changes)
+    assert config(memory="1.5GiB").bytes == 1.5 * 2**30
+
+
+if __name__ == "__main__":
+    print(held(*sys.argv[1:]))

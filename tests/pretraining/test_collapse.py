@@ -1,0 +1,121 @@
+"""Measures of collapse against loops of their definitions, at their limits, and at the thresholds of the alarm."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cl.pretraining import collapse
+
+
+def directions(n: int, width: int, used: int | None = None) -> Tensor:
+    """Random directions (n, width) that use so many of the coordinates."""
+    x = torch.zeros(n, width)
+    x[:, :used] = torch.randn(n, used or width, generator=torch.Generator().manual_seed(0))
+    return F.normalize(x, dim=1)
+
+
+def loops(x: Tensor) -> dict[str, float]:
+    """The three definitions in plain numbers."""
+    n, width = x.shape
+    rows = x.double().tolist()
+    pairs = [math.exp(-2 * math.dist(a, b) ** 2) for i, a in enumerate(rows) for j, b in enumerate(rows) if i != j]
+    deviations = []
+    for column in zip(*rows, strict=True):
+        mean = sum(column) / n
+        deviations.append(math.sqrt(sum((value - mean) ** 2 for value in column) / n))
+    squares = torch.linalg.eigvalsh(x.double().T @ x.double()).clamp(min=0).tolist()
+    values = [math.sqrt(square) for square in squares]
+    shares = [value / sum(values) for value in values]
+    return {
+        "uniformity": math.log(sum(pairs) / len(pairs)),
+        "embedding_std": sum(deviations) / width * math.sqrt(width),
+        "effective_rank": math.exp(-sum(share * math.log(share) for share in shares if share > 0)),
+    }
+
+
+@pytest.mark.parametrize("block", [1, 100, 10**6])
+@pytest.mark.parametrize("shape", [(2, 3), (50, 8), (8, 50)])
+def test_measures_equal_their_definitions(monkeypatch, block, shape) -> None:
+    """With embeddings that lean to one side, in blocks of one row, a few and all."""
+    monkeypatch.setattr(collapse, "BLOCK", block)
+    x = F.normalize(directions(*shape) + torch.linspace(0, 0.5, shape[1]), dim=1)
+    assert collapse.measures(x) == pytest.approx(loops(x), rel=1e-4)
+
+
+def test_no_block_is_larger_than_its_bound(monkeypatch) -> None:
+    sizes = []
+
+    def product(self: Tensor, other: Tensor) -> Tensor:
+        sizes.append(len(self) * other.shape[1])
+        return torch.mm(self, other)
+
+    monkeypatch.setattr(collapse, "BLOCK", 1000)
+    monkeypatch.setattr(Tensor, "__matmul__", product)
+    collapse.measures(directions(300, 4))
+    assert len(sizes) == 100
+    assert max(sizes) <= 1000
+
+
+def test_equal_embeddings_are_a_complete_collapse() -> None:
+    found = collapse.measures(directions(1, 64).repeat(500, 1))
+    assert found == pytest.approx({"uniformity": 0, "embedding_std": 0, "effective_rank": 1}, abs=2e-3)
+    assert "complete collapse" in collapse.alarm(found, 64)
+
+
+def test_embeddings_all_over_the_sphere_are_none() -> None:
+    """For random directions the mean of exp(4 s - 4) is exp(-4 + 8 / D) but for terms in 1 / D^2."""
+    found = collapse.measures(directions(4000, 128))
+    assert found["uniformity"] == pytest.approx(-4 + 8 / 128, abs=0.01)
+    assert found["embedding_std"] == pytest.approx(1, abs=0.01)
+    assert 125 < found["effective_rank"] <= 128
+    assert collapse.alarm(found, 128) is None
+
+
+def test_embeddings_at_both_ends_of_a_line_are_a_dimensional_collapse() -> None:
+    """Half the pairs are equal, half opposite: (1 + exp(-8)) / 2. The standard deviation alone sees nothing."""
+    x = directions(1, 64).repeat(1000, 1)
+    x[::2] *= -1
+    found = collapse.measures(x)
+    assert found["uniformity"] == pytest.approx(math.log((1 + math.exp(-8)) / 2), abs=2e-3)
+    assert found["embedding_std"] > 0.7
+    assert found["effective_rank"] == pytest.approx(1, abs=2e-3)
+    assert "dimensional collapse" in collapse.alarm(found, 64)
+
+
+@pytest.mark.parametrize("used", [1, 3, 10, 32])
+def test_the_effective_rank_counts_dimensions(used) -> None:
+    assert collapse.measures(directions(4000, 64, used))["effective_rank"] == pytest.approx(used, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("std", "rank", "width", "told"),
+    [
+        (0.019, 50.0, 128, "complete collapse"),
+        (0.021, 50.0, 128, None),
+        (0.5, 1.9, 128, "dimensional collapse"),
+        (0.5, 2.1, 128, None),
+        (0.5, 20.4, 2048, "dimensional collapse"),
+        (0.5, 20.6, 2048, None),
+        (0.01, 1.0, 128, "complete collapse"),
+    ],
+)
+def test_the_alarm_says_what_was_found_and_what_is_expected(std, rank, width, told) -> None:
+    said = collapse.alarm({"uniformity": -2.0, "embedding_std": std, "effective_rank": rank}, width)
+    assert (said is None) == (told is None)
+    if said:
+        assert told in said
+        assert (f"embedding_std is {std:.3f}" if told.startswith("complete") else f"effective_rank is {rank:.1f}") in said
+        assert "expected" in said
+        assert "optim.base_lr" in said
+
+
+def test_images_too_few_and_numbers_that_are_none_are_told() -> None:
+    with pytest.raises(ValueError, match="2 embeddings or more, found 1"):
+        collapse.measures(directions(1, 4))
+    broken = directions(5, 4)
+    broken[2, 1] = math.nan
+    with pytest.raises(FloatingPointError, match="1 of 5 embeddings are not finite"):
+        collapse.measures(broken)

@@ -1,0 +1,127 @@
+"""What is trained learns: over three seeds, at the embedded data set's full size, against the random encoder."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cl.runtime.machine import slow_bf16
+from pipeline.compose import compose
+from tests.sources.test_sources import REAL
+
+SEEDS = (0, 1, 2)
+# Points of kNN (k = 20) above the random encoder; frameworks without negatives have less to show after two minutes.
+MARGINS = {
+    "simclr": 10,
+    "moco_v1": 10,
+    "moco_v2": 10,
+    "moco_v3": 10,
+    "fast_moco": 10,
+    "simo": 10,
+    "nnclr": 10,
+    "byol": 5,
+    "simsiam": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with its shards."""
+    folder = tmp_path_factory.mktemp("learning") / "project"
+    shutil.copytree(project, folder)
+    stage(folder, "prepare")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def random(prepared: Path) -> dict[int, dict[str, float]]:
+    """What the random encoder of each seed reaches."""
+    found = {}
+    for seed in SEEDS:
+        compose(prepared / "params.yaml", [f"seed={seed}", "evaluation=[knn,linear]", "baseline=[random]"])
+        stage(prepared, "baseline", "random")
+        found[seed] = json.loads((prepared / "results/baseline/random.json").read_text())
+    return found
+
+
+def stage(folder: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", f"pipeline.{arguments[0]}", *arguments[1:]], cwd=folder, env=os.environ, check=True)
+
+
+def trained(folder: Path, evaluations: list[str], *overrides: str) -> dict[str, float]:
+    """The metrics of a pretraining with these parameters."""
+    compose(folder / "params.yaml", [*overrides, f"evaluation=[{','.join(evaluations)}]", "baseline=[random]"])
+    stage(folder, "pretrain")
+    metrics: dict[str, float] = {}
+    for name in evaluations:
+        stage(folder, "evaluate", name)
+        metrics |= json.loads((folder / f"results/evaluate/{name}.json").read_text())
+    return metrics
+
+
+@pytest.mark.slow
+def test_the_default_experiment_beats_the_random_encoder(prepared, random) -> None:
+    """By 12 points of kNN and 4 points of linear top-1, each the mean over the seeds."""
+    gains: dict[str, list[float]] = {"knn_top1": [], "linear_top1": []}
+    for seed in SEEDS:
+        found = trained(prepared, ["knn", "linear"], f"seed={seed}")
+        print(f"seed {seed}: {found}, random {random[seed]}")
+        for name, differences in gains.items():
+            differences.append(found[name] - random[seed][f"random_{name}"])
+        assert random[seed]["random_knn_pixels_top1"] < found["knn_top1"]
+    assert sum(gains["knn_top1"]) / 3 >= 12
+    assert sum(gains["linear_top1"]) / 3 >= 4
+
+
+@pytest.mark.slow
+def test_the_default_experiment_finds_more_objects_than_the_random_encoder(prepared) -> None:
+    """By 8 points of AP50 of VOC's protocol on the embedded scenes, the mean over the seeds."""
+    gains = []
+    for seed in SEEDS:
+        trained(prepared, [], f"seed={seed}", "transfer=[voc_c4]", "baselines.random.transfers=all")
+        found = {}
+        for name, *arguments in (("transfer", "voc_c4"), ("baseline", "random")):
+            stage(prepared, name, *arguments)
+            found |= json.loads((prepared / f"results/{name}/{arguments[0]}.json").read_text())
+        print(f"seed {seed}: {found}")
+        gains.append(found["voc_c4_ap50"] - found["random_voc_c4_ap50"])
+    assert sum(gains) / 3 >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", MARGINS)
+def test_every_framework_beats_the_random_encoder(prepared, random, method) -> None:
+    """With its papers' loss, about two minutes on two cores for each seed; the mean over the seeds."""
+    own_loss = [] if method in ("byol", "simsiam") else ["loss=infonce"]
+    gains = []
+    for seed in SEEDS:
+        found = trained(prepared, ["knn"], f"method={method}", f"seed={seed}", *own_loss)
+        gains.append(found["knn_top1"] - random[seed]["random_knn_top1"])
+        print(f"{method}, seed {seed}: {found['knn_top1']}, {gains[-1]:+.1f} against the random encoder")
+    assert sum(gains) / len(gains) >= MARGINS[method]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.exists(), reason="the official CIFAR-10 files are not at hand")
+def test_cifar10_at_a_small_size(project, tmp_path) -> None:
+    """Three epochs of SimCLR with DCL: two points better than the random encoder in every evaluation."""
+    folder = tmp_path / "project"
+    shutil.copytree(project, folder)
+    shutil.unpack_archive(REAL, folder / "data/raw")
+    evaluations = ["knn_200", "linear", "semi_1", "semi_10"]
+    settings = ["dataset=cifar10", "optim.epochs=3", "optim.warmup_epochs=1", "optim.batch_size=256"]
+    short = ["evaluations.linear.optim.epochs=3", "evaluations.semi_10.optim.epochs=10"]
+    short += [f"evaluations.{name}.from_scratch.epochs=10" for name in ("semi_1", "semi_10")]
+    precision = [] if slow_bf16() else ["precision=bf16"]
+    compose(folder / "params.yaml", settings)
+    stage(folder, "prepare")
+    found = trained(folder, evaluations, *settings, *short, *precision)
+    stage(folder, "baseline", "random")
+    random = json.loads((folder / "results/baseline/random.json").read_text())
+    print(found, random)
+    for name in evaluations:
+        assert found[f"{name}_top1"] >= random[f"random_{name}_top1"] + 2, name

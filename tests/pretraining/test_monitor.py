@@ -1,0 +1,53 @@
+"""What is watched while a framework trains."""
+
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+
+from cl.console.progress import Progress
+from cl.data.reader import Reader
+from cl.features.extraction import extract
+from cl.pretraining import collapse
+from cl.pretraining.monitor import watch
+from pipeline.pretrain import build
+
+
+@pytest.fixture
+def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
+    """The default framework, untrained, and a function that watches it; what is told comes with the numbers."""
+    task = build(params, here).eval()
+    task.alignment = torch.tensor(0.25)
+    settings = params.optim.monitor.model_copy(update={"bank": 60, "queries": 30})
+
+    def look() -> tuple[dict[str, float], str]:
+        console = Console(file=io.StringIO(), width=500)
+        readers = Reader(shard_folder, "train"), Reader(shard_folder, "val")
+        return watch(task, settings, *readers, params.dataset, Progress("test", console)), console.file.getvalue()
+
+    return task, look
+
+
+def test_measures_are_those_of_the_validation_embeddings(watched, params, here, shard_folder) -> None:
+    task, look = watched
+    measured, _ = look()
+    features = extract(task.method.backbone, Reader(shard_folder, "val"), params.dataset, here)[:30]
+    with torch.no_grad():
+        embeddings = F.normalize(task.method.projector(features), dim=1)
+    assert {key: measured[key] for key in ("uniformity", "embedding_std", "effective_rank")} == collapse.measures(embeddings)
+    assert measured["alignment"] == 0.25
+    assert 0 <= measured["knn_top1"] <= 100
+    assert 0 <= measured["knn_embedding_top1"] <= 100
+
+
+def test_a_collapse_is_told_but_not_at_the_start(watched) -> None:
+    task, look = watched
+    with torch.no_grad():
+        task.method.projector[-1].weight.zero_()
+        task.method.projector[-1].bias.fill_(1.0)
+    task.progress = 0.1
+    assert "collapse" not in look()[1]
+    task.progress = 0.5
+    assert "complete collapse: the embeddings of all images are nearly the same, embedding_std is 0.000" in look()[1]

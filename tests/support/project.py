@@ -1,0 +1,17 @@
+"""The project that is tested, and its parameters at a tiny size."""
+
+from pathlib import Path
+
+from cl import config
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"  # real images, where this machine has them
+TINY = ["dataset.train_patches=6", "dataset.val_patches=3", "dataset.shard_images=50", "optim.batch_size=32", "optim.epochs=2"]
+
+
+def compose(tmp_path: Path, *overrides: str) -> dict:
+    """The parameters that `-S` with these overrides gives."""
+    from pipeline.compose import compose as write
+
+    write(tmp_path / "params.yaml", list(overrides))
+    return config.read(tmp_path / "params.yaml")

@@ -1,0 +1,58 @@
+"""Tiny data, a tiny encoder, and what an evaluation is given."""
+
+import io
+import itertools
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from cl import config
+from cl.console.progress import Progress
+from cl.data.reader import Reader
+from cl.evaluations import Context
+from cl.features.extraction import Pixels
+from cl.runtime import machine
+from cl.shards import writing
+from cl.shards.manifest import Manifest
+from cl.sources import Scenes, Splits, Storage
+from cl.training.checkpoints import Checkpoints
+
+SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 48), objects=(1, 3))
+
+
+def write_shards(splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object) -> Manifest:
+    """Shards of images as they are, but for the changes."""
+    usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
+    storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]
+    return writing.write(splits, "test", storage, folder, lambda done, kept=False: None, workers=workers)
+
+
+class TinyBackbone(nn.Module):
+    """A convolution with batch norm and a pooled linear layer; what a backbone must offer, and nothing more."""
+
+    fc_features = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.fc = nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.Linear(6, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.bn(self.conv(x)).relu().mean((2, 3)))
+
+
+def evaluated(train: Reader, val: Reader, params: config.Params, backbone: nn.Module, out: Path, **changes: object) -> Context:
+    """What an evaluation of this backbone is given; each training saves itself in a folder of its own."""
+    number = itertools.count()
+    usual = {
+        "heads": {},
+        "representations": {"pixels": Pixels()},
+        "untrained": False,
+        "source": params.dataset,
+        "seed": 0,
+        "machine": machine.Machine(torch.device("cpu"), 0, "fp32"),
+        "progress": Progress("test", Console(file=io.StringIO())),
+        "checkpoints": lambda part: Checkpoints(out / "checkpoints" / f"{next(number)}-{part}"),
+    }
+    return Context(backbone=backbone.eval(), train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]
