@@ -30,7 +30,8 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
 from cl.shards import writing
-from cl.sources import Image, Splits, Storage, photos
+from cl.sources import Image, Splits, Storage
+from cl.sources._shared import photographs
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet-sample"
@@ -66,7 +67,7 @@ def images(folder: Path) -> list[Path]:
     given = Path(sys.argv[1]) if len(sys.argv) > 1 else SAMPLE
     files = sorted(path for path in given.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     if not files:
-        for name, path in photos.photographs().items():
+        for name, path in photographs.files().items():
             with Picture.open(path) as picture:
                 picture.convert("RGB").save(folder / f"{name}.jpg", quality=95)
         files = sorted(folder.glob("*.jpg"))

@@ -14,7 +14,7 @@ from PIL import ImageDraw
 from pycocotools import mask as rle
 
 from cl.sources import Scenes
-from cl.sources.photos import NAMES, bands, photographs
+from cl.sources._shared import photographs
 
 QUALITY = 95
 SHRINK = 2.5  # photographs are shown at their own size, or up to so many times smaller
@@ -28,9 +28,9 @@ def write(config: Scenes, root: Path) -> None:
     Raises:
         ValueError: a class is no photograph, or none is left to place objects on.
     """
-    if not set(config.classes) < set(NAMES):
+    if not set(config.classes) < set(photographs.NAMES):
         raise ValueError(
-            f"dataset.scenes.classes={config.classes}: expected some of the photographs, but not all, of {', '.join(NAMES)}"
+            f"dataset.scenes.classes={config.classes}: expected some of the photographs, but not all, of {', '.join(photographs.NAMES)}"
         )
     voc, coco = root / "VOCdevkit" / "VOC2007", root / "coco"
     for folder in (voc / "JPEGImages", voc / "Annotations", voc / "ImageSets" / "Main", coco / "annotations"):
@@ -61,9 +61,9 @@ def write(config: Scenes, root: Path) -> None:
 
 def _pictures(split: str) -> dict[str, Picture.Image]:
     pictures = {}
-    for name, path in photographs().items():
+    for name, path in photographs.files().items():
         with Picture.open(path) as file:
-            pictures[name] = bands(file.convert("RGB"))[split]
+            pictures[name] = photographs.bands(file.convert("RGB"))[split]
     return pictures
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from torchvision.datasets import CIFAR10
 
-from cl.sources import Source, Splits, raw_images
-from cl.sources._shared.archives import unpacked
+from cl.sources import Source, Splits
+from cl.sources._shared.cifar import batches
 
 
 class Config(Source):
@@ -22,14 +22,3 @@ def splits(config: Config, raw: Path) -> Splits:
         ValueError: the download fails, or a file is another than the official one.
     """
     return batches(CIFAR10, raw)
-
-
-def batches(archive: type[CIFAR10], raw: Path) -> Splits:
-    """The images of one of torchvision's CIFAR archives; only files with the official md5 are unpickled."""
-    folder = unpacked(archive, raw)
-    train, test = (archive(raw, train=train) for train in (True, False))
-    return Splits(
-        train.classes,
-        raw_images("train", folder, train.data, train.targets),
-        raw_images("test", folder, test.data, test.targets),
-    )

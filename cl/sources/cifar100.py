@@ -6,7 +6,7 @@ from typing import Literal
 from torchvision.datasets import CIFAR100
 
 from cl.sources import Source, Splits
-from cl.sources.cifar10 import batches
+from cl.sources._shared.cifar import batches
 
 
 class Config(Source):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from cl.sources import Source, Splits
-from cl.sources.imagenet import of_classes
+from cl.sources._shared.imagenet import of_classes
 
 
 class Config(Source):

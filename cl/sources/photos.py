@@ -18,31 +18,9 @@ from pydantic import Field
 
 from cl.runtime.base_config import Sizes
 from cl.sources import Source, Splits
-from cl.sources.folder import class_folders
+from cl.sources._shared import photographs
+from cl.sources._shared.class_folders import class_folders
 
-SKIMAGE = [
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "cell.png",
-    "chelsea.png",
-    "coffee.png",
-    "coins.png",
-    "grass.png",
-    "gravel.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "moon.png",
-    "motorcycle_left.png",
-    "page.png",
-    "retina.jpg",
-    "rocket.jpg",
-    "text.png",
-]
-SKLEARN = ["china.jpg", "flower.jpg"]
-MATPLOTLIB = ["grace_hopper.jpg"]
-NAMES = sorted(file.split(".")[0] for file in SKIMAGE + SKLEARN + MATPLOTLIB)
-TRAIN_BAND = 0.7
 QUALITY = 95
 
 
@@ -55,31 +33,10 @@ class Config(Source):
     side: Sizes = Field(description="smallest and largest side of a patch in the photograph, pixels")
 
 
-def photographs() -> dict[str, Path]:
-    """The twenty photographs by name, in the order of NAMES."""
-    import matplotlib
-    import skimage
-    import sklearn
-
-    files = [Path(skimage.__file__).parent / "data" / name for name in SKIMAGE]
-    files += [Path(sklearn.__file__).parent / "datasets" / "images" / name for name in SKLEARN]
-    files += [Path(matplotlib.get_data_path()) / "sample_data" / name for name in MATPLOTLIB]
-    return {path.stem: path for path in sorted(files, key=lambda p: p.stem)}
-
-
-def bands(photograph: Picture.Image) -> dict[str, Picture.Image]:
-    """Two disjoint parts of a photograph along its longer side: 70 % for training, the rest for validation."""
-    width, height = photograph.size
-    cut = int(TRAIN_BAND * max(width, height))
-    if width >= height:
-        return {"train": photograph.crop((0, 0, cut, height)), "val": photograph.crop((cut, 0, width, height))}
-    return {"train": photograph.crop((0, 0, width, cut)), "val": photograph.crop((0, cut, width, height))}
-
-
 def splits(config: Config, raw: Path) -> Splits:
     """Write the patches as class folders of JPEGs below `raw/photos`, once for each setting, and list them."""
     setting = config.model_dump_json(include={"train_patches", "val_patches", "side"})
-    recipe = setting.encode() + Path(__file__).read_bytes()  # another way of cutting has another folder too
+    recipe = setting.encode() + Path(__file__).read_bytes() + Path(photographs.__file__).read_bytes()
     root = raw / "photos" / hashlib.sha256(recipe).hexdigest()[:12]
     if not root.exists():
         root.parent.mkdir(parents=True, exist_ok=True)
@@ -96,10 +53,10 @@ def splits(config: Config, raw: Path) -> Splits:
 def write(config: Config, root: Path) -> None:
     """Cut the patches into `root/{train,val}/<photograph>/<number>.jpg`; the same bytes for the same config."""
     counts = {"train": config.train_patches, "val": config.val_patches}
-    for label, (name, path) in enumerate(photographs().items()):
+    for label, (name, path) in enumerate(photographs.files().items()):
         with Picture.open(path) as file:
             photograph = file.convert("RGB")
-        for split, band in bands(photograph).items():
+        for split, band in photographs.bands(photograph).items():
             rng = np.random.Generator(np.random.Philox(key=[label, split == "val"]))
             folder = root / split / name
             folder.mkdir(parents=True)

@@ -25,7 +25,7 @@ from cl.data.cache import Cache
 from cl.data.order import Order, Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.sources.folder import class_folders
+from cl.sources._shared.class_folders import class_folders
 from pipeline import store
 from tests.support.tiny import write_shards
 

@@ -14,8 +14,9 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import centre
 from cl.sources import Source, imagenet100, photos
+from cl.sources._shared import photographs
+from cl.sources._shared.class_folders import class_folders
 from cl.sources.folder import Config as Folder
-from cl.sources.folder import class_folders
 from tests.support.tiny import write_shards
 
 
@@ -23,8 +24,8 @@ def test_photos_are_twenty_classes_from_disjoint_bands(params, tmp_path) -> None
     splits = photos.splits(params.dataset, tmp_path)
     assert len(splits.classes) == 20
     assert [len(splits.train), len(splits.val)] == [20 * 6, 20 * 3]
-    with Picture.open(photos.photographs()["china"]) as picture:
-        train, val = photos.bands(picture).values()
+    with Picture.open(photographs.files()["china"]) as picture:
+        train, val = photographs.bands(picture).values()
         assert train.width + val.width == picture.width
         assert train.height == val.height == picture.height
 

@@ -31,8 +31,9 @@ from cl.console import progress
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.shards import images, writing
-from cl.sources import Splits, Storage, imagenet, photos
-from cl.sources.folder import class_folders
+from cl.sources import Splits, Storage, photos
+from cl.sources._shared import imagenet
+from cl.sources._shared.class_folders import class_folders
 from pipeline import command
 from pipeline.prepare import main
 from tests.shards.test_images import FILES, SAMPLES, mutated

@@ -26,6 +26,7 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from cl.sources import Splits, cifar10, cifar100, imagenet, imagenet100, stl10
 from cl.sources._shared import archives
+from cl.sources._shared import imagenet as archive
 from tests.sources.test_sources import WNIDS, add, files, imagenet_archives, imagenet_folders, tiny_cifar, tiny_stl10
 
 ONCE = 2  # requests a download: torchvision first asks where the address leads
@@ -303,14 +304,14 @@ def test_the_whole_archives_list_every_image(ilsvrc) -> None:
     assert found.classes == sorted(WNIDS)
 
 
-@pytest.mark.parametrize("name", [imagenet.TRAIN, imagenet.VAL, imagenet.DEVKIT])
+@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL, archive.DEVKIT])
 def test_an_archive_cut_off_anywhere_is_refused(name, ilsvrc) -> None:
     """At 40 lengths, and at every border between two members: what is listed is all there is, never a part of it."""
     path = ilsvrc / name
     whole, expected = path.read_bytes(), content(listed(ilsvrc))
     rng = np.random.default_rng(0)
     lengths = {0, 1, 511, 512, 513, len(whole) - 1, *rng.integers(0, len(whole), 35).tolist()}
-    if name != imagenet.DEVKIT:
+    if name != archive.DEVKIT:
         with tarfile.open(path) as tar:
             lengths |= {member.offset for member in tar}
     refused = 0
@@ -325,12 +326,12 @@ def test_an_archive_cut_off_anywhere_is_refused(name, ilsvrc) -> None:
     assert refused > 30
 
 
-@pytest.mark.parametrize("name", [imagenet.TRAIN, imagenet.VAL, imagenet.DEVKIT])
+@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL, archive.DEVKIT])
 def test_flipped_bytes_are_refused_or_lose_nothing(name, ilsvrc) -> None:
     """A flip in the bytes of an image is for `verify` to find; one in what holds the images together is found here."""
     path = ilsvrc / name
     whole, expected = path.read_bytes(), content(listed(ilsvrc))
-    headers = [m.offset for m in tarfile.open(path)] if name != imagenet.DEVKIT else [0]
+    headers = [m.offset for m in tarfile.open(path)] if name != archive.DEVKIT else [0]
     rng = np.random.default_rng(1)
     places = [int(p) for p in rng.integers(0, len(whole), 25)]
     places += [int(h + o) for h, o in zip(rng.choice(headers, 50), rng.integers(0, 512, 50), strict=True)]
@@ -348,13 +349,13 @@ def test_flipped_bytes_are_refused_or_lose_nothing(name, ilsvrc) -> None:
 
 def test_a_damaged_class_inside_the_training_archive_is_refused(ilsvrc) -> None:
     """The outer archive is whole, one of the inner ones is cut off at a border between two images, or elsewhere."""
-    with tarfile.open(ilsvrc / imagenet.TRAIN) as tar:
+    with tarfile.open(ilsvrc / archive.TRAIN) as tar:
         inner = {member.name: tar.extractfile(member).read() for member in tar}
     name, whole = next(iter(inner.items()))
     with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
         borders = [member.offset for member in tar]
     for length in [*borders, 100, 700, len(whole) // 2, borders[-1] + 512]:
-        with tarfile.open(ilsvrc / imagenet.TRAIN, "w") as tar:
+        with tarfile.open(ilsvrc / archive.TRAIN, "w") as tar:
             for other, stored in inner.items():
                 add(tar, other, stored[:length] if other == name else stored)
         told = listed(ilsvrc)
@@ -362,7 +363,7 @@ def test_a_damaged_class_inside_the_training_archive_is_refused(ilsvrc) -> None:
         assert "ILSVRC2012_img_train.tar is no complete archive" in told
 
 
-@pytest.mark.parametrize("name", [imagenet.TRAIN, imagenet.VAL])
+@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL])
 @pytest.mark.parametrize("outer", [True, False])
 @pytest.mark.parametrize(
     "kind",
@@ -370,12 +371,12 @@ def test_a_damaged_class_inside_the_training_archive_is_refused(ilsvrc) -> None:
     ids=["link", "hard link", "character device", "block device", "pipe", "folder"],
 )
 def test_only_plain_files_are_taken(name, outer, kind, ilsvrc) -> None:
-    good = {imagenet.TRAIN: "n00000001.tar" if outer else "n00000001_1.JPEG", imagenet.VAL: "ILSVRC2012_val_00000001.JPEG"}
+    good = {archive.TRAIN: "n00000001.tar" if outer else "n00000001_1.JPEG", archive.VAL: "ILSVRC2012_val_00000001.JPEG"}
     memory = io.BytesIO()
     with tarfile.open(fileobj=memory, mode="w") as tar:
         special(tar, good[name], kind, "/etc/passwd")
     stored = memory.getvalue()
-    if name == imagenet.TRAIN and not outer:
+    if name == archive.TRAIN and not outer:
         memory = io.BytesIO()
         with tarfile.open(fileobj=memory, mode="w") as tar:
             add(tar, "n00000001.tar", stored)
@@ -389,7 +390,7 @@ def test_names_inside_a_class_are_its_own(bad, ilsvrc) -> None:
     memory = io.BytesIO()
     with tarfile.open(fileobj=memory, mode="w") as tar:
         add(tar, bad, b"image")
-    with tarfile.open(ilsvrc / imagenet.TRAIN, "w") as tar:
+    with tarfile.open(ilsvrc / archive.TRAIN, "w") as tar:
         add(tar, "n00000001.tar", memory.getvalue())
     assert f"has {bad!r}, which the official archive has not" in listed(ilsvrc)
 
@@ -398,7 +399,7 @@ def test_a_sparse_file_is_refused(ilsvrc) -> None:
     """It is a plain file to `tarfile`, of as many bytes as it likes, which do not lie in the archive."""
     member = tarfile.TarInfo("ILSVRC2012_val_00000001.JPEG")
     member.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**50), "GNU.sparse.realsize": str(2**50)}
-    with tarfile.open(ilsvrc / imagenet.VAL, "w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(ilsvrc / archive.VAL, "w", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(member)
     assert "has 'ILSVRC2012_val_00000001.JPEG', which the official archive has not" in listed(ilsvrc)
 
@@ -410,12 +411,12 @@ def test_an_archive_that_leads_back_to_itself_is_no_endless_loop(ilsvrc) -> None
     block[124:136] = b"\xff" * 4 + (-1024).to_bytes(8, "big", signed=True)
     block[148:156] = b"        "
     block[148:156] = b"%06o\0 " % sum(block)
-    (ilsvrc / imagenet.VAL).write_bytes(bytes(block) * 2 + bytes(1024))
+    (ilsvrc / archive.VAL).write_bytes(bytes(block) * 2 + bytes(1024))
     assert re.search("'ILSVRC2012_val_00000001.JPEG' has -1024 bytes|no complete archive", listed(ilsvrc))
 
 
 def val_of(root: Path, numbers: list[int]) -> None:
-    with tarfile.open(root / imagenet.VAL, "w") as tar:
+    with tarfile.open(root / archive.VAL, "w") as tar:
         for number in numbers:
             add(tar, f"ILSVRC2012_val_{number:08d}.JPEG", b"image")
 
@@ -425,36 +426,36 @@ def test_validation_images_are_as_many_as_the_truth_has_lines(numbers, ilsvrc) -
     val_of(ilsvrc, [1, 2, 3, 4, 5, 6])
     assert isinstance(listed(ilsvrc), Splits)
     val_of(ilsvrc, numbers)
-    assert f"{imagenet.VAL} has {len(numbers)} images, expected number 1 to 6, as the ground truth" in listed(ilsvrc)
+    assert f"{archive.VAL} has {len(numbers)} images, expected number 1 to 6, as the ground truth" in listed(ilsvrc)
 
 
 def devkit_of(root: Path, members: dict[str, bytes]) -> None:
-    with tarfile.open(root / imagenet.DEVKIT, "w:gz") as tar:
+    with tarfile.open(root / archive.DEVKIT, "w:gz") as tar:
         for name, stored in members.items():
             add(tar, name, stored)
 
 
 @pytest.fixture
 def devkit(ilsvrc) -> dict[str, bytes]:
-    with tarfile.open(ilsvrc / imagenet.DEVKIT) as tar:
+    with tarfile.open(ilsvrc / archive.DEVKIT) as tar:
         return {member.name: tar.extractfile(member).read() for member in tar}
 
 
 def test_a_devkit_of_other_content_is_refused(ilsvrc, devkit) -> None:
     for name in devkit:
         devkit_of(ilsvrc, {other: stored for other, stored in devkit.items() if other != name})
-        assert f"{imagenet.DEVKIT} has no file {name}" in listed(ilsvrc)
+        assert f"{archive.DEVKIT} has no file {name}" in listed(ilsvrc)
         devkit_of(ilsvrc, devkit | {name: b""})
         assert isinstance(listed(ilsvrc), str)
     for truth in (b"1\n1\n2\n2\n3\n4\n", b"1\n1\n2\n2\n3\nx\n", b"\xff\xfe\n" * 6, b"1\n1\n1\n1\n1\n1.5\n"):
-        devkit_of(ilsvrc, devkit | {imagenet.TRUTH: truth})
+        devkit_of(ilsvrc, devkit | {archive.TRUTH: truth})
         assert "do not fit together or are damaged" in listed(ilsvrc)
-    with tarfile.open(ilsvrc / imagenet.DEVKIT, "w:gz") as tar:
-        add(tar, imagenet.META, devkit[imagenet.META])
-        special(tar, imagenet.TRUTH, tarfile.SYMTYPE, "/etc/passwd")
-    assert f"{imagenet.DEVKIT} has no file {imagenet.TRUTH}" in listed(ilsvrc)
+    with tarfile.open(ilsvrc / archive.DEVKIT, "w:gz") as tar:
+        add(tar, archive.META, devkit[archive.META])
+        special(tar, archive.TRUTH, tarfile.SYMTYPE, "/etc/passwd")
+    assert f"{archive.DEVKIT} has no file {archive.TRUTH}" in listed(ilsvrc)
     for stored in (b"no gzip", gzip.compress(b"no tar"), gzip.compress(b""), b"", b"\x1f\x8b", os.urandom(5000)):
-        (ilsvrc / imagenet.DEVKIT).write_bytes(stored)
+        (ilsvrc / archive.DEVKIT).write_bytes(stored)
         assert "is no complete archive" in listed(ilsvrc) or "has no file" in listed(ilsvrc)
 
 
@@ -470,7 +471,7 @@ def silent_crashes():  # type: ignore[no-untyped-def]
 @pytest.mark.usefixtures("silent_crashes")
 def test_a_damaged_table_of_classes_is_refused_or_read(ilsvrc, devkit) -> None:
     """meta.mat, in a devkit that is otherwise whole, overwritten in 60 ways, of which some crash scipy: a sentence, no more."""
-    whole, rng = devkit[imagenet.META], np.random.default_rng(2)
+    whole, rng = devkit[archive.META], np.random.default_rng(2)
     outcomes = set()
     for number in range(60):
         damaged = bytearray(whole)
@@ -479,7 +480,7 @@ def test_a_damaged_table_of_classes_is_refused_or_read(ilsvrc, devkit) -> None:
         else:
             for place in rng.integers(0, len(whole), 1 + number % 5):
                 damaged[place] = rng.integers(0, 256)
-        devkit_of(ilsvrc, devkit | {imagenet.META: bytes(damaged)})
+        devkit_of(ilsvrc, devkit | {archive.META: bytes(damaged)})
         outcomes.add(type(listed(ilsvrc)))
     assert outcomes == {Splits, str}
 

@@ -22,6 +22,7 @@ from cl.evaluations import Context, knn, linear, semi
 from cl.pretraining import monitor
 from cl.runtime import machine
 from cl.sources import UNLABELLED, Source, Splits, cifar10, cifar100, imagenet, raw_images, stl10
+from cl.sources._shared import imagenet as archive
 from cl.training.checkpoints import Checkpoints
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import evaluated, write_shards
@@ -373,23 +374,23 @@ def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 def imagenet_archives(folders: Path, root: Path) -> None:
     """The same images in the official archives."""
     root.mkdir(parents=True)
-    with tarfile.open(root / imagenet.TRAIN, "w") as outer:
+    with tarfile.open(root / archive.TRAIN, "w") as outer:
         for wnid in WNIDS:
             memory = io.BytesIO()
             with tarfile.open(fileobj=memory, mode="w") as inner:
                 for path in sorted((folders / "train" / wnid).iterdir(), reverse=True):
                     add(inner, path.name, path.read_bytes())
             add(outer, f"{wnid}.tar", memory.getvalue())
-    with tarfile.open(root / imagenet.VAL, "w") as tar:
+    with tarfile.open(root / archive.VAL, "w") as tar:
         for path in sorted((folders / "val").rglob("*.JPEG"), key=lambda p: p.name):
             add(tar, path.name, path.read_bytes())
     fields = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words")]
     synsets = np.array([(number + 1, wnid, "words") for number, wnid in enumerate(WNIDS)], fields)
     meta = io.BytesIO()
     scipy.io.savemat(meta, {"synsets": synsets})
-    with tarfile.open(root / imagenet.DEVKIT, "w:gz") as tar:
-        add(tar, imagenet.META, meta.getvalue())
-        add(tar, imagenet.TRUTH, b"1\n1\n2\n2\n3\n3\n")
+    with tarfile.open(root / archive.DEVKIT, "w:gz") as tar:
+        add(tar, archive.META, meta.getvalue())
+        add(tar, archive.TRUTH, b"1\n1\n2\n2\n3\n3\n")
 
 
 def test_imagenet_is_the_same_from_archives_as_from_folders(tmp_path) -> None:
@@ -414,23 +415,23 @@ def test_wrong_imagenet_archives_are_named(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"no folder .*train, and no file .*ILSVRC2012_img_train.tar: put"):
         imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")
     imagenet_archives(tmp_path / "folders", root)
-    whole = (root / imagenet.TRAIN).read_bytes()
-    (root / imagenet.TRAIN).write_bytes(whole[: len(whole) // 2])
+    whole = (root / archive.TRAIN).read_bytes()
+    (root / archive.TRAIN).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"ILSVRC2012_img_train.tar is no complete archive .*: get it again"):
         imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")
     for bad in ("../n00000001.tar", "/n00000001.tar", "notes.txt"):
-        with tarfile.open(root / imagenet.TRAIN, "w") as tar:
+        with tarfile.open(root / archive.TRAIN, "w") as tar:
             add(tar, bad, b"")
         with pytest.raises(ValueError, match="which the official archive has not"):
             imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")
-    with tarfile.open(root / imagenet.TRAIN, "w") as tar:
+    with tarfile.open(root / archive.TRAIN, "w") as tar:
         link = tarfile.TarInfo("n00000001.tar")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
     with pytest.raises(ValueError, match="which the official archive has not"):
         imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")
-    (root / imagenet.TRAIN).write_bytes(whole)
-    with tarfile.open(root / imagenet.VAL, "w") as tar:
+    (root / archive.TRAIN).write_bytes(whole)
+    with tarfile.open(root / archive.VAL, "w") as tar:
         add(tar, "ILSVRC2012_val_00000001.JPEG", b"")
     with pytest.raises(ValueError, match=r"ILSVRC2012_img_val.tar has 1 images, expected number 1 to 6, as the ground truth"):
         imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")
