@@ -134,7 +134,10 @@ def ours(readers: dict[str, Reader], contents: list[bytes]) -> dict[str, Callabl
 
     def whole(data: TrainSet) -> list[torch.Tensor]:
         batch = data[0]
-        return [augment(x, drawn, VIEW, mean=mean, std=std) for x, drawn in zip(batch.images, batch.drawn, strict=True)]
+        return [
+            augment(x, colour_params, VIEW, mean=mean, std=std)
+            for x, colour_params in zip(batch.images, batch.colour_params, strict=True)
+        ]
 
     def read(reader: Reader) -> None:
         for position in range(len(reader)):

@@ -1,1 +1,1 @@
-"""Efficient contrastive pretraining: any framework with any loss, on the same data, with the same evaluation."""
+"""Efficient contrastive pretraining: any method with any loss, on the same data, with the same evaluation."""

@@ -14,7 +14,7 @@ from cl.losses import LossConfig
 from cl.methods import MethodConfig
 from cl.networks import backbones, patches
 from cl.pretraining import monitor
-from cl.runtime.base_config import Seed, Strict
+from cl.runtime.base_config import BaseConfig, Seed
 from cl.runtime.machine import Precision
 from cl.sources import Source
 from cl.training import optim
@@ -52,29 +52,29 @@ def _parse_patches(value: Any) -> Any:
     return patches.KINDS[kind].model_validate(value)
 
 
-class Pretraining(optim.Config):
+class PretrainingOptim(optim.Config):
     """The optimizer of pretraining, how its steps are computed, and what is watched meanwhile.
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
-    chunks: pieces in which a batch is encoded, each once more in the backward pass, for batches whose activations do not
+    microbatches: pieces in which a batch is encoded, each once more in the backward pass, for batches whose activations do not
         fit in memory; the gradient is that of the whole batch.
     compile: the encoder by torch.compile, which takes minutes to start.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]
-    chunks: int = Field(gt=0)
+    microbatches: int = Field(gt=0)
     compile: bool
     monitor: monitor.Config
 
 
-class SupervisedTraining(Strict):
+class SupervisedTraining(BaseConfig):
     """How a supervised baseline is trained."""
 
     optim: optim.Config
     views: dict[str, View] = Field(min_length=1, max_length=1)
 
 
-class Baseline(Strict):
+class Baseline(BaseConfig):
     """An encoder to compare with: trained with labels, or not at all (`training: null`)."""
 
     training: SupervisedTraining | None
@@ -82,7 +82,7 @@ class Baseline(Strict):
     transfers: Literal["all"] | list[str]
 
 
-class Params(Strict):
+class Params(BaseConfig):
     """`params.yaml`."""
 
     seed: Seed
@@ -94,7 +94,7 @@ class Params(Strict):
     method: Annotated[SerializeAsAny[MethodConfig], _config_of("methods")]
     temperature: float | None = Field(gt=0)
     loss: Annotated[SerializeAsAny[LossConfig], _config_of("losses")]
-    optim: Pretraining
+    optim: PretrainingOptim
     precision: Precision
     deterministic: bool
     bn_group: Literal["global"] | int = Field(description="images that share batch statistics")
@@ -205,11 +205,11 @@ def _groups_fit_batch(params: Params) -> None:
 
 
 def _chunks_hold_groups(params: Params) -> None:
-    chunks, group, batch = params.optim.chunks, params.bn_group, params.optim.batch_size
-    if chunks > 1 and (group == "global" or batch % (chunks * group)):
+    microbatches, group, batch = params.optim.microbatches, params.bn_group, params.optim.batch_size
+    if microbatches > 1 and (group == "global" or batch % (microbatches * group)):
         raise ValueError(
-            f"optim.chunks={chunks} needs groups of batch norm that fit in a piece, found bn_group={group} and pieces of "
-            f"{batch / chunks:g} images; choose a bn_group that divides them, or optim.chunks=1"
+            f"optim.microbatches={microbatches} needs groups of batch norm that fit in a microbatch, found bn_group={group} and microbatches of "
+            f"{batch / microbatches:g} images; choose a bn_group that divides them, or optim.microbatches=1"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a framework hands to a loss, and the log-partition that every contrastive loss needs."""
+"""What a method hands to a loss, and the log-partition that every contrastive loss needs."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from cl.runtime.distributed import mean_over_ranks
-from cl.runtime.machine import sent
+from cl.runtime.machine import to_device
 
 TILE = 1024  # side of the block of logits that exists at a time; 4 MiB in float32
 GATHERED = 2**22  # numbers gathered at a time for per-query columns
@@ -46,7 +46,7 @@ class Contrast:
         """(N,): log of the sum of exp(q . k / temperature) over the negatives k that count.
 
         Raises:
-            ValueError: the framework gives no negatives.
+            ValueError: the method gives no negatives.
         """
         return log_partition(
             self.queries, self._negatives(), self.excluded, self.temperature, selected=self.selected, unit=True
@@ -66,7 +66,7 @@ class Contrast:
 
     def _negatives(self) -> Tensor:
         if self.negatives is None:
-            raise ValueError("this framework gives no negatives, which the loss needs; choose loss=cosine")
+            raise ValueError("this method gives no negatives, which the loss needs; choose loss=cosine")
         return self.negatives
 
 
@@ -155,7 +155,7 @@ def _positions(n: int, k: int, excluded: Tensor, device: torch.device) -> list[T
     rows, columns = rows[order], columns[order]
     width = (k - columns // TILE * TILE).clamp(max=TILE)
     counts = torch.bincount(tile, minlength=math.ceil(n / TILE) * across).tolist()
-    positions = sent((rows % TILE) * width + columns % TILE, device)
+    positions = to_device((rows % TILE) * width + columns % TILE, device)
     return [where if len(where) else None for where in positions.split(counts)]
 
 

@@ -1,11 +1,11 @@
-"""analyze: one analysis of the finished framework."""
+"""analyze: one analysis of the finished method."""
 
 import csv
 from pathlib import Path
 
 import click
 
-from pipeline import command, store
+from pipeline import command, locations
 
 
 @click.command()
@@ -25,13 +25,13 @@ def main(name: str) -> None:
     here = machine.find(params.precision, deterministic=params.deterministic)
     setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
-    method.load_state_dict(load_tensors(store.METHOD)[0])
+    method.load_state_dict(load_tensors(locations.METHOD)[0])
     with command.results("analyze", name) as results:
         context = Context(
             method=here.place(method).eval(),
             views=list(params.views.values()),
-            train=store.reader("train"),
-            val=store.reader("val"),
+            train=locations.reader("train"),
+            val=locations.reader("val"),
             source=params.dataset,
             loss=params.loss,
             scale=params.method.scale,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch, store
+from pipeline import command, launch, locations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def main(name: str) -> None:
             out, own = _folder(results.folder, entry), functools.partial(save, entry, dataset.digest()[:16])
             metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), dataset, params, out, own)
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    if command.first():  # the others may be done sooner
+    if command.is_main_process():  # the others may be done sooner
         Checkpoints(scratch).discard()
 
 
@@ -88,7 +88,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     if config.training is None:
         return backbone
     here = machine.find(params.precision, deterministic=params.deterministic)
-    reader = store.reader("train")
+    reader = locations.reader("train")
     settings, labelled = config.training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.console.stop import StoppedError, heed
+from cl.console.stop import StoppedError, terminate_when_exists
 from pipeline import energy, provenance
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         if stop := os.environ.get("CL_STOP"):
-            heed(Path(stop))
+            terminate_when_exists(Path(stop))
         try:
             function(*args, **kwargs)
         except (ValueError, FloatingPointError) as error:
@@ -50,7 +50,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
             click.echo("interrupted", err=True)
             sys.exit(130)
         except StoppedError as error:
-            if first():
+            if is_main_process():
                 click.echo(str(error), err=True)
             sys.exit(error.exit_code)
 
@@ -71,7 +71,7 @@ def choose(name: str, known: dict[str, Any], group: str) -> Any:
     return known[name]
 
 
-def first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the process that writes and speaks, of those that share a stage."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -83,13 +83,13 @@ def progress(title: str) -> "Progress":
     from cl.console.progress import Progress
 
     board, folder = None, os.environ.get("CL_TENSORBOARD")
-    if folder and first():
+    if folder and is_main_process():
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("CL_TENSORBOARD is set, but TensorBoard is not there: pip install tensorboard") from None
         board = SummaryWriter(folder)
-    return Progress(title, Console(stderr=True, quiet=not first()), board, usage())
+    return Progress(title, Console(stderr=True, quiet=not is_main_process()), board, usage())
 
 
 @functools.cache
@@ -108,7 +108,7 @@ def scratch(stage: str, name: str | None = None, data: str = "", instead: str = 
         instead: as `provenance.identity` takes it.
     """
     root = os.environ.get("CL_SCRATCH")
-    if first() and ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
+    if is_main_process() and ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
         click.echo(f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable")
     return Path(root or "scratch") / f"{provenance.identity(stage, name, instead)}{data[:16]}"
 
@@ -134,7 +134,7 @@ def results(stage: str, name: str | None = None, *, root: str | None = None, fol
     What other processes than the first hand over is dropped, and not counted: energy is that of the first one's machine.
     `root`: another folder for `<name>.json` and the rest.
     """
-    if not first():
+    if not is_main_process():
         with tempfile.TemporaryDirectory() as dropped:
             yield Results(Path(dropped))
         return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, store
+from pipeline import command, launch, locations
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,7 +52,7 @@ def run(
         results.notes |= notes
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= evaluate(config, name, backbone, params, results.folder, save, heads=heads)
-    if command.first():  # the others may be done sooner
+    if command.is_main_process():  # the others may be done sooner
         Checkpoints(scratch).discard()
 
 
@@ -61,9 +61,9 @@ def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
     from cl.networks import backbones, heads
     from cl.training.checkpoints import load_tensors
 
-    backbone = backbones.load(params.backbone, store.BACKBONE)
+    backbone = backbones.load(params.backbone, locations.BACKBONE)
     projector = heads.build(params.method.projector, backbone.fc_features)
-    tensors, _ = load_tensors(store.METHOD)
+    tensors, _ = load_tensors(locations.METHOD)
     prefix = "projector."
     projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     return backbone, {"embedding": projector}
@@ -109,8 +109,8 @@ def evaluate(
             heads=heads,
             representations=representations,
             untrained=untrained,
-            train=store.reader("train"),
-            val=store.reader("val"),
+            train=locations.reader("train"),
+            val=locations.reader("val"),
             source=params.dataset,
             seed=seed,
             machine=here,

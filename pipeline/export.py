@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline import command, store
+from pipeline import command, locations
 
 FORMATS = ("torchvision", "timm", "detectron2", "onnx")
 
@@ -23,7 +23,7 @@ def main(format: str, to: Path | None) -> None:
     path = to or Path("exports") / f"{format}.{suffix}"
     if path.suffix != f".{suffix}":
         raise ValueError(f"--to {path}: a file of {format} ends in .{suffix}")
-    network = backbones.load(params.backbone, store.BACKBONE)
+    network = backbones.load(params.backbone, locations.BACKBONE)
     mean, std = ([round(value, 4) for value in values] for values in (params.dataset.mean, params.dataset.std))
     metadata = {"network": params.backbone.model_dump_json(), "mean": str(mean), "std": str(std)}
     export.write(network, format, path, params.dataset.crop, metadata)

@@ -2,7 +2,7 @@
 
 import click
 
-from pipeline import command, store
+from pipeline import command, locations
 
 
 @click.command()
@@ -20,12 +20,12 @@ def main() -> None:
 
     progress = command.progress("prepare")
     with (
-        writing.alone(store.SHARDS.parent),
+        writing.exclusive(locations.SHARDS.parent),
         command.results("prepare", folder=False) as results,
-        command.published(store.SHARDS, resumable=True) as folder,
-        command.published(store.SCENES) as drawn,
+        command.published(locations.SHARDS, resumable=True) as folder,
+        command.published(locations.SCENES) as drawn,
     ):
-        splits = module_of("sources", dataset.kind).splits(dataset, store.raw())
+        splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
         scenes.write(dataset.scenes, drawn)
         # Last, as a run that is killed after the last shard starts over.
         with progress.count(len(splits.train) + len(splits.val), "images") as report:

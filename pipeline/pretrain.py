@@ -1,4 +1,4 @@
-"""pretrain: a framework and a loss on unlabelled views, to models/backbone.safetensors."""
+"""pretrain: a method and a loss on unlabelled views, to models/backbone.safetensors."""
 
 import csv
 import json
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, provenance, store
+from pipeline import command, launch, locations, provenance
 
 if TYPE_CHECKING:
     from cl.config import Params
-    from cl.pretraining.task import Contrastive
+    from cl.pretraining.task import PretrainingTask
     from cl.runtime.machine import Machine
 
 
@@ -39,9 +39,9 @@ def main() -> None:
     progress = command.progress("pretrain")
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind")
-    for sentence in store.missing(params.transfers):
+    for sentence in locations.missing(params.transfers):
         progress.say(sentence)
-    bank, queries = store.reader("train"), store.reader("val")
+    bank, queries = locations.reader("train"), locations.reader("val")
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
         task = build(params, here)
@@ -64,7 +64,7 @@ def main() -> None:
             checkpoints=checkpoints,
             each_epoch=lambda epoch: watch(task, params.optim.monitor, bank, queries, params.dataset, progress),
         )
-        if command.first():
+        if command.is_main_process():
             _write_rows(results.folder / "epochs.csv", rows)
             view_sheet.draw(params.dataset, data, results.folder / "views.png")
             results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
@@ -72,40 +72,42 @@ def main() -> None:
             results.notes["images_per_second"] = round(sum(row["images_per_second"] for row in rows) / len(rows), 1)
             metadata = {
                 "parameters": json.dumps(provenance.declared("pretrain")[1]),
-                "data_manifest_sha256": store.manifest_hash(),
+                "data_manifest_sha256": locations.manifest_hash(),
             }
-            save_tensors(task.method.backbone.state_dict(), store.BACKBONE, metadata)
-            save_tensors(task.method.state_dict(), store.METHOD, metadata)
-    if command.first():
+            save_tensors(task.method.backbone.state_dict(), locations.BACKBONE, metadata)
+            save_tensors(task.method.state_dict(), locations.METHOD, metadata)
+    if command.is_main_process():
         checkpoints.discard()
 
 
-def build(params: "Params", here: "Machine") -> "Contrastive":
-    """The framework with its loss, initialised from the seed, on the device."""
+def build(params: "Params", here: "Machine") -> "PretrainingTask":
+    """The method with its loss, initialised from the seed, on the device."""
     import torch
     from torchvision.models.resnet import ResNet
 
     from cl.config import module_of
     from cl.methods import Setup
     from cl.networks import backbones
-    from cl.pretraining.task import Contrastive
+    from cl.pretraining.task import PretrainingTask
     from cl.runtime.distributed import ranks
 
-    pieces = params.optim.chunks
-    if pieces > 1 and params.bn_groups % (ranks() * pieces):
-        images = params.optim.batch_size / ranks() / pieces
+    microbatches = params.optim.microbatches
+    if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
+        images = params.optim.batch_size / ranks() / microbatches
         raise ValueError(
-            f"optim.chunks={pieces} on {ranks()} processes makes pieces of {images:g} images, which is no multiple of "
-            f"bn_group={params.bn_group}; choose fewer chunks or a smaller bn_group"
+            f"optim.microbatches={microbatches} on {ranks()} processes makes microbatches of {images:g} images, which is no multiple of "
+            f"bn_group={params.bn_group}; choose fewer microbatches or a smaller bn_group"
         )
     torch.manual_seed(params.seed)
-    setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, params.seed, pieces)
+    setup = Setup(
+        backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, params.seed, microbatches
+    )
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile:
         for network in method.modules():
             if isinstance(network, ResNet):
                 network.compile()
-    task = Contrastive(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
+    task = PretrainingTask(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
     return here.place(task)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import energy
-from pipeline.store import BACKBONE, METHOD, SHARDS, manifest
+from pipeline.locations import BACKBONE, METHOD, SHARDS, manifest
 
 RECORDED = (":!dvc.lock", ":!params.yaml")  # changes of these are no change of code, and are on record anyway
 VERSIONS = ("torch", "torchvision", "numpy", "pillow", "webdataset", "dvc", "pycocotools")

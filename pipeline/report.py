@@ -50,10 +50,10 @@ def summarise() -> None:
     """All finished experiments, and the papers' tables with what answers them."""
     from cl.report.experiments import distinct
     from cl.report.summary import page
-    from pipeline.gather import gather
+    from pipeline.collect import collect
 
     progress = command.progress("report")
-    experiments = distinct(gather(progress.say))
+    experiments = distinct(collect(progress.say))
     if not experiments:
         raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
     html, markdown = page(experiments, _composed)

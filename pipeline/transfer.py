@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch, store
+from pipeline import command, launch, locations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,13 +32,13 @@ def main(name: str) -> None:
     dataset = data(config)
     scratch = command.scratch("transfer", name, dataset.digest())
     with command.results("transfer", name) as results:
-        backbone = backbones.load(params.backbone, store.BACKBONE)
+        backbone = backbones.load(params.backbone, locations.BACKBONE)
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= transfer(config, name, backbone, dataset, params, results.folder, save)
         results.notes |= {"engine": config.engine, "data_sha256": dataset.digest(), "noted": dataset.findings.lines()}
         if config.subset:
             results.notes["subset"] = f"a trial on {len(dataset.train)} training and {len(dataset.test)} test images"
-    if command.first():  # the others may be done sooner
+    if command.is_main_process():  # the others may be done sooner
         Checkpoints(scratch).discard()
 
 
@@ -48,7 +48,7 @@ def data(config: "Config") -> "DataSet":
     from cl.detection.engines import engine
 
     engine(config.engine)
-    return read(config, store.SCENES if config.data == "scenes" else store.raw())
+    return read(config, locations.SCENES if config.data == "scenes" else locations.raw())
 
 
 def transfer(

@@ -18,8 +18,8 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
 from cl.losses import LossConfig
-from cl.methods import Framework
-from cl.runtime.base_config import Strict
+from cl.methods import BaseMethod
+from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
 from cl.sources import Source
 
@@ -28,13 +28,13 @@ BLOCK = 2**22  # logits held at a time: 16 MiB
 
 @dataclass(frozen=True)
 class Context:
-    """The finished framework in eval mode, the views it was trained with, and what its training left.
+    """The finished method in eval mode, the views it was trained with, and what its training left.
 
     loss, scale, batch_size: what it was trained with; `scale` multiplies the loss.
     epochs: the rows of results/pretrain/epochs.csv.
     """
 
-    method: Framework
+    method: BaseMethod
     views: list[View]
     train: Reader
     val: Reader
@@ -62,7 +62,7 @@ class Context:
 
     @torch.no_grad()
     def contrast(self, images: int, batch_size: int) -> Contrast:
-        """Queries and positives that the framework makes of `images` random images; negatives are the others' positives.
+        """Queries and positives that the method makes of `images` random images; negatives are the others' positives.
 
         All come from the finished encoder in eval mode, which a queue's older keys do not, and no query meets its own image.
 
@@ -84,7 +84,7 @@ class Context:
 
     @torch.no_grad()
     def negatives(self) -> int | None:
-        """How many negatives a query had in training; None where the framework has none."""
+        """How many negatives a query had in training; None where the method has none."""
         contrast = self.method(next(self._batches(self.views, self.batch_size, 1)))[0]
         return None if contrast.negatives is None else int(contrast.negative_counts()[0])
 
@@ -132,7 +132,7 @@ class Sample(NamedTuple):
     logits: Tensor
 
 
-class Sampling(Strict):
+class Sampling(BaseConfig):
     """`images` give the keys and, the first of them, at least `queries` queries; `negatives` are the numbers K that each draws.
 
     batch_size: images encoded at a time; temperature: null for that of training.

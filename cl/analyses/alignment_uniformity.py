@@ -9,10 +9,10 @@ from torch import Tensor
 from cl.analyses import Context
 from cl.charts import Chart
 from cl.pretraining import collapse
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """`batches` of `batch_size` images, two views each."""
 
     kind: Literal["alignment_uniformity"]

@@ -9,10 +9,10 @@ from sklearn.manifold import TSNE, trustworthiness
 from cl.analyses import Context
 from cl.charts import Chart
 from cl.features.extraction import Unit, extract_all
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """`images` of the validation split; `of`: the projector's embedding or the backbone's features; t-SNE's `perplexity`."""
 
     kind: Literal["embedding"]

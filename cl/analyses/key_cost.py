@@ -15,12 +15,12 @@ from cl.charts import Chart
 from cl.contrast import Contrast
 from cl.losses import infonce, jcl
 from cl.runtime import memory
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 ROUNDS = 3
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """Random unit vectors: `queries` with M' in `keys` against `negatives`, of `width` numbers."""
 
     kind: Literal["key_cost"]

@@ -3,12 +3,12 @@
 from typing import Literal
 
 from cl.analyses import Context
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 COLUMNS = {"knn_top1": "backbone's features", "knn_embedding_top1": "projector's embedding"}
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """Nothing to choose: `optim.monitor` says what was measured."""
 
     kind: Literal["knn_curve"]

@@ -22,7 +22,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
 
     Without the margin alpha is K. A bound cannot exceed its first term. By K for the finished encoder; and by epoch from the
     training's log, where it was trained with InfoNCE: L is then the loss of each epoch and K that of training. What a query
-    is, is the framework's matter: NNCLR's is the nearest neighbour.
+    is, is the method's matter: NNCLR's is the nearest neighbour.
 
     Returns:
         margin and plain: the bound with the largest K, with and without the margin.

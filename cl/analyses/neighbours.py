@@ -12,12 +12,12 @@ from cl.analyses import Context
 from cl.data.views import centre
 from cl.evaluations import labels_of
 from cl.features.extraction import Unit, extract
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 THUMBNAIL = 64
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """`rows` of validation images, one of a class, each with its `nearest` labelled training images."""
 
     kind: Literal["neighbours"]

@@ -9,10 +9,10 @@ from torch import Tensor
 from cl.analyses import Context, as_numpy
 from cl.charts import Chart, histogram
 from cl.contrast import Contrast
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """`anchors` is about how many anchors each batch size is measured on; temperature: null for that of training."""
 
     kind: Literal["npc"]

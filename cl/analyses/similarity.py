@@ -7,10 +7,10 @@ from pydantic import Field
 
 from cl.analyses import Context, as_numpy
 from cl.charts import histogram
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """`batches` of `batch_size` images, two views each."""
 
     kind: Literal["similarity"]

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from cl.analyses import Context, as_numpy
 from cl.charts import histogram
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """`images` of `augmentations` views each; `of`: the projector's embedding or the backbone's features."""
 
     kind: Literal["views"]

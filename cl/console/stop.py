@@ -42,7 +42,7 @@ def signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def heed(path: Path) -> None:
+def terminate_when_exists(path: Path) -> None:
     """Have this process get SIGTERM as soon as a file is there, whatever stands between it and who makes the file.
 
     A signal would have to pass DVC and launchers, which it ends before the processes below them have saved.

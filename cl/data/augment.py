@@ -18,39 +18,39 @@ LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))  # of ITU-R
 cv2.setNumThreads(1)  # an image is too little work to be shared
 
 
-def augment(images: Tensor, drawn: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
+def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
     """Flip, the operations of `view` in its order, normalise.
 
     Args:
         images: (N, 3, H, W) uint8, channels-last.
-        drawn: (N, DRAWS) of `cl.views.draw_colour`, on the host.
+        colour_params: (N, DRAWS) of `cl.views.draw_colour_params`, on the host.
         mean, std: (3, 1, 1) of RGB in [0, 1].
 
     Returns:
         (N, 3, H, W) float32, channels-last.
     """
     if images.device.type != "cpu":
-        x = colour.recolour(images.contiguous().float().div_(255), drawn, view)
+        x = colour.recolour(images.contiguous().float().div_(255), colour_params, view)
         return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
     out = np.empty((len(images), *images.shape[2:], 3), np.float32)
     normalise = np.hstack([np.diag(1 / std.flatten().numpy()), (-mean / std).reshape(3, 1).numpy()])  # (3, 4), affine
-    for image, row, target in zip(images.permute(0, 2, 3, 1).numpy(), drawn.tolist(), out, strict=True):
+    for image, row, target in zip(images.permute(0, 2, 3, 1).numpy(), colour_params.tolist(), out, strict=True):
         cv2.transform(recolour(image, row, view), normalise, dst=target)
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
-def recolour(image: np.ndarray, drawn: list[float], view: View) -> np.ndarray:
+def recolour(image: np.ndarray, colour_params: list[float], view: View) -> np.ndarray:
     """One image (H, W, 3) uint8, flipped and with the operations of `view` in its order, float32 in [0, 1]."""
-    x = np.multiply(cv2.flip(image, 1) if drawn[FLIP] else image, np.float32(1 / 255), dtype=np.float32, order="C")
+    x = np.multiply(cv2.flip(image, 1) if colour_params[FLIP] else image, np.float32(1 / 255), dtype=np.float32, order="C")
     for operation in view.order:
-        if operation == "jitter" and drawn[JITTER]:
-            for number in drawn[ORDER]:
-                x = JITTERS[int(number)](x, drawn[FACTORS][int(number)])
-        elif operation == "grayscale" and drawn[GRAY]:
+        if operation == "jitter" and colour_params[JITTER]:
+            for number in colour_params[ORDER]:
+                x = JITTERS[int(number)](x, colour_params[FACTORS][int(number)])
+        elif operation == "grayscale" and colour_params[GRAY]:
             x = cv2.transform(x, LUMA)
-        elif operation == "blur" and drawn[SIGMA]:
-            x = blur(x, drawn[SIGMA], view.blur.kernel)
-        elif operation == "solarize" and drawn[SOLARIZE]:
+        elif operation == "blur" and colour_params[SIGMA]:
+            x = blur(x, colour_params[SIGMA], view.blur.kernel)
+        elif operation == "solarize" and colour_params[SOLARIZE]:
             x = np.where(x >= 0.5, 1 - x, x)
     return x
 

@@ -10,23 +10,25 @@ from torch import Tensor
 from cl.data.views import FACTORS, FLIP, GRAY, JITTER, ORDER, SIGMA, SOLARIZE, View
 
 
-def recolour(x: Tensor, drawn: Tensor, view: View) -> Tensor:
+def recolour(x: Tensor, colour_params: Tensor, view: View) -> Tensor:
     """Flip, then the operations of `view` in its order.
 
     Args:
         x: (N, 3, H, W) float32 in [0, 1]; overwritten.
-        drawn: (N, DRAWS) of `cl.views.draw_colour`, on the host.
+        colour_params: (N, DRAWS) of `cl.views.draw_colour_params`, on the host.
     """
-    x = _where(x, drawn[:, FLIP], lambda part: part.flip(-1))
+    x = _where(x, colour_params[:, FLIP], lambda part: part.flip(-1))
     for operation in view.order:
         if operation == "jitter":
-            x = _jitter(x, drawn)
+            x = _jitter(x, colour_params)
         elif operation == "grayscale":
-            x = _where(x, drawn[:, GRAY], lambda part: _gray(part).expand_as(part))
+            x = _where(x, colour_params[:, GRAY], lambda part: _gray(part).expand_as(part))
         elif operation == "blur":
-            x = _where(x, drawn[:, SIGMA], lambda part, sigma: blur(part, sigma, view.blur.kernel), drawn[:, SIGMA])
+            x = _where(
+                x, colour_params[:, SIGMA], lambda part, sigma: blur(part, sigma, view.blur.kernel), colour_params[:, SIGMA]
+            )
         else:
-            x = _where(x, drawn[:, SOLARIZE], lambda part: torch.where(part >= 0.5, 1 - part, part))
+            x = _where(x, colour_params[:, SOLARIZE], lambda part: torch.where(part >= 0.5, 1 - part, part))
     return x
 
 
@@ -40,12 +42,12 @@ def _where(x: Tensor, flags: Tensor, operation, *parameters: Tensor) -> Tensor: 
     return x
 
 
-def _jitter(x: Tensor, drawn: Tensor) -> Tensor:
-    order = drawn[:, ORDER] + 1  # 0 stands for no operation
-    order = order * drawn[:, JITTER, None]
+def _jitter(x: Tensor, colour_params: Tensor) -> Tensor:
+    order = colour_params[:, ORDER] + 1  # 0 stands for no operation
+    order = order * colour_params[:, JITTER, None]
     for place in range(4):
         for number, operation in enumerate((brightness, contrast, saturation, hue)):
-            x = _where(x, order[:, place] == number + 1, operation, drawn[:, FACTORS][:, number])
+            x = _where(x, order[:, place] == number + 1, operation, colour_params[:, FACTORS][:, number])
     return x
 
 

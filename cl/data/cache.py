@@ -59,7 +59,7 @@ class Cache:
                 with open(file, "wb", closefd=False) as out:
                     out.write(content)
                 os.fsync(file)
-                with self._alone():
+                with self._exclusive():
                     os.replace(partial, path)
         finally:
             if _is(partial, file):
@@ -86,7 +86,7 @@ class Cache:
         """Do what adds `size` bytes to the folder, as soon as there is room."""
         began = time.monotonic()
         while True:
-            with self._alone() as used:
+            with self._exclusive() as used:
                 if self._make_room(used, size):
                     action()
                     return
@@ -98,7 +98,7 @@ class Cache:
             time.sleep(0.05)
 
     @contextmanager
-    def _alone(self) -> Iterator[int]:
+    def _exclusive(self) -> Iterator[int]:
         """No other thread or process adds a file meanwhile; gives the file with the number of bytes in the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         used = os.open(self.folder / "used", os.O_RDWR | os.O_CREAT, 0o666)

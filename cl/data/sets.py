@@ -10,8 +10,8 @@ from torch import Tensor
 from cl.data import ring
 from cl.data.order import CHUNK, WINDOW, Plan
 from cl.data.reader import Reader
-from cl.data.to_device import Inputs
-from cl.data.views import DRAWS, View, box, centre, draw_colour, generator, resize
+from cl.data.to_device import ToDevice
+from cl.data.views import DRAWS, View, centre, draw_colour_params, generator, random_crop_box, resize
 from cl.sources import Source
 
 AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are fetched ahead
@@ -21,12 +21,12 @@ AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are
 class Batch:
     """V views of N images.
 
-    images: V tensors (N, 3, S, S) uint8. drawn: (V, N, DRAWS), the parameters of the colour operations.
+    images: V tensors (N, 3, S, S) uint8. colour_params: (V, N, DRAWS), the parameters of the colour operations.
     labels, positions: (N,) int64.
     """
 
     images: list[Tensor]
-    drawn: Tensor
+    colour_params: Tensor
     labels: Tensor
     positions: Tensor
 
@@ -46,13 +46,13 @@ class TrainSet:
 
     @property
     def arrays(self) -> list[ring.Array]:
-        """What `fill` writes: the images of each view, and what is drawn."""
+        """What `fill` writes: the images of each view, and what is colour_params."""
         views = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
         return [*views, ring.Array((len(self.views), DRAWS), np.float32)]
 
     def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
         """Write some rows of a step's batch: a data worker's job."""
-        *images, drawn = arrays
+        *images, colour_params = arrays
         epoch, positions = self._step(step)
         if rows.start == 0 and self.reader.remote:
             after = range(step, step + 1 + AHEAD // self.plan.batch_size)
@@ -61,24 +61,24 @@ class TrainSet:
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, view in enumerate(self.views):
                 rng = generator(self.plan.seed, epoch, position, number)
-                resize(pixels, box(pixels, view.area, rng), view, images[number][row : row + 1])
-                drawn[row, number] = draw_colour(view, rng)
+                resize(pixels, random_crop_box(pixels, view.area, rng), view, images[number][row : row + 1])
+                colour_params[row, number] = draw_colour_params(view, rng)
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:
         """The batches of steps start to stop - 1; with workers, one is overwritten after the next but one was asked for."""
         filled = ring.filled(self.fill, range(start, stop), lambda _: self.plan.share, self.arrays, workers)
-        for step, (*images, drawn) in enumerate(filled, start):
+        for step, (*images, colour_params) in enumerate(filled, start):
             positions = self._step(step)[1]
             yield Batch(
                 [_channels_first(x) for x in images],
-                torch.from_numpy(drawn).transpose(0, 1),
+                torch.from_numpy(colour_params).transpose(0, 1),
                 torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
                 torch.from_numpy(positions),
             )
 
-    def inputs(self, source: Source, device: torch.device) -> Inputs:
+    def inputs(self, source: Source, device: torch.device) -> ToDevice:
         """What puts a batch on the device, augments and normalises it."""
-        return Inputs(source, self.views, device)
+        return ToDevice(source, self.views, device)
 
     def __getitem__(self, step: int) -> Batch:
         return next(self.batches(step, step + 1, 0))

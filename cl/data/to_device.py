@@ -7,14 +7,14 @@ from torch import Tensor
 
 from cl.data.augment import augment
 from cl.data.views import View
-from cl.runtime.machine import sent
+from cl.runtime.machine import to_device
 from cl.sources import Source
 
 if TYPE_CHECKING:
     from cl.data.sets import Batch
 
 
-class Inputs:
+class ToDevice:
     """Batches on the device, augmented and normalised; on a GPU while it is busy with the step before."""
 
     def __init__(self, source: Source, views: list[View], device: torch.device) -> None:
@@ -27,7 +27,7 @@ class Inputs:
         if self.stream is None:
             return self._augmented(batch), batch.labels
         with torch.cuda.stream(self.stream):
-            views, labels = self._augmented(batch), sent(batch.labels, self.device)
+            views, labels = self._augmented(batch), to_device(batch.labels, self.device)
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
         for tensor in (*views, labels):
@@ -36,8 +36,8 @@ class Inputs:
 
     def _augmented(self, batch: "Batch") -> list[Tensor]:
         return [
-            augment(sent(images, self.device), drawn, view, mean=self.mean, std=self.std)
-            for images, drawn, view in zip(batch.images, batch.drawn, self.views, strict=True)
+            augment(to_device(images, self.device), colour_params, view, mean=self.mean, std=self.std)
+            for images, colour_params, view in zip(batch.images, batch.colour_params, self.views, strict=True)
         ]
 
 

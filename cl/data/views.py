@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 
-from cl.runtime.base_config import Range, Strict
+from cl.runtime.base_config import BaseConfig, Range
 
-DRAWS = 13  # numbers a view that `cl.data.augment` needs; where `draw_colour` puts them:
+DRAWS = 13  # numbers a view that `cl.data.augment` needs; where `draw_colour_params` puts them:
 FLIP, JITTER, ORDER, FACTORS, GRAY, SIGMA, SOLARIZE = 0, 1, slice(2, 6), slice(6, 10), 10, 11, 12
 # What torch.nn.functional.interpolate calls with antialias=True, but into memory that is there.
 RESIZE = {"bilinear": torch.ops.aten._upsample_bilinear2d_aa.out, "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out}
@@ -23,7 +23,7 @@ OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 
 
-class Jitter(Strict):
+class Jitter(BaseConfig):
     """Colour jitter with torchvision's meaning, applied with probability `p`, its four parts in random order."""
 
     p: float = Field(ge=0, le=1)
@@ -33,7 +33,7 @@ class Jitter(Strict):
     hue: float = Field(ge=0, le=0.5)
 
 
-class Blur(Strict):
+class Blur(BaseConfig):
     """Gaussian blur with probability `p`; sigma in pixels is drawn uniformly, the kernel has `kernel` taps (odd)."""
 
     p: float = Field(ge=0, le=1)
@@ -47,7 +47,7 @@ class Blur(Strict):
         return self
 
 
-class View(Strict):
+class View(BaseConfig):
     """One kind of view, `count` of which are made of an image: crop and flip, then the four others in the stated order."""
 
     count: int = Field(gt=0)
@@ -85,7 +85,7 @@ def _stream(seed: int) -> tuple[np.random.Generator, Any]:
     return np.random.Generator(philox), philox.state
 
 
-def box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator) -> tuple[int, int, int, int]:
+def random_crop_box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator) -> tuple[int, int, int, int]:
     """left, top, right, bottom of a crop of random area and aspect ratio 3/4 to 4/3; the centre if ten draws do not fit."""
     height, width, _ = pixels.shape
     for scale, ratio, x, y in rng.random((ATTEMPTS, 4)).tolist():
@@ -108,7 +108,7 @@ def resize(pixels: np.ndarray, box: tuple[int, int, int, int], view: View, out: 
     RESIZE[view.interpolation](source, [view.size, view.size], False, None, None, out=target)
 
 
-def draw_colour(view: View, rng: np.random.Generator) -> list[float]:
+def draw_colour_params(view: View, rng: np.random.Generator) -> list[float]:
     """DRAWS numbers: flip, jitter, the jitter's order (4) and factors (4), grayscale, sigma of the blur, solarise.
 
     Flags are 0 or 1; sigma 0 means no blur. The same amount of randomness is used whatever comes out.

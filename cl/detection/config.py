@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cl.runtime.base_config import Seeds, Strict
+from cl.runtime.base_config import BaseConfig, Seeds
 from cl.training import optim
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """One transfer protocol; detectron2's C4 protocols and EqCo's FPN in `pipeline/conf/transfer/`.
 
     seeds: the training is repeated with each, for mean and standard deviation; null: once, with the run's seed.

@@ -19,7 +19,7 @@ from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
 from cl.detection.records import Record
 from cl.detection.samples import TrainImages, ahead
-from cl.networks.batch_norm import GroupBatchNorm, set_groups, settle
+from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
 from cl.sources import Source
@@ -53,7 +53,7 @@ class Detection(Task):
         return torch.stack([loss.float() for loss in losses.values()]).sum()
 
     def after_step(self, progress: float) -> None:
-        settle(self.detector)
+        update_running_stats(self.detector)
 
 
 def run(

@@ -12,12 +12,12 @@ from torch import nn
 from cl.evaluations import Context, labels_of, write_per_class
 from cl.features.extraction import Unit, extract_all
 from cl.features.knn import classify, top1
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """`k` neighbours vote with weight exp(cosine / temperature).
 
     grid_k, grid_temperature: tried as well, in the same pass, for `grid.csv`.

@@ -17,7 +17,7 @@ from cl.data.views import View
 from cl.evaluations import Context, labels_of, plan_of, write_per_class
 from cl.features.extraction import extract, fingerprint
 from cl.features.knn import top1
-from cl.runtime.base_config import Seeds, Strict
+from cl.runtime.base_config import BaseConfig, Seeds
 from cl.sources import Source
 from cl.training import optim
 from cl.training.loop import Data, train
@@ -27,7 +27,7 @@ TOP = ("top1", "top5")
 Batch = tuple[list[Tensor], Tensor]  # one view (N, D), labels (N,)
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """One classifier for each pair of `base_lrs` and `weight_decays`, all trained in one pass over the backbone.
 
     An empty list stands for the value of `optim`, which a longer one includes.

@@ -16,7 +16,7 @@ from cl.data.views import View
 from cl.evaluations import Context, labels_of, plan_of, write_per_class
 from cl.features.extraction import extract, fingerprint
 from cl.features.knn import top1
-from cl.runtime.base_config import Seeds, Strict
+from cl.runtime.base_config import BaseConfig, Seeds
 from cl.runtime.distributed import ranks
 from cl.training import optim
 from cl.training.loop import train
@@ -25,7 +25,7 @@ from cl.training.tasks import Classification, Probes, Task, classifier
 Training = optim.Config
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """Which labels are used, and how the encoder is tuned; `backbone_lr` is the backbone's rate relative to the head's.
 
     Either a `fraction` of the labels of each class, at least one, drawn by the seed; or those of the images in a fixed

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class LossConfig(Strict):
+class LossConfig(BaseConfig):
     """What every loss says of itself."""
 
     needs_negatives: ClassVar[bool]

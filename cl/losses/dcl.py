@@ -25,6 +25,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
         Mean over queries and positives, in nats; scalar.
 
     Raises:
-        ValueError: the framework gives no negatives.
+        ValueError: the method gives no negatives.
     """
     return (contrast.negative_log_partition()[:, None] - contrast.positive_logits()).mean()

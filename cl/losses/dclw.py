@@ -28,7 +28,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
         Mean over queries and positives, in nats; scalar.
 
     Raises:
-        ValueError: the framework gives no negatives.
+        ValueError: the method gives no negatives.
     """
     logits = contrast.positive_logits()  # (N, P)
     weight = _weights(logits * contrast.temperature, config.sigma, contrast)

@@ -29,7 +29,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
         Mean over queries and positives, in nats; scalar.
 
     Raises:
-        ValueError: the framework gives no negatives.
+        ValueError: the method gives no negatives.
     """
     negative = contrast.negative_log_partition()  # (N,)
     if config.alpha is not None:

@@ -36,7 +36,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
         Mean over queries, in nats; scalar.
 
     Raises:
-        ValueError: the framework gives no negatives.
+        ValueError: the method gives no negatives.
     """
     logits = contrast.positive_logits()  # (N, P)
     mean = logits.mean(1)

@@ -1,4 +1,4 @@
-"""Frameworks, one file each: a pydantic `Config` and an `nn.Module` named `Method`."""
+"""Methods, one file each: a pydantic `Config` and an `nn.Module` named `Method`."""
 
 import copy
 import hashlib
@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from cl.contrast import Contrast
 from cl.networks import heads, patches
 from cl.networks.batch_norm import recomputing, set_groups
-from cl.runtime.base_config import Strict
-from cl.runtime.distributed import gather, own, ranks, rows
-from cl.runtime.machine import sent
+from cl.runtime.base_config import BaseConfig
+from cl.runtime.distributed import gather, global_rows, local_part, ranks
+from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DRAWN = 2**22  # numbers drawn at a time for per-query negatives
 
 
-class Ema(Strict):
+class Ema(BaseConfig):
     """The target encoder's momentum, constant or rising to 1: m(t) = 1 - (1 - m) (1 + cos(pi t)) / 2 (BYOL, section 3.2)."""
 
     momentum: float = Field(ge=0, lt=1)
@@ -41,8 +41,8 @@ class Ema(Strict):
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2
 
 
-class MethodConfig(Strict):
-    """What every framework's parameters have: `scale` multiplies the loss."""
+class MethodConfig(BaseConfig):
+    """What every method's parameters have: `scale` multiplies the loss."""
 
     gives_negatives: ClassVar[bool]
     takes_patches: ClassVar[bool] = False
@@ -65,20 +65,20 @@ class MethodConfig(Strict):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a framework is built on, beside its own parameters; `bn_groups` and `pieces` are of the batch of all ranks."""
+    """What a method is built on, beside its own parameters; `bn_groups` and `microbatches` are of the batch of all ranks."""
 
     backbone: "ResNet"
     temperature: float | None
     patches: patches.Config
     bn_groups: int
     seed: int
-    pieces: int = 1
+    microbatches: int = 1
 
 
-class Framework(nn.Module):
-    """What every framework has: the encoder that is evaluated, and the number of the step.
+class BaseMethod(nn.Module):
+    """What every method has: the encoder that is evaluated, and the number of the step.
 
-    A framework turns views into contrasts (`forward`) and looks after its own state once the optimizer has moved
+    A method turns views into contrasts (`forward`) and looks after its own state once the optimizer has moved
     (`after_step`). It has no hidden random state: what it draws comes from `self.generator(purpose)`.
     """
 
@@ -86,16 +86,16 @@ class Framework(nn.Module):
 
     def __init__(self, config: MethodConfig, setup: Setup) -> None:
         super().__init__()
-        self.seed, self.bn_groups, self.pieces = setup.seed, setup.bn_groups, setup.pieces
+        self.seed, self.bn_groups, self.microbatches = setup.seed, setup.bn_groups, setup.microbatches
         self.temperature = 1.0 if setup.temperature is None else setup.temperature
         self.backbone = setup.backbone
         self.projector = heads.build(config.projector, self.backbone.fc_features)
         for network in (self.backbone, self.projector):
-            set_groups(network, self.bn_groups, self.pieces)
+            set_groups(network, self.bn_groups, self.microbatches)
 
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""
-        return in_pieces(lambda part: unit(self.projector(self.backbone(part))), images, self.pieces)
+        return in_microbatches(lambda part: unit(self.projector(self.backbone(part))), images, self.microbatches)
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
@@ -117,10 +117,10 @@ class Framework(nn.Module):
 class Target(nn.Sequential):
     """The target (momentum, key) encoder: a copy of backbone and projector that follows them and is never trained."""
 
-    def __init__(self, framework: Framework, ema: Ema) -> None:
-        super().__init__(copy.deepcopy(framework.backbone), copy.deepcopy(framework.projector))
+    def __init__(self, method: BaseMethod, ema: Ema) -> None:
+        super().__init__(copy.deepcopy(method.backbone), copy.deepcopy(method.projector))
         self.requires_grad_(False)
-        self.ema, self.pieces = ema, framework.pieces
+        self.ema, self.microbatches = ema, method.microbatches
 
     @torch.no_grad()
     def embed(self, images: Tensor, order: Tensor | None = None) -> Tensor:
@@ -130,15 +130,15 @@ class Target(nn.Sequential):
             order: in which the images of all ranks are encoded (ShuffleBN); None: as they come.
         """
         if order is None:
-            return in_pieces(lambda part: unit(self(part)), images, self.pieces)
-        order = sent(order, images.device)
-        shuffled = gather(self.embed(gather(images)[own(order)]))
-        return own(torch.empty_like(shuffled).index_copy_(0, order, shuffled))
+            return in_microbatches(lambda part: unit(self(part)), images, self.microbatches)
+        order = to_device(order, images.device)
+        shuffled = gather(self.embed(gather(images)[local_part(order)]))
+        return local_part(torch.empty_like(shuffled).index_copy_(0, order, shuffled))
 
     @torch.no_grad()
-    def follow(self, framework: Framework, progress: float) -> None:
+    def follow(self, method: BaseMethod, progress: float) -> None:
         """Each parameter w' becomes m w' + (1 - m) w; batch norm's running statistics are the target's own."""
-        online = [*framework.backbone.parameters(), *framework.projector.parameters()]
+        online = [*method.backbone.parameters(), *method.projector.parameters()]
         torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.at(progress))
 
 
@@ -154,23 +154,23 @@ class Queue(nn.Module):
         self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def push(self, new: Tensor, generator: torch.Generator) -> None:
+    def enqueue(self, new: Tensor, generator: torch.Generator) -> None:
         """Replace the oldest rows by `new`, any number; of more than fit, random ones stay (EqCo, section 2.3)."""
         size = len(self.rows)
         if len(new) > size:
-            new = new[sent(torch.randperm(len(new), generator=generator)[:size], new.device)]
+            new = new[to_device(torch.randperm(len(new), generator=generator)[:size], new.device)]
         self.rows[(self.oldest + torch.arange(len(new), device=new.device)) % size] = new.to(self.rows.dtype)
         self.oldest.copy_((self.oldest + len(new)) % size)
 
 
 class PredictingConfig(MethodConfig):
-    """Frameworks with a predictor behind the online encoder; they take combinatorial patches."""
+    """Methods with a predictor behind the online encoder; they take combinatorial patches."""
 
     takes_patches: ClassVar[bool] = True
     predictor: heads.Config
 
 
-class Predicting(Framework):
+class Predicting(BaseMethod):
     """Online predictions of every view against detached target projections of the first two (BYOL, Fig. 2).
 
     Without an exponential moving average (`ema` None) the online encoder is the target too, as in SimSiam.
@@ -182,7 +182,7 @@ class Predicting(Framework):
         super().__init__(config, setup)
         self.patches = setup.patches
         self.predictor = heads.build(config.predictor, config.projector.out)
-        set_groups(self.predictor, self.bn_groups, self.pieces)
+        set_groups(self.predictor, self.bn_groups, self.microbatches)
         self.target = Target(self, ema) if ema else None
 
     def predictions_and_targets(self, views: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -197,7 +197,7 @@ class Predicting(Framework):
             networks = (self.backbone, self.projector, self.predictor)
             return unit(patches.encode(self.patches, images, *networks, self.generator("patches")))
 
-        encoded = in_passes(lambda images: in_pieces(predict, images, self.pieces), views, alone=2)
+        encoded = in_passes(lambda images: in_microbatches(predict, images, self.microbatches), views, separate=2)
         if online_targets:
             return [both[:, :1] for both in encoded], [both[:, 1].detach() for both in encoded[:2]]
         if self.target:
@@ -216,29 +216,29 @@ def unit(x: Tensor) -> Tensor:
     return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
 
 
-def in_passes(encode: Callable[[Tensor], Tensor], views: list[Tensor], *, alone: int) -> list[Tensor]:
+def in_passes(encode: Callable[[Tensor], Tensor], views: list[Tensor], *, separate: int) -> list[Tensor]:
     """`encode` of each view, which decides who shares batch statistics.
 
-    The first `alone` views have a pass each; of the rest, neighbours of one size go together, image-major.
+    The first `separate` views have a pass each; of the rest, neighbours of one size go together, image-major.
     """
-    encoded = [encode(view) for view in views[:alone]]
-    for _, group in groupby(views[alone:], key=lambda view: view.shape[-1]):
+    encoded = [encode(view) for view in views[:separate]]
+    for _, group in groupby(views[separate:], key=lambda view: view.shape[-1]):
         together = list(group)
         encoded += encode(image_major(together)).unflatten(0, (-1, len(together))).unbind(1)
     return encoded
 
 
-def in_pieces(encode: Callable[[Tensor], Tensor], images: Tensor, pieces: int) -> Tensor:
+def in_microbatches(encode: Callable[[Tensor], Tensor], images: Tensor, microbatches: int) -> Tensor:
     """`encode` of the images, piece by piece.
 
     A piece is encoded again in the backward pass, so that the activations of only one exist at a time.
     """
-    if pieces == 1:
+    if microbatches == 1:
         return encode(images)
     if not torch.is_grad_enabled():
-        return torch.cat([encode(part) for part in images.chunk(pieces)])
+        return torch.cat([encode(part) for part in images.chunk(microbatches)])
     again = partial(checkpoint, encode, use_reentrant=False, preserve_rng_state=False, context_fn=recomputing)
-    return torch.cat([again(part) for part in images.chunk(pieces)])
+    return torch.cat([again(part) for part in images.chunk(microbatches)])
 
 
 def image_major(views: list[Tensor]) -> Tensor:
@@ -264,20 +264,22 @@ def contrast_in_batch(queries: Tensor, keys: Tensor, temperature: float) -> Cont
         keys: (N, D).
     """
     n, e, _ = queries.shape
-    columns = rows(n).repeat_interleave(e)  # (N E,): of an image among all ranks'
+    columns = global_rows(n).repeat_interleave(e)  # (N E,): of an image among all ranks'
     positives = keys.repeat_interleave(e, 0)[:, None]
     return Contrast(queries.flatten(0, 1), positives, gather(keys), columns[:, None], temperature=temperature)
 
 
-def draw(n: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
+def sample_without_replacement(n: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
     """(n, count) int64 on the host: each of this rank's n rows `count` distinct numbers below `candidates`, independently.
 
     Work grows with the rows of all ranks x candidates: meant for the batches of hundreds that EqCo draws from.
     """
     blocks = torch.arange(n * ranks()).split(max(1, DRAWN // candidates))
-    return own(torch.cat([torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks]))
+    return local_part(
+        torch.cat([torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks])
+    )
 
 
-def skip(positions: Tensor, own: Tensor, width: int = 1) -> Tensor:
+def skip_own_columns(positions: Tensor, own: Tensor, width: int = 1) -> Tensor:
     """Positions among the others' columns to columns of all: those from `own` (N,) on move up by the `width` left out."""
     return positions + width * (positions >= own[:, None])

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import Ema, Framework, MethodConfig, Queue, Setup, Target, image_major, in_passes
+from cl.methods import BaseMethod, Ema, MethodConfig, Queue, Setup, Target, image_major, in_passes
 from cl.runtime.distributed import gather
 
 
@@ -43,7 +43,7 @@ class Config(MethodConfig):
         return views - 1 if self.keys == "rest" else 1
 
 
-class Method(Framework):
+class Method(BaseMethod):
     """Algorithm 1 of MoCo: the first view is the query, the second the key; further small views are queries too."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -58,7 +58,7 @@ class Method(Framework):
         large = self.config.large_views(len(views))
         key_views = [range(1, large), range(1)] if self.config.symmetric else [range(1, large)]
         query_views = [v for v in range(len(views)) if v < len(key_views) or v >= large]
-        encoded = in_passes(self.embed, [views[v] for v in query_views], alone=len(key_views))
+        encoded = in_passes(self.embed, [views[v] for v in query_views], separate=len(key_views))
         queries = dict(zip(query_views, encoded, strict=True))  # (N, D) by view
         keys = [self._encode_keys([views[v] for v in group], f"keys {group[0]}") for group in key_views]  # (N, P, D)
         self._keys = [k.mean(1) for k in keys]
@@ -75,7 +75,7 @@ class Method(Framework):
         The target moves before the next keys are computed, as in the paper; batch statistics are its own.
         """
         self.target.follow(self, progress)
-        self.queue.push(torch.cat([gather(keys) for keys in self._keys]), self.generator("queue"))
+        self.queue.enqueue(torch.cat([gather(keys) for keys in self._keys]), self.generator("queue"))
 
     def _encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""

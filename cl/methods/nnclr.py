@@ -45,7 +45,7 @@ class Method(Predicting):
         """Move the target, if there is one, and queue the first view's projections."""
         super().after_step(progress)
         assert self._new is not None
-        self.queue.push(gather(self._new), self.generator("queue"))
+        self.queue.enqueue(gather(self._new), self.generator("queue"))
 
     @torch.no_grad()
     def _nearest(self, embeddings: Tensor) -> Tensor:

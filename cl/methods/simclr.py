@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import Framework, MethodConfig, Setup, draw, in_passes, pairs, skip
-from cl.runtime.distributed import gather, ranks, rows
-from cl.runtime.machine import sent
+from cl.methods import BaseMethod, MethodConfig, Setup, in_passes, pairs, sample_without_replacement, skip_own_columns
+from cl.runtime.distributed import gather, global_rows, ranks
+from cl.runtime.machine import to_device
 
 
 class Config(MethodConfig):
@@ -29,7 +29,7 @@ class Config(MethodConfig):
         return (batch_size - 1) * (2 if self.pool == "both_views" else 1)
 
 
-class Method(Framework):
+class Method(BaseMethod):
     """Algorithm 1 of SimCLR."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -42,11 +42,11 @@ class Method(Framework):
         Two views with all their negatives are one contrast of 2N queries with 2(N - 1) negatives each; otherwise there
         is one for each pair of a view and a target view.
         """
-        embeddings = in_passes(self.embed, views, alone=0)  # V x (N, D)
+        embeddings = in_passes(self.embed, views, separate=0)  # V x (N, D)
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), image-major: i's views are 2i and 2i + 1
         if len(views) == 2 and self.pool == "both_views" and self.negatives is None:
             other = torch.arange(len(both), device=both.device) ^ 1
-            itself = rows(len(both))  # among all ranks' rows
+            itself = global_rows(len(both))  # among all ranks' rows
             excluded = torch.stack([itself, itself ^ 1], 1)
             return [Contrast(both, both[other, None], gather(both), excluded, temperature=self.temperature)]
         pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
@@ -57,11 +57,13 @@ class Method(Framework):
         """N queries against the pool's columns, one or two for each of all ranks' images, but their own; or some of them."""
         n, everyone = len(queries), len(queries) * ranks()
         width = len(pool) // everyone
-        first = width * rows(n)
+        first = width * global_rows(n)
         if self.negatives is None:
             excluded = first[:, None] + torch.arange(width)
             return Contrast(queries, positives[:, None], pool, excluded, temperature=self.temperature)
         candidates = width * (everyone - 1)
         count = min(self.negatives, candidates)  # a smaller last batch has fewer
-        selected = sent(skip(draw(n, candidates, count, generator), first, width), pool.device)
+        selected = to_device(
+            skip_own_columns(sample_without_replacement(n, candidates, count, generator), first, width), pool.device
+        )
         return Contrast(queries, positives[:, None], pool, selected=selected, temperature=self.temperature)

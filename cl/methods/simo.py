@@ -7,9 +7,19 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import Ema, Framework, MethodConfig, Setup, Target, contrast_in_batch, draw, in_passes, skip
-from cl.runtime.distributed import gather, ranks, rows
-from cl.runtime.machine import sent
+from cl.methods import (
+    BaseMethod,
+    Ema,
+    MethodConfig,
+    Setup,
+    Target,
+    contrast_in_batch,
+    in_passes,
+    sample_without_replacement,
+    skip_own_columns,
+)
+from cl.runtime.distributed import gather, global_rows, ranks
+from cl.runtime.machine import to_device
 
 
 class Config(MethodConfig):
@@ -39,7 +49,7 @@ class Config(MethodConfig):
         return batch_size - 1
 
 
-class Method(Framework):
+class Method(BaseMethod):
     """SiMo (EqCo, section 3): the first view is the query, the second the key; further small views are queries too."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -49,13 +59,13 @@ class Method(Framework):
 
     def forward(self, views: list[Tensor]) -> list[Contrast]:
         """Views (N, 3, H, W); a contrast of N queries with the keys of the batch for each query view."""
-        queries = in_passes(self.embed, [views[0], *views[2:]], alone=1)  # (N, D) each
+        queries = in_passes(self.embed, [views[0], *views[2:]], separate=1)  # (N, D) each
         order = self.shuffled(len(views[1]), "keys") if self.config.shuffle else None
         keys = self.target.embed(views[1], order)  # (N, D)
         selected = self._draw(len(keys))
         if selected is None:
             return [contrast_in_batch(q[:, None], keys, self.temperature) for q in queries]
-        selected, pool = sent(selected, keys.device), gather(keys)
+        selected, pool = to_device(selected, keys.device), gather(keys)
         return [Contrast(q, keys[:, None], pool, selected=selected, temperature=self.temperature) for q in queries]
 
     def after_step(self, progress: float) -> None:
@@ -71,5 +81,5 @@ class Method(Framework):
         if self.config.sampling == "shared":
             places = torch.randperm(others, generator=generator)[:count].expand(n, count)
         else:
-            places = draw(n, others, count, generator)
-        return skip(places, rows(n))
+            places = sample_without_replacement(n, others, count, generator)
+        return skip_own_columns(places, global_rows(n))

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 from cl.training.checkpoints import load_tensors
 
 if TYPE_CHECKING:
     from cl.networks.resnet import Network
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """Which network. `stem: small` is a 3x3 convolution of stride 1 and no pooling, for images of 32 to 96 pixels."""
 
     kind: Literal["resnet18", "resnet50"]

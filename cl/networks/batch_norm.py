@@ -19,20 +19,20 @@ class GroupBatchNorm(nn.Module):
     """`nn.BatchNorm` applied to `groups` equal parts of the batch of all ranks; takes over what `norm` holds.
 
     A rank may hold several groups, or a part of one. The running statistics take one update for each pass, with the mean
-    over the groups, when `settle` is called. In eval mode it is `norm`.
+    over the groups, when `update_running_stats` is called. In eval mode it is `norm`.
 
     Args:
-        pieces: in so many calls one pass comes; each holds whole groups.
+        microbatches: in so many calls one pass comes; each holds whole groups.
     """
 
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
 
-    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, groups: int, pieces: int = 1) -> None:
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, groups: int, microbatches: int = 1) -> None:
         super().__init__()
         assert norm.momentum is not None
-        self.groups, self.pieces, self.eps, self.momentum = groups, pieces, norm.eps, norm.momentum
+        self.groups, self.microbatches, self.eps, self.momentum = groups, microbatches, norm.eps, norm.momentum
         self.weight, self.bias = norm.weight, norm.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(norm, name))
@@ -42,7 +42,7 @@ class GroupBatchNorm(nn.Module):
         """x: (n, C, ...), this rank's rows of a piece, image-major."""
         if not self.training:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        parts = ranks() * self.pieces
+        parts = ranks() * self.microbatches
         y, means, variances = self._whole(x, self.groups // parts) if self.groups % parts == 0 else self._spanning(x)
         if not _recomputing:
             self.pending.append(torch.stack([means.mean(0), variances.mean(0)]).detach())
@@ -61,29 +61,29 @@ class GroupBatchNorm(nn.Module):
 
     def _spanning(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same where groups span ranks; of a single group, ranks may hold different numbers of rows and places."""
-        assert self.pieces == 1, "a group does not fit in a piece"
+        assert self.microbatches == 1, "a group does not fit in a piece"
         assert self.groups == 1 or len(x) * ranks() % self.groups == 0, f"{len(x) * ranks()} rows in {self.groups} groups"
         return _Spanning.apply(x, self.weight, self.bias, self.eps, self.groups)
 
 
-def set_groups(module: nn.Module, groups: int, pieces: int = 1) -> None:
+def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
     """Give every batch norm inside `module` this number of groups; where one process has one group it stays as it is."""
-    if groups == pieces == ranks() == 1:
+    if groups == microbatches == ranks() == 1:
         return
     for name, child in module.named_children():
         if isinstance(child, nn.modules.batchnorm._BatchNorm):
-            setattr(module, name, GroupBatchNorm(child, groups, pieces))
+            setattr(module, name, GroupBatchNorm(child, groups, microbatches))
         else:
-            set_groups(child, groups, pieces)
+            set_groups(child, groups, microbatches)
 
 
 @torch.no_grad()
-def settle(module: nn.Module) -> None:
+def update_running_stats(module: nn.Module) -> None:
     """Update the running statistics by all passes since the last call, in one exchange between the ranks."""
     norms = [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm) and norm.pending]
     if not norms:
         return
-    passes = [torch.stack(norm.pending).unflatten(0, (-1, norm.pieces)).mean(1) for norm in norms]  # (passes, 2, C) each
+    passes = [torch.stack(norm.pending).unflatten(0, (-1, norm.microbatches)).mean(1) for norm in norms]  # (passes, 2, C) each
     together = mean_over_ranks(torch.cat([x.flatten() for x in passes]))
     for norm, shape, values in zip(norms, [x.shape for x in passes], together.split([x.numel() for x in passes]), strict=True):
         for mean, variance in values.view(shape):

@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 from torch import nn
 
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """Linear layers of the `hidden` widths, each followed by ReLU, then one to `out`; `norm`: batch norm before ReLU."""
 
     hidden: list[int]

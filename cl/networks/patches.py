@@ -8,8 +8,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.runtime.base_config import Strict
-from cl.runtime.machine import sent
+from cl.runtime.base_config import BaseConfig
+from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
@@ -23,13 +23,13 @@ STITCHED = {"input": 0, "stage1": 2, "stage2": 3, "stage3": 4}  # how many parts
 Layer = Callable[[Tensor], Tensor]
 
 
-class Whole(Strict):
+class Whole(BaseConfig):
     """Views are encoded as they are."""
 
     kind: Literal["whole"]
 
 
-class Combine(Strict):
+class Combine(BaseConfig):
     """Views are cut into `grid` x `grid` patches, `choose` of which make an embedding.
 
     stage: after which part of the network they are combined; Fast-MoCo: final, the pooled features.
@@ -103,7 +103,7 @@ def cut(images: Tensor, grid: int) -> Tensor:
 
 def combine(embeddings: Tensor, chosen: list[tuple[int, ...]]) -> Tensor:
     """(N, G^2, D) to (N, E, D): the mean of each combination of patches."""
-    return embeddings[:, sent(torch.tensor(chosen), embeddings.device)].mean(2)
+    return embeddings[:, to_device(torch.tensor(chosen), embeddings.device)].mean(2)
 
 
 def stitch(maps: Tensor, direction: str) -> Tensor:

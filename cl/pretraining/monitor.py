@@ -1,4 +1,4 @@
-"""What is watched while a framework trains: nearest neighbours on a part of the data, and signs of collapse."""
+"""What is watched while a method trains: nearest neighbours on a part of the data, and signs of collapse."""
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +10,8 @@ from cl.data.reader import Reader
 from cl.features.extraction import extract
 from cl.features.knn import classify, top1
 from cl.pretraining import collapse
-from cl.pretraining.task import Contrastive
-from cl.runtime.base_config import Strict
+from cl.pretraining.task import PretrainingTask
+from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
 from cl.sources import Source
 
@@ -19,7 +19,7 @@ MEMORY = 64 * 2**20  # bytes
 EARLY = 0.25  # fraction of the run
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """kNN on a part of the data at the end of every epoch."""
 
     k: int = Field(gt=0)
@@ -36,7 +36,7 @@ class Config(Strict):
 
 @torch.no_grad()
 def watch(
-    task: Contrastive, config: Config, train: Reader, val: Reader, source: Source, progress: Progress
+    task: PretrainingTask, config: Config, train: Reader, val: Reader, source: Source, progress: Progress
 ) -> dict[str, float]:
     """Accuracy of nearest neighbours by features and by embeddings, in percent, on part of both splits' labelled images.
 

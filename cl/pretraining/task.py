@@ -1,4 +1,4 @@
-"""What pretraining trains: a framework and a loss."""
+"""What pretraining trains: a method and a loss."""
 
 from types import ModuleType
 
@@ -6,21 +6,21 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from cl.methods import Framework
-from cl.networks.batch_norm import settle
+from cl.methods import BaseMethod
+from cl.networks.batch_norm import update_running_stats
 from cl.runtime.machine import Machine
 from cl.training.tasks import Task
 
 
-class Contrastive(Task):
-    """A framework and a loss: `scale` times the mean over the framework's contrasts.
+class PretrainingTask(Task):
+    """A method and a loss: `scale` times the mean over the method's contrasts.
 
     `alignment` is the mean squared distance of the last batch's positive pairs (Wang and Isola 2020), in [0, 4].
     """
 
     alignment: Tensor
 
-    def __init__(self, method: Framework, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine) -> None:
+    def __init__(self, method: BaseMethod, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine) -> None:
         super().__init__(machine)
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
         self.progress = 0.0
@@ -42,5 +42,5 @@ class Contrastive(Task):
         return self.scale * torch.stack(losses).mean()
 
     def after_step(self, progress: float) -> None:
-        settle(self.method)
+        update_running_stats(self.method)
         self.method.after_step(progress)

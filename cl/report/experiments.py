@@ -10,7 +10,7 @@ from cl.charts import Chart
 PRETRAINING = ("backbone", "bn_group", "dataset", "loss", "method", "optim", "patches", "temperature", "views")
 SUPERVISED = ("backbone", "dataset")
 # They change how a result is computed, or what else is, but not what it means.
-FREE = ("optim.monitor", "optim.chunks", "optim.compile", "dataset.scenes", "dataset.shard_images", "dataset.verify")
+FREE = ("optim.monitor", "optim.microbatches", "optim.compile", "dataset.scenes", "dataset.shard_images", "dataset.verify")
 OF_ENTRIES = ("seeds", "memory")
 
 
@@ -109,7 +109,7 @@ def entry_of(metric: str, params: dict[str, Any]) -> tuple[str, str] | None:
 def depends(metric: str, params: dict[str, Any], baseline: str | None = None) -> dict[str, Any] | None:
     """All parameters that a metric depends on but the seeds; None where these parameters do not measure it.
 
-    A baseline depends on its own training instead of the framework's.
+    A baseline depends on its own training instead of the method's.
     """
     entry = entry_of(metric.removeprefix(f"{baseline}_") if baseline else metric, params)
     if entry is None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import Field, model_validator
 from ruamel.yaml import YAML
 
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 NAMES = ("eqco", "dcl", "jcl", "fast_moco")
 IMAGES = {  # training and validation images of the data sets as the papers have them
@@ -20,7 +20,7 @@ IMAGES = {  # training and validation images of the data sets as the papers have
 }
 
 
-class Column(Strict):
+class Column(BaseConfig):
     """A column of a table: Hydra overrides (separated by blanks) and a metric that its cells have beside those of their row."""
 
     label: str | int | float
@@ -28,7 +28,7 @@ class Column(Strict):
     metric: str | None = None
 
 
-class Row(Strict):
+class Row(BaseConfig):
     """A row of a table, a value for each column; null: printed, but not legible in our copy, or printed as absent.
 
     run: Hydra overrides of the run that answers it, after those of the column; null: nothing here does.
@@ -59,7 +59,7 @@ class Row(Strict):
         return self
 
 
-class Table(Strict):
+class Table(BaseConfig):
     """A table of a paper, or the numbers of a part of its text (`text, sec. 1`); gains stand below what they compare.
 
     turned: the columns here are the printed rows.
@@ -79,7 +79,7 @@ class Table(Strict):
         return self
 
 
-class Figure(Strict):
+class Figure(BaseConfig):
     """A figure: drawn by an analysis of the run `run`, or a curve over `columns` for each row of `rows`; or a diagram.
 
     chart: which of the analysis; null: all. varies: the parameters, or groups of them, that runs beside `run` may differ in.
@@ -107,7 +107,7 @@ class Figure(Strict):
         return self
 
 
-class Setting(Strict):
+class Setting(BaseConfig):
     """A printed hyper-parameter, and where it stands in the parameters of the run of its group.
 
     key: dotted; null: it is no parameter here, and `why` says what takes its place.
@@ -127,7 +127,7 @@ class Setting(Strict):
         return self
 
 
-class Settings(Strict):
+class Settings(BaseConfig):
     """The hyper-parameters of one place in the paper."""
 
     place: str
@@ -135,7 +135,7 @@ class Settings(Strict):
     settings: list[Setting] = Field(min_length=1)
 
 
-class Paper(Strict):
+class Paper(BaseConfig):
     """All of a paper."""
 
     title: str

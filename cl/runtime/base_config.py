@@ -23,7 +23,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_different)]
 
 
-class Strict(BaseModel):
+class BaseConfig(BaseModel):
     """Immutable, and no key that is not declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

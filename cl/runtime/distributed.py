@@ -20,12 +20,12 @@ def rank() -> int:
     return dist.get_rank() if ranks() > 1 else 0
 
 
-def rows(n: int) -> Tensor:
+def global_rows(n: int) -> Tensor:
     """(n,): where this rank's n images stand in the batch of all ranks."""
     return rank() * n + torch.arange(n)
 
 
-def own(x: Tensor) -> Tensor:
+def local_part(x: Tensor) -> Tensor:
     """(N, ...) of all ranks to the (N / W, ...) of this one."""
     return x.chunk(ranks())[rank()]
 
@@ -61,7 +61,7 @@ class _Gather(Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return own(summed(gradient))
+        return local_part(summed(gradient))
 
 
 class _Sum(Function):

@@ -21,13 +21,13 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 class Machine:
     """The device, the data workers and the number format of convolutions and matrix products.
 
-    look: every so many steps the host reads losses; each time a GPU would have to wait for it.
+    read_every: every so many steps the host reads losses; each time a GPU would have to wait for it.
     """
 
     device: torch.device
     workers: int
     precision: Precision
-    look: int = 1
+    read_every: int = 1
 
     def place(self, module: M) -> M:
         """The module on the device, its convolutions channels-last."""
@@ -53,10 +53,10 @@ def find(precision: Precision, *, deterministic: bool) -> Machine:
         raise ValueError(f"{processes} processes, but {torch.cuda.device_count()} GPUs: start as many processes as GPUs")
     share = max(1, cores() // processes)
     if torch.cuda.is_available():
-        device, look = torch.device("cuda", number), 20
+        device, read_every = torch.device("cuda", number), 20
         torch.cuda.set_device(device)
     else:
-        device, look = torch.device("cpu"), 1
+        device, read_every = torch.device("cpu"), 1
         torch.set_num_threads(share)
         _keep_memory()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -64,7 +64,7 @@ def find(precision: Precision, *, deterministic: bool) -> Machine:
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
     torch.use_deterministic_algorithms(deterministic)
-    return Machine(device, max(1, share - 1), precision, look)
+    return Machine(device, max(1, share - 1), precision, read_every)
 
 
 def _keep_memory() -> None:
@@ -75,7 +75,7 @@ def _keep_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def sent(x: Tensor, device: torch.device) -> Tensor:
+def to_device(x: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on the device, without waiting for what the device is busy with."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 

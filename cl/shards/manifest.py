@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 # height and width are 0 where the sample is an image file, and not an array of pixels.
 INDEX = np.dtype(
@@ -29,7 +29,7 @@ INDEX = np.dtype(
 )
 
 
-class Shard(Strict):
+class Shard(BaseConfig):
     """One tar file."""
 
     name: str = Field(pattern=r"^[\w-]+\.tar$")
@@ -38,7 +38,7 @@ class Shard(Strict):
     sha256: str
 
 
-class Split(Strict):
+class Split(BaseConfig):
     """One split; `skipped` names the images that could not be read, with the reason."""
 
     images: int
@@ -48,7 +48,7 @@ class Split(Strict):
     skipped: dict[str, str]
 
 
-class Manifest(Strict):
+class Manifest(BaseConfig):
     """What lies in a folder of shards; `storage` says how the images were stored."""
 
     kind: str

@@ -27,7 +27,7 @@ LONGEST_KEY = 200  # bytes
 
 
 def write(splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[..., None], *, workers: int) -> Manifest:
-    """Write the shards, the index and the manifest of both splits into `folder`, where nobody else may write (`alone`).
+    """Write the shards, the index and the manifest of both splits into `folder`, where nobody else may write (`exclusive`).
 
     Shards that an earlier call with the same arguments finished before it was killed are kept.
 
@@ -81,7 +81,7 @@ def _check_keys(listed: list[Image]) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """Nobody else, nor a worker that outlived its killed parent, writes below the folder.
 
     Raises:

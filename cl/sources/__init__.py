@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image as Picture
 from pydantic import Field, model_validator
 
-from cl.runtime.base_config import Sizes, Strict
+from cl.runtime.base_config import BaseConfig, Sizes
 
 UNLABELLED = -1
 
@@ -63,7 +63,7 @@ class Splits:
         assert all(image.label != UNLABELLED for image in self.val)
 
 
-class Scenes(Strict):
+class Scenes(BaseConfig):
     """Embedded detection scenes: ovals cut out of some photographs, placed on others (`cl.detection.scenes`)."""
 
     classes: list[str] = Field(min_length=1, description="photographs that objects are cut out of; the others are grounds")
@@ -80,7 +80,7 @@ class Scenes(Strict):
         return self
 
 
-class Storage(Strict):
+class Storage(BaseConfig):
     """How images are stored in shards."""
 
     shard_images: int = Field(gt=0, description="images a shard")

@@ -80,8 +80,8 @@ def train(
             ledger.add(step, lr, loss, norm, task.largest_logit)
             stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
             ends = done % steps_per_epoch == 0 or done == steps
-            if ends or saving or stopping or done % task.machine.look == 0:
-                ledger.look()
+            if ends or saving or stopping or done % task.machine.read_every == 0:
+                ledger.flush()
             meter.step(data.plan.batch_size, ledger.losses[-1] if ledger.losses else math.nan, lr)
             if ends:
                 rows.append({"epoch": len(rows) + 1, "step": done, **ledger.means(), "lr": lr, **meter.rates()})
@@ -136,7 +136,7 @@ class Ledger:
         self._steps.append((step, lr))
         self._unread.append(torch.stack([x.detach().float() for x in (loss, norm, largest_logit)]))
 
-    def look(self) -> None:
+    def flush(self) -> None:
         """Read what was noted on all ranks.
 
         Raises:

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cl.runtime.base_config import Strict
+from cl.runtime.base_config import BaseConfig
 
 
-class Lars(Strict):
+class Lars(BaseConfig):
     """What the published variants of LARS do differently; see `LARS`."""
 
     eta: float = Field(gt=0, description="trust coefficient")
@@ -24,7 +24,7 @@ class Lars(Strict):
     )
 
 
-class Config(Strict):
+class Config(BaseConfig):
     """How to train: total batch, epochs, optimizer, schedule. The learning rate that counts is `lr()`."""
 
     kind: Literal["sgd", "lars", "adamw"]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cl.networks.batch_norm import set_groups, settle
+from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.runtime.distributed import ranks
 from cl.runtime.machine import Machine
 
@@ -47,7 +47,7 @@ class Classification(Task):
         return F.cross_entropy(logits.float(), labels)
 
     def after_step(self, progress: float) -> None:
-        settle(self.backbone)
+        update_running_stats(self.backbone)
 
 
 class Probes(Task):

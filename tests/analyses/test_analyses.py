@@ -1,4 +1,4 @@
-"""Analyses on features whose answers are known, and every analysis on frameworks of each sort."""
+"""Analyses on features whose answers are known, and every analysis on methods of each sort."""
 
 import functools
 import math
@@ -176,7 +176,7 @@ class Colour(nn.Module):
 def analysed(
     params: config.Params, folder: Path, out: Path, here, quiet, backbone: nn.Module | None = None, **changes
 ) -> Context:  # type: ignore[no-untyped-def]
-    """What an analysis is given, of an untrained framework."""
+    """What an analysis is given, of an untrained method."""
     torch.manual_seed(0)
     setup = Setup(backbone or TinyBackbone(), params.temperature, params.patches, 1, 0)
     epochs = [{"epoch": 1.0, "loss": 8.0, "knn_top1": 50.0, "knn_embedding_top1": 40.0, "alignment": 0.4}]
@@ -235,7 +235,7 @@ def tiny(method: str) -> config.Params:
         return config.check(compose(Path(folder), f"method={method}", *sizes))
 
 
-CONTRASTS = {"mi_bound", "gradient_norm"}  # what they look at is the framework's matter
+CONTRASTS = {"mi_bound", "gradient_norm"}  # what they look at is the method's matter
 CASES = [(kind, method) for kind in kinds("analyses") for method in ("simclr", "byol")]
 CASES += [(kind, method) for kind in sorted(CONTRASTS) for method in ("moco_v2", "moco_v3", "simo_k16", "fast_moco", "nnclr")]
 

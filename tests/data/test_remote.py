@@ -26,7 +26,7 @@ from cl.data.order import Order, Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.sources._shared.class_folders import class_folders
-from pipeline import store
+from pipeline import locations
 from tests.support.tiny import write_shards
 
 FORK = multiprocessing.get_context("fork")
@@ -133,7 +133,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def own(folder: Path, server: Server, tmp_path: Path) -> Path:
+def local_part(folder: Path, server: Server, tmp_path: Path) -> Path:
     """A copy of the folder, for a test that changes it."""
     server.folder = tmp_path / "own"
     return shutil.copytree(folder, server.folder)
@@ -442,15 +442,15 @@ def test_the_entry_points_read_where_cl_shards_says(folder, server, tmp_path, mo
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CL_SHARDS", server.url)
-    reader = store.reader("val")
+    reader = locations.reader("val")
     assert reader.read(0) == Reader(folder, "val").read(0)
     assert (tmp_path / "scratch" / "cache").is_dir()
-    assert store.manifest() == (folder / "manifest.json").read_bytes()
+    assert locations.manifest() == (folder / "manifest.json").read_bytes()
     shutil.copytree(folder, tmp_path / "data" / "shards")
-    store.reader("val")
+    locations.reader("val")
     (tmp_path / "data" / "shards" / "manifest.json").write_text("{}")
     with pytest.raises(ValueError, match=rf"CL_SHARDS={server.url} holds other shards than data/shards, which DVC takes for"):
-        store.reader("val")
+        locations.reader("val")
     monkeypatch.setenv("CL_CACHE_GB", "much")
     with pytest.raises(ValueError, match="CL_CACHE_GB=much: give a number of gigabytes"):
-        store.reader("val")
+        locations.reader("val")

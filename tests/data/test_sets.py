@@ -123,7 +123,7 @@ def test_every_number_of_ranks_and_workers_sees_the_same_batches(shard_folder, p
         assert {len(part.labels) for part in parts} == {36 // ranks}
         assert torch.equal(torch.cat([part.positions for part in parts]), whole.positions)
         assert torch.equal(torch.cat([part.labels for part in parts]), torch.from_numpy(reader.labels)[whole.positions])
-        assert torch.equal(torch.cat([part.drawn for part in parts], 1), whole.drawn)
+        assert torch.equal(torch.cat([part.colour_params for part in parts], 1), whole.colour_params)
         for view, images in enumerate(whole.images):
             assert torch.equal(torch.cat([part.images[view] for part in parts]), images)
         seen.append(whole.positions)
@@ -140,7 +140,7 @@ def test_a_run_resumed_at_any_step_sees_the_same_batches(shard_folder, params, w
         for expected, found in zip(whole[start:], data.batches(start, 6, workers), strict=True):
             assert torch.equal(expected.positions, found.positions)
             assert all(torch.equal(x, y) for x, y in zip(expected.images, found.images, strict=True))
-            assert torch.equal(expected.drawn, found.drawn)
+            assert torch.equal(expected.colour_params, found.colour_params)
 
 
 def test_views_differ_between_epochs_and_views(shard_folder, params) -> None:
@@ -150,7 +150,7 @@ def test_views_differ_between_epochs_and_views(shard_folder, params) -> None:
     a, b = first.positions.argsort(), second.positions.argsort()
     assert not torch.equal(first.images[0][a], second.images[0][b])
     assert not torch.equal(first.images[0], first.images[1])
-    assert not torch.equal(first.drawn[0], first.drawn[1])
+    assert not torch.equal(first.colour_params[0], first.colour_params[1])
 
 
 def test_evaluation_reads_every_sample_once(shard_folder) -> None:

@@ -13,7 +13,7 @@ from cl.data import augment_gpu as colour
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.data.views import DRAWS, View, box, centre, draw_colour, generator, resize
+from cl.data.views import DRAWS, View, centre, draw_colour_params, generator, random_crop_box, resize
 from cl.pretraining import view_sheet
 from tests.support.project import compose
 
@@ -46,7 +46,7 @@ def test_crop_equals_torchvision_on_the_same_box(params, interpolation) -> None:
     mode = tv.InterpolationMode(interpolation)
     view = params.views["random"].model_copy(update={"interpolation": interpolation})
     for sample in range(20):
-        left, top, right, bottom = found = box(NOISE, view.area, generator(0, 0, sample, 0))
+        left, top, right, bottom = found = random_crop_box(NOISE, view.area, generator(0, 0, sample, 0))
         ours = resized(NOISE, found, view)
         where = (top, left, bottom - top, right - left, [32, 32], mode)
         assert np.array_equal(ours, tv2.resized_crop(chw(NOISE), *where, antialias=True).permute(1, 2, 0).numpy())
@@ -67,7 +67,7 @@ def test_a_stream_is_its_own_whatever_came_before() -> None:
 
 def test_boxes_have_the_stated_area_and_ratio() -> None:
     picture = np.empty((300, 400, 3), np.uint8)
-    boxes = np.array([box(picture, (0.2, 1.0), generator(1, 0, sample, 0)) for sample in range(2000)])
+    boxes = np.array([random_crop_box(picture, (0.2, 1.0), generator(1, 0, sample, 0)) for sample in range(2000)])
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     assert (boxes[:, :2] >= 0).all()
     assert (boxes[:, 2] <= 400).all()
@@ -79,7 +79,7 @@ def test_boxes_have_the_stated_area_and_ratio() -> None:
 
 
 def test_an_extreme_picture_falls_back_to_its_centre() -> None:
-    assert box(np.empty((10, 1000, 3), np.uint8), (0.9, 1.0), generator(0, 0, 0, 0)) == (493, 0, 506, 10)
+    assert random_crop_box(np.empty((10, 1000, 3), np.uint8), (0.9, 1.0), generator(0, 0, 0, 0)) == (493, 0, 506, 10)
 
 
 def test_centre_is_torchvisions_evaluation_transform() -> None:
@@ -115,9 +115,9 @@ def test_blur_equals_torchvisions(images, kernel) -> None:
     torch.testing.assert_close(one_by_one("blur", x, sigma, torch.full((len(x),), kernel)), theirs, atol=2e-6, rtol=0)
 
 
-def reference(image: torch.Tensor, drawn: np.ndarray, view: View, mean: list[float], std: list[float]) -> torch.Tensor:
-    """One image through torchvision, with the parameters that were drawn."""
-    flip, jitter, *rest = drawn
+def reference(image: torch.Tensor, colour_params: np.ndarray, view: View, mean: list[float], std: list[float]) -> torch.Tensor:
+    """One image through torchvision, with the parameters that were colour_params."""
+    flip, jitter, *rest = colour_params
     order, factors, gray, sigma, solarize = rest[:4], rest[4:8], rest[8], rest[9], rest[10]
     x = image.float() / 255
     if flip:
@@ -152,13 +152,15 @@ def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
             "order": order,
         }
     )
-    drawn = np.array([draw_colour(busy, generator(0, 0, sample, 0)) for sample in range(len(images))], np.float32)
-    assert drawn.shape == (12, DRAWS)
+    colour_params = np.array(
+        [draw_colour_params(busy, generator(0, 0, sample, 0)) for sample in range(len(images))], np.float32
+    )
+    assert colour_params.shape == (12, DRAWS)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
     m, s = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
-    batched = (colour.recolour(images / 255, torch.from_numpy(drawn), busy) - m) / s  # a GPU's path
-    for ours in (augment.augment(images, torch.from_numpy(drawn), busy, mean=m, std=s), batched):
-        for image, row, result in zip(images, drawn, ours, strict=True):
+    batched = (colour.recolour(images / 255, torch.from_numpy(colour_params), busy) - m) / s  # a GPU's path
+    for ours in (augment.augment(images, torch.from_numpy(colour_params), busy, mean=m, std=s), batched):
+        for image, row, result in zip(images, colour_params, ours, strict=True):
             theirs = reference(image, row, busy, mean, std)
             close = (result - theirs).abs() < 2e-5
             # A pixel on the threshold of solarise may fall on either side.
@@ -216,13 +218,13 @@ def test_recipes_are_the_authors(name, kinds, tmp_path) -> None:
 
 
 def test_drawn_flags_have_the_stated_probabilities(params) -> None:
-    drawn = np.array([draw_colour(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)])
+    colour_params = np.array([draw_colour_params(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)])
     for column, p in ((0, 0.5), (1, 0.8), (10, 0.2), (11, 0.0), (12, 0.0)):
-        assert drawn[:, column].mean() == pytest.approx(p, abs=0.03)
-    assert drawn[:, 6:9].min() >= 0.6
-    assert drawn[:, 6:9].max() <= 1.4
-    assert np.abs(drawn[:, 9]).max() <= 0.1
-    orders, counts = np.unique(drawn[:, 2:6], axis=0, return_counts=True)
+        assert colour_params[:, column].mean() == pytest.approx(p, abs=0.03)
+    assert colour_params[:, 6:9].min() >= 0.6
+    assert colour_params[:, 6:9].max() <= 1.4
+    assert np.abs(colour_params[:, 9]).max() <= 0.1
+    orders, counts = np.unique(colour_params[:, 2:6], axis=0, return_counts=True)
     assert (np.sort(orders, 1) == np.arange(4)).all()
     assert len(orders) == 24
     assert ((counts - 4000 / 24) ** 2 / (4000 / 24)).sum() < 50  # chi squared of 23 degrees

@@ -21,7 +21,7 @@ def detections(boxes: list, scores: list, labels: list) -> Detections:
 
 
 @pytest.fixture
-def boxes_alone(params):  # type: ignore[no-untyped-def]
+def boxes_exclusive(params):  # type: ignore[no-untyped-def]
     changes = {"detector": "faster_rcnn_fpn", "pooled": 7, "anchors": [8, 16, 32, 64, 128]}
     return params.transfers["coco_c4"].model_copy(update=changes)
 

@@ -337,7 +337,7 @@ def test_boxes_masks_and_outlines_move_with_the_image(tmp_path, mirrored) -> Non
     assert (made.image[0][inside[0] == 1].float().mean() > 200) and (made.image[0][inside[0] == 0].float().mean() < 5)
 
 
-def test_batches_are_of_seed_and_step_alone(drawn, coco_config, monkeypatch) -> None:
+def test_batches_are_of_seed_and_step_exclusive(drawn, coco_config, monkeypatch) -> None:
     """Whatever the workers; and the ranks' shares, in the order of shape, make up the batch of one process."""
     config = coco_config.model_copy(update={"batch_size": 4, "train_sides": [64, 96]})
     records = read(config, drawn).train

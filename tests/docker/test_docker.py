@@ -26,8 +26,8 @@ stages:
 """
 SLOW = """
 import os, pathlib, signal, sys, time
-from cl.console.stop import heed
-heed(pathlib.Path(os.environ["CL_STOP"]))
+from cl.console.stop import terminate_when_exists
+terminate_when_exists(pathlib.Path(os.environ["CL_STOP"]))
 def save(number, frame):
     time.sleep(1)
     pathlib.Path("saved").touch()

@@ -1,4 +1,4 @@
-"""Frameworks against loops written from their papers, and one contract that all of them keep."""
+"""Methods against loops written from their papers, and one contract that all of them keep."""
 
 import copy
 import itertools
@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cl.config import kinds, module_of
-from cl.methods import Ema, Framework, Queue, Setup, draw, in_passes
+from cl.methods import BaseMethod, Ema, Queue, Setup, draw, in_passes
 from cl.networks import backbones, heads, patches
-from cl.networks.batch_norm import GroupBatchNorm, set_groups, settle
-from cl.pretraining import task as contrastive
+from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
+from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
 from cl.runtime.memory import growth
 from tests.support.tiny import TinyBackbone
@@ -44,12 +44,12 @@ COSINE = module_of("losses", "cosine").Config(kind="cosine")
 HERE = machine.Machine(torch.device("cpu"), 0, "fp32")
 
 
-def build(kind: str, *, bn_groups: int = 1, pieces: int = 1, cut: patches.Config = WHOLE, **settings):  # type: ignore[no-untyped-def]
+def build(kind: str, *, bn_groups: int = 1, microbatches: int = 1, cut: patches.Config = WHOLE, **settings):  # type: ignore[no-untyped-def]
     """A method with the tiny encoder, in float64."""
     torch.manual_seed(0)
     module = module_of("methods", kind)
     config = module.Config(kind=kind, projector=HEAD, scale=1.0, **{**SETTINGS[kind], **settings})
-    return module.Method(config, Setup(TinyBackbone(), TAU, cut, bn_groups, 0, pieces)).double()
+    return module.Method(config, Setup(TinyBackbone(), TAU, cut, bn_groups, 0, microbatches)).double()
 
 
 def views(n: int, seed: int = 0, sizes: tuple[int, ...] = (12, 12)) -> list[Tensor]:
@@ -57,22 +57,22 @@ def views(n: int, seed: int = 0, sizes: tuple[int, ...] = (12, 12)) -> list[Tens
     return [torch.randn(n, 3, size, size, generator=rng, dtype=torch.float64) for size in sizes]
 
 
-def loss_of(method: Framework) -> tuple:
+def loss_of(method: BaseMethod) -> tuple:
     """The loss that a method is tried with."""
     config = INFONCE if gives_negatives(method) else COSINE
     return module_of("losses", config.kind), config
 
 
-def gives_negatives(method: Framework) -> bool:
+def gives_negatives(method: BaseMethod) -> bool:
     return module_of("methods", type(method).__module__.rsplit(".", 1)[1]).Config.gives_negatives
 
 
-def task_of(method: Framework, here: machine.Machine = HERE) -> contrastive.Contrastive:
+def task_of(method: BaseMethod, here: machine.Machine = HERE) -> PretrainingTask:
     module, config = loss_of(method)
-    return contrastive.Contrastive(method, module, config, 1.0, here)
+    return PretrainingTask(method, module, config, 1.0, here)
 
 
-def assert_equals_the_loop(method: Framework, reference, inputs: list[Tensor]) -> None:  # type: ignore[no-untyped-def]
+def assert_equals_the_loop(method: BaseMethod, reference, inputs: list[Tensor]) -> None:  # type: ignore[no-untyped-def]
     """The mean loss over the contrasts and its gradients, against `reference(copy of the method, inputs)`."""
     other = copy.deepcopy(method)
     module, config = loss_of(method)
@@ -359,7 +359,7 @@ def test_the_queue_takes_any_batch(sizes) -> None:
     expected = list(queue.rows.clone())
     for number, size in enumerate(sizes):
         keys = torch.randn(size, 5, generator=torch.Generator().manual_seed(number))
-        queue.push(keys, torch.Generator())
+        queue.enqueue(keys, torch.Generator())
         expected = (expected + list(keys))[-10:]
         start = int(queue.oldest)
         assert torch.equal(torch.cat([queue.rows[start:], queue.rows[:start]]), torch.stack(expected))
@@ -398,7 +398,7 @@ def test_a_queue_smaller_than_the_batch_holds_random_keys_of_it() -> None:
     seen = set()
     for step in range(20):
         keys = torch.randn(8, 5)
-        queue.push(keys, torch.Generator().manual_seed(step))
+        queue.enqueue(keys, torch.Generator().manual_seed(step))
         places = [int((keys == row).all(1).nonzero()) for row in queue.rows]
         assert len(set(places)) == 3
         seen |= set(places)
@@ -422,7 +422,7 @@ def test_no_gradient_reaches_what_is_detached(kind) -> None:
         assert (parameter.grad is not None) == (not name.startswith("target.")), name
 
 
-def test_the_target_is_an_average_of_parameters_alone() -> None:
+def test_the_target_is_an_average_of_parameters_exclusive() -> None:
     """BYOL's schedule: 1 - (1 - m) (1 + cos(pi t)) / 2; running statistics are the target's own."""
     method = build("byol")
     with torch.no_grad():
@@ -518,7 +518,7 @@ def test_small_crops_of_one_size_share_a_pass() -> None:
         return x.mean((1, 2, 3))
 
     inputs = views(3, sizes=(12, 12, 8, 8, 6))
-    encoded = in_passes(encode, inputs, alone=2)
+    encoded = in_passes(encode, inputs, separate=2)
     assert sizes == [(3, 12), (3, 12), (6, 8), (3, 6)]
     for view, value in zip(inputs, encoded, strict=True):
         torch.testing.assert_close(value, view.mean((1, 2, 3)))
@@ -622,7 +622,7 @@ def test_group_batch_norm_is_batch_norm_of_each_group() -> None:
     parts = [copy.deepcopy(plain) for _ in range(3)]
     expected = torch.cat([norm(part) for norm, part in zip(parts, x.chunk(3), strict=True)])
     torch.testing.assert_close(grouped(x), expected)
-    settle(grouped)
+    update_running_stats(grouped)
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(getattr(grouped, name), torch.stack([getattr(n, name) for n in parts]).mean(0))
     torch.testing.assert_close(
@@ -632,7 +632,7 @@ def test_group_batch_norm_is_batch_norm_of_each_group() -> None:
     torch.testing.assert_close(grouped.eval()(x), plain.eval()(x))
 
 
-def test_one_group_leaves_batch_norm_alone() -> None:
+def test_one_group_leaves_batch_norm_exclusive() -> None:
     module = TinyBackbone()
     set_groups(module, 1)
     assert type(module.bn) is nn.BatchNorm2d
@@ -640,7 +640,7 @@ def test_one_group_leaves_batch_norm_alone() -> None:
     assert type(module.bn) is GroupBatchNorm
 
 
-def train_step(task: contrastive.Contrastive, number: int, inputs: list[Tensor]) -> Tensor:
+def train_step(task: PretrainingTask, number: int, inputs: list[Tensor]) -> Tensor:
     """Plain gradient descent."""
     task.begin_step(number, number / 10)
     loss = task(inputs, torch.zeros(0))
@@ -695,7 +695,7 @@ def test_every_method_runs_with_every_loss_and_a_batch_of_two(kind, option, cut,
         method = build(kind, cut=cut, **option).float()
         if config.needs_negatives != gives_negatives(method):
             continue
-        task = contrastive.Contrastive(method, module, config, 1.0, here)
+        task = PretrainingTask(method, module, config, 1.0, here)
         loss = train_step_float(task, [view.float() for view in inputs_of(option, 2, 0)])
         assert loss.dtype == torch.float32
         assert torch.isfinite(loss)
@@ -710,7 +710,7 @@ LOSSES: dict[str, dict] = {
 }
 
 
-def train_step_float(task: contrastive.Contrastive, inputs: list[Tensor]) -> Tensor:
+def train_step_float(task: PretrainingTask, inputs: list[Tensor]) -> Tensor:
     task.begin_step(0, 0.5)
     loss = task(inputs, torch.zeros(0))
     loss.backward()
@@ -726,7 +726,7 @@ def test_a_step_of_simclr_holds_no_matrix_of_all_pairs(name) -> None:
     """N = 8192 images: one matrix of their embeddings' logits would take 1 GiB."""
     module = module_of("losses", name)
     method = build("simclr").float()
-    task = contrastive.Contrastive(method, module, module.Config(kind=name, **LOSSES[name]), 1.0, HERE)
+    task = PretrainingTask(method, module, module.Config(kind=name, **LOSSES[name]), 1.0, HERE)
     inputs = [torch.randn(8192, 3, 8, 8) for _ in range(2)]
     train_step_float(task, [view[:512] for view in inputs])  # warm-up
     assert growth(lambda: train_step_float(task, inputs)) < 200 * 2**20

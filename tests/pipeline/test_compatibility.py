@@ -1,4 +1,4 @@
-"""Every framework with every loss, with and without multi-crop and patches: it runs, or is refused with a sentence."""
+"""Every method with every loss, with and without multi-crop and patches: it runs, or is refused with a sentence."""
 
 import re
 
@@ -8,21 +8,21 @@ import torch
 from cl import config
 from cl.config import kinds, module_of
 from cl.methods import Setup
-from cl.pretraining import task as contrastive
+from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
-from pipeline import cross
+from pipeline import compatibility
 from tests.support.project import ROOT
 from tests.support.tiny import TinyBackbone
 
-CELLS = cross.cells()
+CELLS = compatibility.cells()
 RUNNING = [cell for cell in CELLS if not cell.refusal]
 
 
-def name(cell: cross.Cell) -> str:
+def name(cell: compatibility.Cell) -> str:
     return f"{cell.method}-{cell.loss}-{cell.views}-{cell.patches}"
 
 
-def expected(cell: cross.Cell) -> str:
+def expected(cell: compatibility.Cell) -> str:
     """What must be said of a cell, as a pattern; empty where it must run. Written from the papers, not from the checks."""
     negatives = cell.method not in ("byol", "simsiam")
     if cell.loss == "cosine" and negatives:
@@ -54,7 +54,7 @@ def test_every_cell_that_runs_is_trained_a_step(cell) -> None:
     setup = Setup(TinyBackbone(), params.temperature, params.patches, 2, 0)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     here = machine.Machine(torch.device("cpu"), 0, "fp32")
-    task = contrastive.Contrastive(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
+    task = PretrainingTask(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
     task.begin_step(0, 0.5)
     loss = task([torch.randn(8, 3, size, size) for size in params.view_sizes], torch.zeros(0))
     loss.backward()
@@ -66,10 +66,10 @@ def test_every_cell_that_runs_is_trained_a_step(cell) -> None:
 
 def test_the_cross_holds_all_methods_and_losses() -> None:
     assert {cell.values["method"]["kind"] for cell in CELLS} == set(kinds("methods"))
-    assert set(cross.LOSSES) == set(kinds("losses"))
+    assert set(compatibility.LOSSES) == set(kinds("losses"))
 
 
 def test_the_readme_shows_the_table() -> None:
     shown = re.search(r"<!-- cross -->\n(.*?)\n<!-- end -->", (ROOT / "README.md").read_text(), re.DOTALL)
     assert shown
-    assert shown[1].strip() == cross.table(CELLS), "python -m pipeline.cross prints the table"
+    assert shown[1].strip() == compatibility.table(CELLS), "python -m pipeline.compatibility prints the table"

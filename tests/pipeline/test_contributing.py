@@ -1,4 +1,4 @@
-"""A loss, a framework and a data source from outside: the files that CONTRIBUTING.md shows, added to a copy of the project."""
+"""A loss, a method and a data source from outside: the files that CONTRIBUTING.md shows, added to a copy of the project."""
 
 import json
 import re

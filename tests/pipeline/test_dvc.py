@@ -317,7 +317,7 @@ def imports(path: Path) -> set[Path]:
 
 # They check, show and hand over; what they hand over is tracked as parameters and outputs. `foreign` is for no stage.
 GLUE = {f"cl/{name}.py" for name in ("config", "exchange/foreign", "console/progress", "console/stop", "runtime/base_config")}
-GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "store")}
+GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "locations")}
 
 
 def is_only_a_docstring(path: Path) -> bool:

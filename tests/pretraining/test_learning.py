@@ -14,7 +14,7 @@ from pipeline.compose import compose
 from tests.sources.test_sources import REAL
 
 SEEDS = (0, 1, 2)
-# Points of kNN (k = 20) above the random encoder; frameworks without negatives have less to show after two minutes.
+# Points of kNN (k = 20) above the random encoder; methods without negatives have less to show after two minutes.
 MARGINS = {
     "simclr": 10,
     "moco_v1": 10,

@@ -1,4 +1,4 @@
-"""What is watched while a framework trains."""
+"""What is watched while a method trains."""
 
 import io
 
@@ -17,7 +17,7 @@ from pipeline.pretrain import build
 
 @pytest.fixture
 def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
-    """The default framework, untrained, and a function that watches it; what is told comes with the numbers."""
+    """The default method, untrained, and a function that watches it; what is told comes with the numbers."""
     task = build(params, here).eval()
     task.alignment = torch.tensor(0.25)
     settings = params.optim.monitor.model_copy(update={"bank": 60, "queries": 30})

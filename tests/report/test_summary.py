@@ -19,7 +19,7 @@ from cl.report.experiments import Experiment, differing, distinct, entry_of, mea
 from cl.report.paper_matches import Answer, Answers, commands, printed_values
 from cl.report.summary import page
 from pipeline import report
-from pipeline.gather import gather
+from pipeline.collect import collect
 from tests.support.project import compose
 
 
@@ -251,7 +251,7 @@ def test_experiments_branches_and_the_workspace_are_gathered(repository) -> None
     repository.commit(PARAMS, ref=f"refs/exps/ab/{'c' * 38}/lucky-name")
     fill(repository, 62.0)
     repository.commit(PARAMS)
-    (found, workspace, branch) = gather(print)
+    (found, workspace, branch) = collect(print)
     assert [(e.name, e.metrics["knn_top1"]) for e in (found, workspace, branch)] == [
         ("lucky-name", 61.0),
         ("workspace", 62.0),
@@ -267,15 +267,15 @@ def test_what_has_not_followed_is_no_result(repository) -> None:
     fill(repository, 61.0)
     repository.stages["evaluate@knn"]["deps"] = [{"path": "models/backbone.safetensors", "md5": "0" * 32}]
     repository.commit(PARAMS)
-    assert "knn_top1" not in gather(print)[0].metrics
+    assert "knn_top1" not in collect(print)[0].metrics
     fill(repository, 61.0)
     repository.commit({**PARAMS, "evaluations": {"knn": {"k": 5}}})
-    (found, _) = gather(print)
+    (found, _) = collect(print)
     assert "knn_top1" not in found.metrics
     assert found.problems == ["evaluate/knn was made with another evaluations.knn"]
     fill(repository, 61.0, loss={"kind": "infonce", "alpha": None})
     repository.commit(PARAMS)
-    assert gather(print) == []
+    assert collect(print) == []
 
 
 def test_what_cannot_be_read_stops_nothing_else(repository) -> None:
@@ -290,14 +290,14 @@ def test_what_cannot_be_read_stops_nothing_else(repository) -> None:
     subprocess.run([*git, "commit", "-qam", "nothing"], check=True)
     subprocess.run([*git, "checkout", "-q", "main"], check=True)
     told: list[str] = []
-    assert [experiment.name for experiment in gather(told.append)] == ["workspace", "main"]
+    assert [experiment.name for experiment in collect(told.append)] == ["workspace", "main"]
     assert told[0].startswith("broken is left out: dvc.lock holds no keys and values")
 
 
 def test_names_that_come_twice_are_told_apart(repository) -> None:
     fill(repository, 61.0)
     repository.commit(PARAMS, ref=f"refs/exps/ab/{'c' * 38}/main")
-    first, _, second = gather(print)
+    first, _, second = collect(print)
     assert first.name == "main"
     assert second.name == f"main@{second.revision}"
 
@@ -308,7 +308,7 @@ def test_results_that_are_not_in_the_cache_are_told(repository) -> None:
     digest = repository.stages["evaluate@knn"]["outs"][0]["md5"]
     (repository.folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:]).unlink()
     told: list[str] = []
-    assert "knn_top1" not in gather(told.append)[0].metrics
+    assert "knn_top1" not in collect(told.append)[0].metrics
     assert told[0] == "workspace: 1 files of its results are not in DVC's cache; `dvc pull` or `dvc exp pull` it"
 
 

@@ -1,6 +1,6 @@
-"""The number of processes, and of pieces a batch is encoded in, changes no result.
+"""The number of processes, and of microbatches a batch is encoded in, changes no result.
 
-Every framework with every loss takes five steps as one process, and the same steps as two and four that share the batch.
+Every method with every loss takes five steps as one process, and the same steps as two and four that share the batch.
 """
 
 import io
@@ -26,10 +26,10 @@ from cl.detection.engines.torchvision import Detector
 from cl.evaluations import plan_of
 from cl.methods import Setup
 from cl.networks import backbones
-from cl.networks.batch_norm import GroupBatchNorm, settle
-from cl.pretraining import task as contrastive
+from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
+from cl.pretraining.task import PretrainingTask
 from cl.runtime import distributed
-from cl.runtime.distributed import gather, mean_over_ranks, own, rows
+from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks
 from cl.runtime.memory import growth
 from cl.training.checkpoints import Checkpoints, load_tensors
 from cl.training.loop import replicated
@@ -68,19 +68,19 @@ def name(number: int) -> str:
 
 
 def trajectory(
-    number: int, *, pieces: int = 1, groups: int | None = None, dtype: torch.dtype = torch.float64, lr: float = 0.05
+    number: int, *, microbatches: int = 1, groups: int | None = None, dtype: torch.dtype = torch.float64, lr: float = 0.05
 ) -> dict[str, Tensor]:
     """The state after the steps, and the losses, of this process's part of the batches."""
     kind, option, cut, loss = CELLS[number]
-    method = build(kind, cut=cut, bn_groups=groups or GROUPS[number % 3], pieces=pieces, **option).to(dtype)
+    method = build(kind, cut=cut, bn_groups=groups or GROUPS[number % 3], microbatches=microbatches, **option).to(dtype)
     module = module_of("losses", loss)
-    task = contrastive.Contrastive(method, module, module.Config(kind=loss, **LOSSES[loss]), 2.0, HERE)
+    task = PretrainingTask(method, module, module.Config(kind=loss, **LOSSES[loss]), 2.0, HERE)
     model = replicated(task)
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
     losses = []
     for step in range(STEPS):
         task.begin_step(step, step / STEPS)
-        value = model([own(view).to(dtype) for view in inputs_of(option, IMAGES, step)], torch.zeros(0))
+        value = model([local_part(view).to(dtype) for view in inputs_of(option, IMAGES, step)], torch.zeros(0))
         value.backward()
         nn.utils.clip_grad_norm_(task.parameters(), 1.0)
         optimizer.step()
@@ -96,9 +96,9 @@ def trajectory(
 def parts() -> dict[str, Tensor]:
     """Each building block alone, with its gradient, on this process's rows."""
     x = torch.arange(48, dtype=torch.float64).sin().view(IMAGES, 2)
-    mine = own(x).clone().requires_grad_()
+    mine = local_part(x).clone().requires_grad_()
     gather(mine).pow(3).sum().backward()
-    found = {"gather": gather(mine.detach()), "rows": gather(rows(len(mine))), "gather gradient": gather(mine.grad)}
+    found = {"gather": gather(mine.detach()), "rows": gather(global_rows(len(mine))), "gather gradient": gather(mine.grad)}
     mine.grad = None
     mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
     found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
@@ -109,10 +109,10 @@ def parts() -> dict[str, Tensor]:
             norm = GroupBatchNorm(plain, groups)
             if affine:
                 nn.init.uniform_(norm.weight), nn.init.uniform_(norm.bias)
-            images = own(torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64)).requires_grad_()
+            images = local_part(torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64)).requires_grad_()
             y = norm(images)
-            (y.pow(3) * own(torch.arange(IMAGES)).view(-1, 1, 1, 1)).mean().backward()
-            settle(norm)
+            (y.pow(3) * local_part(torch.arange(IMAGES)).view(-1, 1, 1, 1)).mean().backward()
+            update_running_stats(norm)
             name = f"batch norm of {groups}, affine={affine}"
             found |= {f"{name}: y": gather(y.detach()), f"{name}: gradient": gather(images.grad)}
             found |= {f"{name}: {key}": value for key, value in norm.state_dict().items()}
@@ -130,7 +130,7 @@ def unequal() -> dict[str, Tensor]:
     everything = torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     y = norm(everything[mine])
     (y.pow(3) * torch.arange(IMAGES)[mine].view(-1, 1, 1, 1)).sum().backward()
-    settle(norm)
+    update_running_stats(norm)
     whole = torch.zeros_like(everything)
     whole[mine] = y.detach()
     shared = {"y": whole, "gradient'": everything.grad, **{f"{key}'": value.grad for key, value in norm.named_parameters()}}
@@ -197,7 +197,9 @@ def work(folder: Path, rank: int) -> None:
         results = {"parts": parts(), **{name(number): trajectory(number) for number in range(len(CELLS))}}
         if ranks == 2:
             results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in IN_PIECES}
-            results |= {f"{name(number)} in pieces": trajectory(number, pieces=3, groups=12) for number in IN_PIECES}
+            results |= {
+                f"{name(number)} in microbatches": trajectory(number, microbatches=3, groups=12) for number in IN_PIECES
+            }
         results["evaluations"] = evaluations(folder, folder / str(ranks) / str(rank))
         if ranks == 2:
             results["transfer"] = transferred(folder, folder / str(ranks) / str(rank))
@@ -260,7 +262,7 @@ def test_several_processes_make_the_steps_of_one(found, ranks, number) -> None:
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
 def test_pieces_make_the_steps_of_the_whole(number) -> None:
     """Gradients, batch statistics, queue: all of it, where groups of batch norm fit in a piece."""
-    assert_equal(trajectory(number, pieces=3, groups=12), single(number, groups=12))
+    assert_equal(trajectory(number, microbatches=3, groups=12), single(number, groups=12))
 
 
 @pytest.mark.parametrize("number", IN_PIECES, ids=name)
@@ -273,7 +275,7 @@ def test_two_processes_in_float32(found, number) -> None:
 
 @pytest.mark.parametrize("number", IN_PIECES, ids=name)
 def test_pieces_on_two_processes(found, number) -> None:
-    assert_equal(found[2][f"{name(number)} in pieces"], single(number, groups=12))
+    assert_equal(found[2][f"{name(number)} in microbatches"], single(number, groups=12))
 
 
 def test_evaluations_on_several_processes(found, folder) -> None:
@@ -304,16 +306,16 @@ def test_a_detector_on_two_processes(found, folder) -> None:
 
 
 def test_pieces_hold_the_activations_of_one_at_a_time() -> None:
-    """ResNet-18, 32 images of 32 px: in eight pieces the step grows the process by less than half of what it does in one."""
+    """ResNet-18, 32 images of 32 px: in eight microbatches the step grows the process by less than half of what it does in one."""
 
-    def taken(pieces: int) -> int:
+    def taken(microbatches: int) -> int:
         torch.manual_seed(0)
         kind = {"kind": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False}
         backbone = backbones.build(backbones.Config(**kind))
         config = module_of("methods", "simclr").Config(kind="simclr", projector=HEAD, scale=1.0, **SETTINGS["simclr"])
-        method = module_of("methods", "simclr").Method(config, Setup(backbone, 0.1, WHOLE, 8, 0, pieces))
+        method = module_of("methods", "simclr").Method(config, Setup(backbone, 0.1, WHOLE, 8, 0, microbatches))
         module = module_of("losses", "dcl")
-        task = contrastive.Contrastive(method, module, module.Config(kind="dcl"), 1.0, HERE)
+        task = PretrainingTask(method, module, module.Config(kind="dcl"), 1.0, HERE)
         images = [torch.randn(32, 3, 32, 32) for _ in range(2)]
         task([view[:8] for view in images], torch.zeros(0)).backward()  # the gradients' memory
         return growth(lambda: task(images, torch.zeros(0)).backward())

@@ -83,7 +83,7 @@ UNREADABLE = {f"cat/{name}" for name in ("truncated", "empty", "text", "nowhere"
 @pytest.mark.parametrize("encode", ["copy", "jpeg", "raw"])
 @pytest.mark.parametrize("shrink", [None, 25])
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
-def test_bytes_depend_on_the_images_alone(tmp_path, encode, shrink) -> None:
+def test_bytes_depend_on_the_images_exclusive(tmp_path, encode, shrink) -> None:
     """Not on the number of workers, the place of the raw data, or the time of its files."""
     found = []
     for workers in (1, 2, 3):

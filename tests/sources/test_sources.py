@@ -344,10 +344,10 @@ def test_the_monitor_looks_at_the_first_labelled_images(context, params, here, q
 
 
 def test_the_supervised_baseline_trains_on_the_labelled_images(context, params, here, tmp_path, monkeypatch) -> None:
-    from pipeline import baseline, store
+    from pipeline import baseline, locations
 
     monkeypatch.setattr(machine, "find", lambda *_, **__: here)  # without workers, which would note what they read
-    monkeypatch.setattr(store, "reader", lambda split: context.train)
+    monkeypatch.setattr(locations, "reader", lambda split: context.train)
     baseline.train(params.baselines["supervised"], "supervised", params, Checkpoints(tmp_path / "checkpoints", 60))
     assert context.train.seen == set(context.train.labelled)
 

@@ -161,7 +161,7 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     for step, norm in enumerate([1.0, 2.0, math.inf, math.nan]):
         ledger.add(step, 0.1 * step, torch.tensor(4.0), torch.tensor(norm), torch.tensor(9.0))
     with pytest.raises(FloatingPointError) as error:
-        ledger.look()
+        ledger.flush()
     assert str(error.value).startswith(
         "the norm of the gradient is inf at step 2 (loss 4, largest logit 9, learning rate 0.2); the weights of the last"
     )

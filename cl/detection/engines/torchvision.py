@@ -28,8 +28,8 @@ from cl.detection.average_precision import Detections, encoded, evaluate
 from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.samples import Sample, resized_size
-from cl.networks.batch_norm import settle
-from cl.runtime.machine import sent
+from cl.networks.batch_norm import update_running_stats
+from cl.runtime.machine import to_device
 from cl.sources import Source
 
 __all__ = ["Detector", "evaluate"]
@@ -62,7 +62,7 @@ class MaskHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         training = self.shared.training
-        settle(self.shared)  # on several processes, too, the statistics include this step's
+        update_running_stats(self.shared)  # on several processes, too, the statistics include this step's
         self.shared.eval()
         features = self.shared(regions)
         self.shared.train(training)
@@ -105,13 +105,13 @@ class Detector(nn.Module):
 
     def forward(self, items: list[tuple[Tensor, dict[str, Tensor]]]) -> dict[str, Tensor]:
         device = next(self.parameters()).device
-        images = [sent(image, device).float().div_(255) for image, _ in items]
-        targets = [{name: sent(value, device) for name, value in target.items()} for _, target in items]
+        images = [to_device(image, device).float().div_(255) for image, _ in items]
+        targets = [{name: to_device(value, device) for name, value in target.items()} for _, target in items]
         return self.network(images, targets)
 
     @torch.no_grad()
     def detect(self, picture: Picture.Image) -> Detections:
-        image = sent(pil_to_tensor(picture), next(self.parameters()).device).float().div_(255)
+        image = to_device(pil_to_tensor(picture), next(self.parameters()).device).float().div_(255)
         found = {name: value.cpu().numpy() for name, value in self.network([image])[0].items()}
         masks = encoded(found["masks"][:, 0] > 0.5) if "masks" in found else None
         return Detections(found["boxes"], found["scores"], found["labels"].astype(np.int64) - 1, masks)

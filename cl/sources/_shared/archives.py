@@ -31,7 +31,7 @@ def unpacked(archive: Archive, raw: Path) -> Path:
     """
     folder = raw / archive.base_folder
     if not folder.exists():
-        with _alone(folder):
+        with _exclusive(folder):
             if not folder.exists():
                 _unpack(archive, folder)
     meta = getattr(archive, "meta", None)
@@ -47,7 +47,7 @@ def _wanted(archive: Archive, raw: Path) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _exclusive(folder: Path) -> Iterator[None]:
     """One process at a time makes a folder; the others wait."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f".{folder.name}.lock").open("w") as lock:

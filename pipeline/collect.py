@@ -15,7 +15,7 @@ from pipeline import command
 FILES = ("params.yaml", "dvc.lock")
 
 
-def gather(say: Callable[[str], None]) -> list[Experiment]:
+def collect(say: Callable[[str], None]) -> list[Experiment]:
     """All that have a result of their own, the newest experiments first; what is missing from DVC's cache is told.
 
     Results are those that dvc.lock names, read from the cache by their hashes: neither a stale file of the workspace nor a

@@ -1,6 +1,6 @@
-"""The cross of frameworks and losses: what runs, and what is refused with which sentence; the README shows the table.
+"""The cross of methods and losses: what runs, and what is refused with which sentence; the README shows the table.
 
-python -m pipeline.cross
+python -m pipeline.compatibility
 """
 
 import tempfile
@@ -51,7 +51,7 @@ def _composed(choice: str) -> dict[str, Any]:
 
 
 def _with_keys(views: dict[str, Any], method: str) -> dict[str, Any]:
-    """JCL's framework takes three large views: a query and two keys."""
+    """JCL's method takes three large views: a query and two keys."""
     return views | {"random": views["random"] | {"count": 3}} if method == "moco_v2_keys" else views
 
 
