@@ -27,18 +27,26 @@ ROUNDS, GRID = 3, 16
 def main() -> None:
     import torch
 
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; {QUERIES} queries, {BANK} x {WIDTH} bank, k = {K}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; {QUERIES} queries, {BANK} x {WIDTH} bank, k = {K}"
+    )
     results: dict[str, list[tuple[float, float, int]]] = {case: [] for case in CASES}
     for _ in range(ROUNDS):
         for case in CASES:
             command = [sys.executable, "-W", "ignore", "-m", "benchmarks.evaluation", case]
-            results[case].append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-    best = {case: (min(t for t, _, _ in runs), min(m for _, m, _ in runs), runs[0][2]) for case, runs in results.items()}
+            results[case].append(
+                json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            )
+    best = {
+        case: (min(t for t, _, _ in runs), min(m for _, m, _ in runs), runs[0][2])
+        for case, runs in results.items()
+    }
     print("case           seconds   extra MiB   times faster than dense   memory of dense   answers as dense")
     for case, (seconds, memory, equal) in best.items():
         faster, smaller = best["dense"][0] / seconds, memory / best["dense"][1]
         print(
-            f"{case:<14} {seconds:7.2f}   {memory:9.0f}   {faster:23.2f}   {smaller:15.3f}   {equal} of {QUERIES}", flush=True
+            f"{case:<14} {seconds:7.2f}   {memory:9.0f}   {faster:23.2f}   {smaller:15.3f}   {equal} of {QUERIES}",
+            flush=True,
         )
     grid()
 
@@ -54,10 +62,14 @@ def measure(case: str) -> None:
     torch.manual_seed(0)
     centres, labels = torch.randn(CLASSES, WIDTH), torch.randint(0, CLASSES, (BANK,))
     bank = F.normalize(centres[labels] + 4 * torch.randn(BANK, WIDTH), dim=1)
-    queries = F.normalize(centres[torch.randint(0, CLASSES, (QUERIES,))] + 4 * torch.randn(QUERIES, WIDTH), dim=1)
+    queries = F.normalize(
+        centres[torch.randint(0, CLASSES, (QUERIES,))] + 4 * torch.randn(QUERIES, WIDTH), dim=1
+    )
 
     def ours(bank: Tensor = bank, memory: int = MEMORY) -> Tensor:
-        return classify(queries, bank, labels, CLASSES, k=[K], temperature=[TEMPERATURE], memory=memory)[0][0, 0]
+        return classify(queries, bank, labels, CLASSES, k=[K], temperature=[TEMPERATURE], memory=memory)[0][
+            0, 0
+        ]
 
     def dense() -> Tensor:
         cosines, positions = (queries @ bank.T).topk(K, dim=1)
@@ -70,7 +82,9 @@ def measure(case: str) -> None:
         from sklearn.neighbors import KNeighborsClassifier
 
         weights = lambda distance: np.exp((1 - distance) / TEMPERATURE)  # noqa: E731
-        fitted = KNeighborsClassifier(K, metric="cosine", algorithm="brute", weights=weights).fit(bank.numpy(), labels.numpy())
+        fitted = KNeighborsClassifier(K, metric="cosine", algorithm="brute", weights=weights).fit(
+            bank.numpy(), labels.numpy()
+        )
         run = lambda: torch.from_numpy(fitted.predict(queries.numpy()))  # noqa: E731
     elif case == "half":
         bank_of_half = bank.half()
@@ -103,15 +117,27 @@ def grid() -> None:
     from cl.training.tasks import Probes, classifier
 
     here = find("fp32", deterministic=False)
-    settings = optim.Config(**read(Path("pipeline/conf/trainer/sgd.yaml")), batch_size=32, epochs=1, base_lr=1.0)
-    print(f"\nlinear evaluation, images/s with 1 and with {GRID} classifiers, and the time of {GRID} over that of 1")
-    for kind, size, batch, classes in (("resnet50", 224, 32, 1000), ("resnet18", 32, 256, 100), ("resnet18", 32, 256, 1000)):
-        backbone = backbones.build(backbones.Config(kind=kind, width=1, stem="imagenet", zero_init_residual=False)).eval()
+    settings = optim.Config(
+        **read(Path("pipeline/conf/trainer/sgd.yaml")), batch_size=32, epochs=1, base_lr=1.0
+    )
+    print(
+        f"\nlinear evaluation, images/s with 1 and with {GRID} classifiers, and the time of {GRID} over that of 1"
+    )
+    for kind, size, batch, classes in (
+        ("resnet50", 224, 32, 1000),
+        ("resnet18", 32, 256, 100),
+        ("resnet18", 32, 256, 1000),
+    ):
+        backbone = backbones.build(
+            backbones.Config(kind=kind, width=1, stem="imagenet", zero_init_residual=False)
+        ).eval()
         images, labels = torch.randn(batch, 3, size, size), torch.randint(0, classes, (batch,))
         first = classifier(backbone.fc_features, classes)
         steps = {}
         for number in (1, GRID):
-            task = here.place(Probes(here.place(backbone), nn.ModuleList(copy.deepcopy(first) for _ in range(number)), here))
+            task = here.place(
+                Probes(here.place(backbone), nn.ModuleList(copy.deepcopy(first) for _ in range(number)), here)
+            )
             optimizer = optim.build(settings, [optim.Part(head, 1 + i) for i, head in enumerate(task.heads)])
 
             steps[number] = partial(_step, task, optimizer, images.to(here.device), labels.to(here.device))
@@ -124,7 +150,10 @@ def grid() -> None:
                     torch.cuda.synchronize()
                 times[number].append(time.perf_counter() - began)
         one, many = (sorted(values[2:])[len(values[2:]) // 2] for values in times.values())
-        print(f"{kind} at {size} px, {classes} classes: {batch / one:.0f} and {batch / many:.0f}, {many / one:.2f}", flush=True)
+        print(
+            f"{kind} at {size} px, {classes} classes: {batch / one:.0f} and {batch / many:.0f}, {many / one:.2f}",
+            flush=True,
+        )
 
 
 def _step(task: "Probes", optimizer: "Optimizer", images: "Tensor", labels: "Tensor") -> None:

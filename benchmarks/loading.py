@@ -55,7 +55,11 @@ def main() -> None:
         print(f"{len(files)} images of {size:.0f} kB, torch {torch.__version__}; images a second on one core")
         smaller = readers["short side 256"]
         shrunk = peers([bytes(smaller.read(position)) for position in range(len(smaller))])
-        cases = {**peers(contents), "MoCo, PIL, short side 256": shrunk["MoCo, PIL"], **ours(readers, contents)}
+        cases = {
+            **peers(contents),
+            "MoCo, PIL, short side 256": shrunk["MoCo, PIL"],
+            **ours(readers, contents),
+        }
         rates = fastest(cases, dict.fromkeys(cases, len(files)))
         ffcv = with_ffcv(folder, stored(files * 10, folder / "many", STORED["raw 256"]))
         report(rates, ffcv)
@@ -75,9 +79,23 @@ def images(folder: Path) -> list[Path]:
 
 
 def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
-    usual = {"shard_images": 50, "encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
+    usual = {
+        "shard_images": 50,
+        "encode": "copy",
+        "shrink": None,
+        "quality": 90,
+        "verify": True,
+        "upright": False,
+    }
     listed = [Image(f"{number:06d}", path, 0) for number, path in enumerate(files)]
-    writing.write(Splits(["any"], listed, listed), "bench", Storage(**usual | settings), folder, lambda done: None, workers=1)
+    writing.write(
+        Splits(["any"], listed, listed),
+        "bench",
+        Storage(**usual | settings),
+        folder,
+        lambda done: None,
+        workers=1,
+    )
     reader = Reader(folder, "train")
     assert len(reader) == len(files), "an image cannot be read"
     return reader
@@ -156,7 +174,10 @@ def ours(readers: dict[str, Reader], contents: list[bytes]) -> dict[str, Callabl
 
 def worker(data: TrainSet) -> Callable[[], None]:
     """One batch after the other into memory that is used again, as data workers do."""
-    memory, rows = [array.allocate(data.plan.batch_size, shared=True) for array in data.arrays], slice(0, data.plan.batch_size)
+    memory, rows = (
+        [array.allocate(data.plan.batch_size, shared=True) for array in data.arrays],
+        slice(0, data.plan.batch_size),
+    )
     steps = iter(range(10**9))
     return lambda: data.fill(next(steps), rows, memory)
 
@@ -182,15 +203,20 @@ def with_ffcv(folder: Path, reader: Reader) -> tuple[float, float] | None:
     except ImportError:
         return None
     path, many = folder / "raw.beton", [(reader.pixels(position), 0) for position in range(len(reader))]
-    DatasetWriter(path, {"image": RGBImageField(write_mode="raw"), "label": IntField()}, num_workers=1).from_indexed_dataset(
-        many
-    )
+    DatasetWriter(
+        path, {"image": RGBImageField(write_mode="raw"), "label": IntField()}, num_workers=1
+    ).from_indexed_dataset(many)
     decoder = RandomResizedCropRGBImageDecoder((224, 224), scale=(0.2, 1.0))
     pipelines = {"image": [decoder], "label": None}
-    theirs = Loader(path, batch_size=100, num_workers=1, order=OrderOption.SEQUENTIAL, os_cache=True, pipelines=pipelines)
+    theirs = Loader(
+        path, batch_size=100, num_workers=1, order=OrderOption.SEQUENTIAL, os_cache=True, pipelines=pipelines
+    )
     data = TrainSet(reader, [VIEW], Plan(len(reader), 100, 0))
     fill = worker(data)
-    cases = {"theirs": lambda: [None for _ in theirs], "ours": lambda: [fill() for _ in range(data.plan.steps_per_epoch)]}
+    cases = {
+        "theirs": lambda: [None for _ in theirs],
+        "ours": lambda: [fill() for _ in range(data.plan.steps_per_epoch)],
+    }
     theirs_rate, ours_rate = fastest(cases, {"theirs": len(many), "ours": 2 * len(many)}).values()
     return theirs_rate, ours_rate
 

@@ -36,7 +36,10 @@ def main() -> None:
         for case in CASES:
             seconds, memory = best[case]
             faster, smaller = best["lightly"][0] / seconds, memory / best["lightly"][1]
-            print(f"{size:<7} {case:<13} {seconds:7.3f}   {memory:9.1f}   {faster:25.1f}   {smaller:19.4f}", flush=True)
+            print(
+                f"{size:<7} {case:<13} {seconds:7.3f}   {memory:9.1f}   {faster:25.1f}   {smaller:19.4f}",
+                flush=True,
+            )
 
 
 def measure(case: str, size: int) -> None:

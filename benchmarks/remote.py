@@ -58,7 +58,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shards(folder, images)
-        server = subprocess.Popen([sys.executable, "-c", SERVER, str(folder / "shards")], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(folder / "shards")], stdout=subprocess.PIPE, text=True
+        )
         assert server.stdout
         try:
             url = f"http://127.0.0.1:{int(server.stdout.readline())}"
@@ -70,10 +72,14 @@ def main() -> None:
 
 def shards(folder: Path, images: int) -> None:
     rng = np.random.default_rng(0)
-    Picture.fromarray(rng.integers(0, 255, (304, 304, 3), dtype=np.uint8)).save(folder / "image", "JPEG", quality=90)
+    Picture.fromarray(rng.integers(0, 255, (304, 304, 3), dtype=np.uint8)).save(
+        folder / "image", "JPEG", quality=90
+    )
     listed = [Image(f"{number:07d}", folder / "image", 0) for number in range(images)]
     storage = Storage(shard_images=1000, encode="copy", shrink=None, quality=90, verify=False, upright=False)
-    writing.write(Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", lambda done: None, workers=2)
+    writing.write(
+        Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", lambda done: None, workers=2
+    )
 
 
 def compare(folder: Path, url: str) -> None:
@@ -91,7 +97,10 @@ def compare(folder: Path, url: str) -> None:
             count, seconds = len(reader), timed(lambda reader=reader, ahead=ahead: read(reader, order, ahead))
             size = reader.manifest.splits["train"].shards
             megabytes = sum(shard.bytes for shard in size) / 1e6
-            print(f"{name:30} {count / seconds:11.0f} {megabytes / seconds:8.0f} {count / CHUNK / seconds:10.1f}", flush=True)
+            print(
+                f"{name:30} {count / seconds:11.0f} {megabytes / seconds:8.0f} {count / CHUNK / seconds:10.1f}",
+                flush=True,
+            )
 
 
 def read(reader: Reader, order, ahead: int) -> None:  # type: ignore[no-untyped-def]

@@ -37,7 +37,14 @@ from pipeline.pretrain import build
 ROUNDS, STEPS = {"cpu": 3, "cuda": 5}, {"cpu": 1, "cuda": 10}  # turns, and steps in each
 FEW = 8  # images on which the losses are compared
 TARGET = 1.5
-PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}  # dense bfloat16
+PEAKS = {
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+}  # dense bfloat16
 GLOBAL = ["loss=infonce", "bn_group=global"]
 METHODS = {  # lightly's SimCLR head ends in batch norm
     "SimCLR": ["method.projector.last_norm=affine", "method.projector.last_bias=false"],
@@ -55,11 +62,17 @@ class Case:
     batch: dict[str, int]
 
 
-SMALL, LARGE = {"SimCLR": "simclr", "MoCo v2": "moco_v2"}, {"SimCLR": "simclr_imagenet", "MoCo v2": "moco_v2_imagenet"}
+SMALL, LARGE = (
+    {"SimCLR": "simclr", "MoCo v2": "moco_v2"},
+    {"SimCLR": "simclr_imagenet", "MoCo v2": "moco_v2_imagenet"},
+)
 CASES = [
     Case("ResNet-18, 32 px", ["backbone=resnet18_small", "views=small"], SMALL, {"cpu": 64, "cuda": 1024}),
     Case(
-        "ResNet-18, 64 px", ["backbone=resnet18_small", "views=small", "views.random.size=64"], SMALL, {"cpu": 16, "cuda": 512}
+        "ResNet-18, 64 px",
+        ["backbone=resnet18_small", "views=small", "views.random.size=64"],
+        SMALL,
+        {"cpu": 16, "cuda": 512},
     ),
     Case("ResNet-50, 224 px", ["backbone=resnet50", "views=mocov2"], LARGE, {"cpu": 8, "cuda": 128}),
 ]
@@ -84,14 +97,23 @@ def main() -> None:
 def measure(case: Case, method: str, device: str) -> None:
     """Print the rates of one network with one method."""
     batch = case.batch[device]
-    choice = [*case.overrides, f"method={case.methods[method]}", *GLOBAL, *METHODS[method], f"optim.batch_size={batch}"]
+    choice = [
+        *case.overrides,
+        f"method={case.methods[method]}",
+        *GLOBAL,
+        *METHODS[method],
+        f"optim.batch_size={batch}",
+    ]
     params = parameters(choice)
     shape, place = (batch, 3, params.view_sizes[0], params.view_sizes[0]), torch.device(device)
     views = [torch.randn(shape, device=place) for _ in range(2)]
     ours = {precision: Ours(params, precision, place, views) for precision in ("bf16", "fp32")}
     theirs = Theirs(params, ours["fp32"].task.method, views)
     agreed = agree(ours["fp32"], theirs, views[0][:FEW])
-    steps: dict[str, Callable[[], object]] = {"ours, bf16": ours["bf16"].step, "ours, fp32": ours["fp32"].step}
+    steps: dict[str, Callable[[], object]] = {
+        "ours, bf16": ours["bf16"].step,
+        "ours, fp32": ours["fp32"].step,
+    }
     times = fastest({**steps, "theirs, fp32": theirs.step}, device)
     rates = {name: batch / seconds for name, seconds in times.items()}
     print(f"{case.name}, {method}, {batch} images, {agreed}")
@@ -112,7 +134,9 @@ def parameters(overrides: list[str]) -> Params:
 class Ours:
     """The step of `cl.training.loop`, on views as `cl.data.augment` hands them over: channels-last."""
 
-    def __init__(self, params: Params, precision: machine.Precision, device: torch.device, views: list[Tensor]) -> None:
+    def __init__(
+        self, params: Params, precision: machine.Precision, device: torch.device, views: list[Tensor]
+    ) -> None:
         here: Machine = replace(machine.find(precision, deterministic=False), device=device)
         self.params, self.task = params, build(params, here).train()
         self.optimizer = optim.build(params.optim, [optim.Part(self.task)])
@@ -140,7 +164,9 @@ class Theirs(nn.Module):
         super().__init__()
         projector, moco = params.method.projector, params.method.kind == "moco"
         head = MoCoProjectionHead if moco else SimCLRProjectionHead
-        self.encoder = nn.Sequential(network(params), head(method.backbone.fc_features, projector.hidden[0], projector.out))
+        self.encoder = nn.Sequential(
+            network(params), head(method.backbone.fc_features, projector.hidden[0], projector.out)
+        )
         self.target = copy.deepcopy(self.encoder) if moco else None
         self.loss = NTXentLoss(params.temperature, memory_bank_size=method.queue.rows.shape if moco else 0)
         self.momentum = method.target.ema.momentum if moco else 0.0
@@ -154,7 +180,9 @@ class Theirs(nn.Module):
                 own.copy_(given)
         self.views, config = [view.contiguous() for view in views], params.optim
         chosen = [p for p in self.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.SGD(chosen, config.lr(), momentum=config.momentum, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.SGD(
+            chosen, config.lr(), momentum=config.momentum, weight_decay=config.weight_decay
+        )
         self.total = torch.zeros((), device=views[0].device)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:

@@ -72,7 +72,10 @@ class Chart:
             writer = csv.writer(file)
             writer.writerow(["series", *Point._fields])
             for label, points in self.series.items():
-                writer.writerows([label, *("" if number is None else f"{number:.6g}" for number in point)] for point in points)
+                writer.writerows(
+                    [label, *("" if number is None else f"{number:.6g}" for number in point)]
+                    for point in points
+                )
         titles = {key: value for key, value in asdict(self).items() if key != "series"}
         (folder / f"{self.name}.chart.json").write_text(json.dumps(titles, indent=1) + "\n")
 
@@ -82,7 +85,9 @@ class Chart:
         chart = cls(**json.loads(path.read_text()))
         with path.with_name(f"{chart.name}.csv").open(newline="") as file:
             for row in csv.DictReader(file):
-                chart.add(row["series"], float(row["x"]), float(row["y"]), float(row["sd"]) if row["sd"] else None)
+                chart.add(
+                    row["series"], float(row["x"]), float(row["y"]), float(row["sd"]) if row["sd"] else None
+                )
         return chart
 
     def described(self) -> str:
@@ -90,7 +95,9 @@ class Chart:
         parts = [f"{self.title}. {self.y} by {self.x}"]
         for label, points in list(self.series.items())[:TOLD]:
             if self.kind == "lines":
-                parts.append(f"{label}: {points[0].y:.4g} at {points[0].x:g} to {points[-1].y:.4g} at {points[-1].x:g}")
+                parts.append(
+                    f"{label}: {points[0].y:.4g} at {points[0].x:g} to {points[-1].y:.4g} at {points[-1].x:g}"
+                )
             elif self.kind == "histogram":
                 parts.append(f"{label}: most often {max(points, key=lambda point: point.y).x:.3g}")
             else:
@@ -118,7 +125,11 @@ class Chart:
             elif len(self.series) > FEW:
                 figure.set_figwidth(7)
                 axes.legend(
-                    frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1), ncols=-(-len(self.series) // 20)
+                    frameon=False,
+                    fontsize=6,
+                    loc="upper left",
+                    bbox_to_anchor=(1, 1),
+                    ncols=-(-len(self.series) // 20),
                 )
             file = io.StringIO()
             figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -156,7 +167,9 @@ class Chart:
         return f"{label}, {self.x} {point.x:.4g}: {point.y:.4g}{spread}"
 
 
-def histogram(name: str, title: str, x: str, values: dict[str, np.ndarray], span: tuple[float, float] | None = None) -> Chart:
+def histogram(
+    name: str, title: str, x: str, values: dict[str, np.ndarray], span: tuple[float, float] | None = None
+) -> Chart:
     """Densities of the values of each series over bins that all share, between `span` or the least and the largest value."""
     chart = Chart(name, title, x, "density", "histogram")
     edges = np.histogram_bin_edges(np.concatenate(list(values.values())), BINS, span)

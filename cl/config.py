@@ -132,18 +132,27 @@ def _loss_fits_method(params: Params) -> None:
     fitting = [
         kind
         for kind, config in known.items()
-        if config.needs_negatives == method.gives_negatives and (several or not config.needs_several_positives)
+        if config.needs_negatives == method.gives_negatives
+        and (several or not config.needs_several_positives)
     ]
     names = f"method={method.kind}", f"loss={loss.kind}", f"choose loss={' or '.join(fitting)}"
     if loss.needs_negatives and not method.gives_negatives:
         raise ValueError(f"{names[0]} gives no negatives, which {names[1]} needs; {names[2]}")
     if method.gives_negatives and not loss.needs_negatives:
-        remedy = "method=byol or simsiam is meant for it" if method.takes_patches else "without a predictor it would collapse"
-        raise ValueError(f"{names[1]} does not look at the negatives that {names[0]} gives; {remedy}; {names[2]}")
+        remedy = (
+            "method=byol or simsiam is meant for it"
+            if method.takes_patches
+            else "without a predictor it would collapse"
+        )
+        raise ValueError(
+            f"{names[1]} does not look at the negatives that {names[0]} gives; {remedy}; {names[2]}"
+        )
     if method.gives_negatives and params.temperature is None:
         raise ValueError(f"temperature=null, but {names[0]} needs one; 0.1 is customary")
     if not method.gives_negatives and params.temperature is not None:
-        raise ValueError(f"temperature={params.temperature} has no effect with {names[0]}; choose temperature=null")
+        raise ValueError(
+            f"temperature={params.temperature} has no effect with {names[0]}; choose temperature=null"
+        )
     if loss.needs_several_positives and not several:
         raise ValueError(
             f"{names[1]} needs the covariance of several keys an image, of which {names[0]} gives one; "
@@ -159,7 +168,9 @@ def _views_fit_method(params: Params) -> None:
         raise ValueError(f"method={params.method.kind} takes two views or more, found {len(sizes)}: {found}")
     if len(set(sizes[:large])) > 1:
         why = " (with keys=rest all views after the first are keys)" if large > 2 else ""
-        raise ValueError(f"method={params.method.kind} takes {large} views of one size first{why}, found {found}")
+        raise ValueError(
+            f"method={params.method.kind} takes {large} views of one size first{why}, found {found}"
+        )
 
 
 def _patches_fit_method_and_views(params: Params) -> None:
@@ -173,11 +184,16 @@ def _patches_fit_method_and_views(params: Params) -> None:
             f"or method={' or '.join(fitting)}"
         )
     if uneven := [size for size in params.view_sizes if size % cut.grid]:
-        raise ValueError(f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches")
+        raise ValueError(
+            f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches"
+        )
 
 
 def _negatives_are_there(params: Params) -> None:
-    negatives, candidates = getattr(params.method, "negatives", None), params.method.candidates(params.optim.batch_size)
+    negatives, candidates = (
+        getattr(params.method, "negatives", None),
+        params.method.candidates(params.optim.batch_size),
+    )
     if negatives is not None and candidates is not None and negatives > candidates:
         raise ValueError(
             f"method.negatives={negatives}, but optim.batch_size={params.optim.batch_size} has {candidates} for a query; "
@@ -188,7 +204,9 @@ def _negatives_are_there(params: Params) -> None:
 def _predictor_is_there(params: Params) -> None:
     predictor = getattr(params.method, "predictor", None)
     if params.optim.predictor_lr == "fixed" and predictor is None:
-        raise ValueError(f"optim.predictor_lr=fixed, but method={params.method.kind} has no predictor; choose scheduled")
+        raise ValueError(
+            f"optim.predictor_lr=fixed, but method={params.method.kind} has no predictor; choose scheduled"
+        )
     if predictor is not None and predictor.out != params.method.projector.out:
         raise ValueError(
             f"method.predictor.out={predictor.out} differs from method.projector.out={params.method.projector.out}, "
@@ -214,7 +232,11 @@ def _chunks_hold_groups(params: Params) -> None:
 
 
 def _compiled_networks_are_called_as_a_whole(params: Params) -> None:
-    if params.optim.compile and isinstance(params.patches, patches.Combine) and params.patches.stage in patches.STITCHED:
+    if (
+        params.optim.compile
+        and isinstance(params.patches, patches.Combine)
+        and params.patches.stage in patches.STITCHED
+    ):
         raise ValueError(
             f"optim.compile=true compiles the encoder as a whole, which patches.stage={params.patches.stage} takes apart; "
             "choose optim.compile=false"
@@ -248,7 +270,9 @@ def _baselines_name_what_exists(params: Params) -> None:
         ):
             if unknown := [c for c in chosen if c not in known]:
                 choices = ", ".join(known) or "nothing"
-                raise ValueError(f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; or choose all")
+                raise ValueError(
+                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; or choose all"
+                )
 
 
 CHECKS = (

@@ -49,7 +49,12 @@ class Contrast:
             ValueError: the method gives no negatives.
         """
         return log_partition(
-            self.queries, self._negatives(), self.excluded, self.temperature, selected=self.selected, unit=True
+            self.queries,
+            self._negatives(),
+            self.excluded,
+            self.temperature,
+            selected=self.selected,
+            unit=True,
         )
 
     def negative_counts(self) -> Tensor:
@@ -106,18 +111,26 @@ def log_partition(
         return _selected_log_partition(queries, negatives, selected, temperature)
     left = len(negatives) - (0 if excluded is None else excluded.shape[1])
     if left < 1:
-        raise ValueError(f"no negative counts: of {len(negatives)} negatives, {max(left, 0)} are left after exclusion")
+        raise ValueError(
+            f"no negative counts: of {len(negatives)} negatives, {max(left, 0)} are left after exclusion"
+        )
     if unit:
         bound, largest = queries.new_full((len(queries),), 1 / temperature), 1 / temperature
     else:
-        bound = queries.detach().norm(dim=1) * negatives.detach().norm(dim=1).max() / temperature  # (N,), Cauchy-Schwarz
+        bound = (
+            queries.detach().norm(dim=1) * negatives.detach().norm(dim=1).max() / temperature
+        )  # (N,), Cauchy-Schwarz
         largest = float(bound.max())
     if queries is negatives and largest <= SAFE_BOUND and _mutual(excluded):
         return _Symmetric.apply(queries, excluded, temperature, largest)
-    return _Rectangular.apply(queries, negatives, excluded, temperature, bound if largest <= SAFE_BOUND else None)
+    return _Rectangular.apply(
+        queries, negatives, excluded, temperature, bound if largest <= SAFE_BOUND else None
+    )
 
 
-def _selected_log_partition(queries: Tensor, negatives: Tensor, selected: Tensor, temperature: float) -> Tensor:
+def _selected_log_partition(
+    queries: Tensor, negatives: Tensor, selected: Tensor, temperature: float
+) -> Tensor:
     """Per-query columns, some rows at a time; the gathered negatives are gathered again in the backward pass."""
 
     def block(q: Tensor, k: Tensor, columns: Tensor) -> Tensor:
@@ -165,7 +178,9 @@ def _mutual(excluded: Tensor | None) -> bool:
         return True
     n = len(excluded)
     rows = torch.arange(n, device=excluded.device)[:, None]
-    return torch.equal((rows * n + excluded).view(-1).sort().values, (excluded * n + rows).view(-1).sort().values)
+    return torch.equal(
+        (rows * n + excluded).view(-1).sort().values, (excluded * n + rows).view(-1).sort().values
+    )
 
 
 def _exponentials(scaled: Tensor, negatives: Tensor, shift: Tensor, tile: _Tile, buffer: Tensor) -> Tensor:
@@ -244,7 +259,11 @@ class _Symmetric(Function):
     def forward(ctx, embeddings, excluded, temperature, bound):  # type: ignore[no-untyped-def]
         n = len(embeddings)
         tiles = [t for t in _tiles(n, n, excluded, embeddings.device) if t.columns.start >= t.rows.start]
-        buffer, scaled, shift = _buffer(embeddings, embeddings), embeddings / temperature, embeddings.new_tensor([bound])
+        buffer, scaled, shift = (
+            _buffer(embeddings, embeddings),
+            embeddings / temperature,
+            embeddings.new_tensor([bound]),
+        )
         total = embeddings.new_zeros(n)
         for tile in tiles:
             x = _exponentials(scaled, embeddings, shift, tile, buffer)

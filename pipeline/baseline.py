@@ -34,7 +34,9 @@ def main(name: str) -> None:
     from pipeline.transfer import data, transfer
 
     evaluations, transfers = params.selected(config)
-    datasets = {entry: data(params.transfers[entry]) for entry in transfers}  # what is missing is told before it trains
+    datasets = {
+        entry: data(params.transfers[entry]) for entry in transfers
+    }  # what is missing is told before it trains
     scratch = command.scratch("baseline", name)
 
     def save(*part: str) -> Checkpoints:
@@ -58,7 +60,9 @@ def main(name: str) -> None:
             )
         for entry, dataset in datasets.items():
             out, own = _folder(results.folder, entry), functools.partial(save, entry, dataset.digest()[:16])
-            metrics |= transfer(params.transfers[entry], entry, copy.deepcopy(backbone), dataset, params, out, own)
+            metrics |= transfer(
+                params.transfers[entry], entry, copy.deepcopy(backbone), dataset, params, out, own
+            )
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
     if command.is_main_process():  # the others may be done sooner
         Checkpoints(scratch).discard()

@@ -32,7 +32,9 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
     with opened as repo:
         for name, revision, params, lock in _places():
             try:
-                outputs = _Outputs(parse(lock, "dvc.lock"), lambda md5: Path(repo.cache.local.oid_to_path(md5)))
+                outputs = _Outputs(
+                    parse(lock, "dvc.lock"), lambda md5: Path(repo.cache.local.oid_to_path(md5))
+                )
                 known = {experiment.name for experiment in found}
                 unique = name if name not in known else f"{name}@{revision}"
                 experiment = _experiment(unique, revision, parse(params, "params.yaml"), outputs)
@@ -40,7 +42,9 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
                 say(f"{name} is left out: {error}")
                 continue
             if outputs.missing:
-                say(f"{name}: {outputs.missing} files of its results are not in DVC's cache; `dvc pull` or `dvc exp pull` it")
+                say(
+                    f"{name}: {outputs.missing} files of its results are not in DVC's cache; `dvc pull` or `dvc exp pull` it"
+                )
             if set(experiment.provenance) - {"prepare"}:
                 found.append(experiment)
     return found
@@ -70,7 +74,11 @@ class _Outputs:
         self._path_of, self.missing = path_of, 0
         stages = (lock.get("stages") or {}).values()
         made = {output["path"]: output["md5"] for stage in stages for output in stage.get("outs", [])}
-        followed = [stage for stage in stages if all(made.get(d["path"], d["md5"]) == d["md5"] for d in stage.get("deps", []))]
+        followed = [
+            stage
+            for stage in stages
+            if all(made.get(d["path"], d["md5"]) == d["md5"] for d in stage.get("deps", []))
+        ]
         self.hashes: dict[str, str] = {}
         for output in (output for stage in followed for output in stage.get("outs", [])):
             path, md5 = output["path"], output["md5"]
@@ -101,8 +109,14 @@ def _experiment(name: str, revision: str, params: dict[str, Any], outputs: _Outp
     """What the parameters name and the files hold; a result made with other parameters is a problem, not a result."""
     found = Experiment(name, revision, params, {}, {})
     for result in results(params):
-        metrics, provenance = (outputs.read(f"{command.RESULTS}/{result}{suffix}.json") for suffix in ("", ".provenance"))
-        if metrics is None or provenance is None or not (_independent(result) or "pretrain" in found.provenance):
+        metrics, provenance = (
+            outputs.read(f"{command.RESULTS}/{result}{suffix}.json") for suffix in ("", ".provenance")
+        )
+        if (
+            metrics is None
+            or provenance is None
+            or not (_independent(result) or "pretrain" in found.provenance)
+        ):
             continue
         origin = json.loads(provenance)
         if others := outdated(origin, params):

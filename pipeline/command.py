@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from cl.console.progress import Progress, Usage
 
 RESULTS = Path("results")
-SETTINGS = {"base_lr", "weight_decay", "labels"}  # among metrics; of several seeds told where they are the same
+SETTINGS = {
+    "base_lr",
+    "weight_decay",
+    "labels",
+}  # among metrics; of several seeds told where they are the same
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
@@ -42,7 +46,15 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         except (ValueError, FloatingPointError) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE):
+            if error.errno not in (
+                errno.ENOSPC,
+                errno.EDQUOT,
+                errno.EFBIG,
+                errno.EACCES,
+                errno.EROFS,
+                errno.EIO,
+                errno.ESTALE,
+            ):
                 raise
             where = f" ({error.filename})" if error.filename else ""
             raise click.ClickException(f"{error.strerror}{where}: nothing half-written is left") from error
@@ -67,7 +79,9 @@ def params() -> "Params":
 def choose(name: str, known: dict[str, Any], group: str) -> Any:
     """The entry of `params.yaml` that a stage was called for."""
     if name not in known:
-        raise ValueError(f"{group} has no {name!r} in params.yaml; choose one of {', '.join(known) or 'nothing: it is empty'}")
+        raise ValueError(
+            f"{group} has no {name!r} in params.yaml; choose one of {', '.join(known) or 'nothing: it is empty'}"
+        )
     return known[name]
 
 
@@ -87,7 +101,9 @@ def progress(title: str) -> "Progress":
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError("CL_TENSORBOARD is set, but TensorBoard is not there: pip install tensorboard") from None
+            raise ValueError(
+                "CL_TENSORBOARD is set, but TensorBoard is not there: pip install tensorboard"
+            ) from None
         board = SummaryWriter(folder)
     return Progress(title, Console(stderr=True, quiet=not is_main_process()), board, usage())
 
@@ -108,8 +124,14 @@ def scratch(stage: str, name: str | None = None, data: str = "", instead: str = 
         instead: as `provenance.identity` takes it.
     """
     root = os.environ.get("CL_SCRATCH")
-    if is_main_process() and ".dvc/tmp/exps" in Path.cwd().as_posix() and not (root and Path(root).is_absolute()):
-        click.echo(f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable")
+    if (
+        is_main_process()
+        and ".dvc/tmp/exps" in Path.cwd().as_posix()
+        and not (root and Path(root).is_absolute())
+    ):
+        click.echo(
+            f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable"
+        )
     return Path(root or "scratch") / f"{provenance.identity(stage, name, instead)}{data[:16]}"
 
 
@@ -128,7 +150,9 @@ class Results:
 
 
 @contextmanager
-def results(stage: str, name: str | None = None, *, root: str | None = None, folder: bool = True) -> Iterator[Results]:
+def results(
+    stage: str, name: str | None = None, *, root: str | None = None, folder: bool = True
+) -> Iterator[Results]:
     """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all.
 
     What other processes than the first hand over is dropped, and not counted: energy is that of the first one's machine.
@@ -169,7 +193,9 @@ def _measured() -> Iterator[dict[str, float]]:
         used |= total.since(then, total.earlier[known:])
 
 
-def repeated(run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, usual: int, out: Path) -> dict[str, float]:
+def repeated(
+    run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, usual: int, out: Path
+) -> dict[str, float]:
     """What `run` measures with the usual seed; or with each of the seeds: means, `<metric>_sd` and their number `n`.
 
     `run` takes a seed and a folder: each of several seeds has one of its own in `out`.

@@ -38,7 +38,11 @@ def cells() -> list[Cell]:
         for loss in LOSSES:
             for view in views:
                 for cut in patches:
-                    chosen = {"loss": losses[loss], "views": _with_keys(views[view], method), "patches": patches[cut]}
+                    chosen = {
+                        "loss": losses[loss],
+                        "views": _with_keys(views[view], method),
+                        "patches": patches[cut],
+                    }
                     combined = values | chosen
                     found.append(Cell(method, loss, view, cut, combined, _refusal(combined)))
     return found
@@ -71,7 +75,9 @@ def table(found: list[Cell]) -> str:
             sentences.setdefault(_of_any(cell), len(sentences) + 1)
     lines = ["| | " + " | ".join(f"`{loss}`" for loss in LOSSES) + " |", "|---" * (len(LOSSES) + 1) + "|"]
     for method in METHODS:
-        texts = [_text([c for c in found if (c.method, c.loss) == (method, loss)], sentences) for loss in LOSSES]
+        texts = [
+            _text([c for c in found if (c.method, c.loss) == (method, loss)], sentences) for loss in LOSSES
+        ]
         lines.append(f"| `{method}` | " + " | ".join(texts) + " |")
     lines += ["", *(f"{number}. {sentence}" for sentence, number in sentences.items())]
     return "\n".join(lines)
@@ -93,7 +99,9 @@ def _text(options: list[Cell], sentences: dict[str, int]) -> str:
 def _of_any(cell: Cell) -> str:
     """The refusal, with this cell's method and loss as placeholders."""
     method, loss = cell.values["method"]["kind"], cell.values["loss"]["kind"]
-    return cell.refusal.replace(f"method={method} ", "method=<method> ").replace(f"loss={loss} ", "loss=<loss> ")
+    return cell.refusal.replace(f"method={method} ", "method=<method> ").replace(
+        f"loss={loss} ", "loss=<loss> "
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ EVERY = 60.0  # seconds between looks at counters that start again, after 262 kJ
 
 
 @contextmanager
-def counters(zones: Path = ZONES, library: str = NVML, every: float = EVERY) -> Iterator[Callable[[], dict[str, float]]]:
+def counters(
+    zones: Path = ZONES, library: str = NVML, every: float = EVERY
+) -> Iterator[Callable[[], dict[str, float]]]:
     """A function that tells `gpu_joules` and `cpu_joules`, since some moment before, each of all GPUs or CPUs or not at all."""
     gpus, cpus, over = Gpus(library), Packages(zones), threading.Event()
 
@@ -42,7 +44,9 @@ class Packages:
 
     def __init__(self, folder: Path) -> None:
         names = {path.parent: path.read_text().strip() for path in sorted(folder.glob("intel-rapl:*/name"))}
-        self.zones = [zone for zone, name in names.items() if name.startswith("package")]  # others are parts of these, or more
+        self.zones = [
+            zone for zone, name in names.items() if name.startswith("package")
+        ]  # others are parts of these, or more
         self._total, self._last, self._reading = 0, dict[Path, int](), threading.Lock()
 
     def joules(self) -> float | None:
@@ -50,7 +54,9 @@ class Packages:
         with self._reading:
             try:
                 for zone in self.zones:
-                    now, most = (int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
+                    now, most = (
+                        int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj")
+                    )
                     self._total += (now - self._last.get(zone, now)) % most
                     self._last[zone] = now
             except (OSError, ValueError):

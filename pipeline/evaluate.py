@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--backbone", "file", help="Another encoder: a checkpoint of torchvision, MoCo, MoCo v3, SimSiam, lightly or "
               "solo-learn, a file of pipeline.export, or torchvision:resnet50.")  # fmt: skip
-@click.option("--prefix", help="Where in that file the encoder is, if it holds several: module.encoder_q. for example.")
+@click.option(
+    "--prefix", help="Where in that file the encoder is, if it holds several: module.encoder_q. for example."
+)
 @command.entry_point
 @launch.on_all_devices
 def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
@@ -29,9 +31,13 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     All visible GPUs are used, or CL_PROCESSES processes. What was measured of another encoder goes to others/.
     """
     params = command.params()
-    configs = {name: command.choose(name, params.evaluations, "evaluations") for name in names or params.evaluations}
+    configs = {
+        name: command.choose(name, params.evaluations, "evaluations") for name in names or params.evaluations
+    }
     if prefix is not None and file is None:
-        raise ValueError(f"--prefix {prefix} says where in another file the encoder is; give --backbone FILE too")
+        raise ValueError(
+            f"--prefix {prefix} says where in another file the encoder is; give --backbone FILE too"
+        )
     notes: dict[str, Any] = {}
     if file is None:
         backbone, heads = load(params)
@@ -42,7 +48,12 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
 
 
 def run(
-    name: str, config: Any, params: "Params", backbone: "ResNet", heads: "dict[str, nn.Module]", notes: dict[str, Any]
+    name: str,
+    config: Any,
+    params: "Params",
+    backbone: "ResNet",
+    heads: "dict[str, nn.Module]",
+    notes: dict[str, Any],
 ) -> None:
     """One evaluation, to its results; `notes` are those of another encoder."""
     from cl.training.checkpoints import Checkpoints
@@ -76,7 +87,12 @@ def foreign(file: str, prefix: str | None) -> "tuple[ResNet, dict[str, nn.Module
     found = foreign.load(file, prefix)
     command.progress("backbone").say(f"{file}: {found.config.kind}, {found.origin}")
     folder = f"others/{Path(file.replace(':', '-')).stem}-{found.sha256[:8]}"
-    notes = {"backbone": file, "sha256": found.sha256, "origin": found.origin, "config": found.config.model_dump()}
+    notes = {
+        "backbone": file,
+        "sha256": found.sha256,
+        "origin": found.origin,
+        "config": found.config.model_dump(),
+    }
     return found.network, {}, notes | {"folder": folder}
 
 

@@ -11,7 +11,11 @@ FORMATS = ("torchvision", "timm", "detectron2", "onnx")
 
 @click.command()
 @click.argument("format", type=click.Choice(FORMATS))
-@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), help="The file; default: exports/<format>.<suffix>.")
+@click.option(
+    "--to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file; default: exports/<format>.<suffix>.",
+)
 @command.entry_point
 def main(format: str, to: Path | None) -> None:
     """Write models/backbone.safetensors in the FORMAT of another program."""
@@ -24,10 +28,14 @@ def main(format: str, to: Path | None) -> None:
     if path.suffix != f".{suffix}":
         raise ValueError(f"--to {path}: a file of {format} ends in .{suffix}")
     network = backbones.load(params.backbone, locations.BACKBONE)
-    mean, std = ([round(value, 4) for value in values] for values in (params.dataset.mean, params.dataset.std))
+    mean, std = (
+        [round(value, 4) for value in values] for values in (params.dataset.mean, params.dataset.std)
+    )
     metadata = {"network": params.backbone.model_dump_json(), "mean": str(mean), "std": str(std)}
     export.write(network, format, path, params.dataset.crop, metadata)
-    click.echo(f"{path}: {params.backbone.kind}, {network.fc_features} features; RGB in [0, 1], mean {mean}, std {std}")
+    click.echo(
+        f"{path}: {params.backbone.kind}, {network.fc_features} features; RGB in [0, 1], mean {mean}, std {std}"
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,10 @@ from pipeline import command
 
 BEAT, LOST = 2.0, 30.0  # seconds between signs of life, and without one until a process is given up
 GRACE = 10.0  # seconds for the others to end by themselves
-START, PATIENCE = timedelta(minutes=5), timedelta(minutes=30)  # for all to come, and for one that is alive but slow
+START, PATIENCE = (
+    timedelta(minutes=5),
+    timedelta(minutes=30),
+)  # for all to come, and for one that is alive but slow
 
 
 def on_all_devices(function: Callable[..., None]) -> Callable[..., None]:
@@ -47,8 +50,14 @@ def on_all_devices(function: Callable[..., None]) -> Callable[..., None]:
             return function(*args, **kwargs)
         import torch.distributed as dist
 
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a port that is free, until the end
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        store = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        )  # a port that is free, until the end
+        common = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
         common |= {"WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number), "CL_PARENT": str(os.getpid())}
         environments = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(number)]
         sys.exit(run([[sys.executable, *this]] * number, environments))
@@ -99,7 +108,9 @@ def _run(commands: list[list[str]], environments: list[dict[str, str]], errors: 
     if "CL_STOP" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     children = [
-        subprocess.Popen(command, env={**os.environ, **extra}, stderr=error if number else None, start_new_session=True)
+        subprocess.Popen(
+            command, env={**os.environ, **extra}, stderr=error if number else None, start_new_session=True
+        )
         for number, (command, extra, error) in enumerate(zip(commands, environments, errors, strict=True))
     ]
     failed, since = None, 0.0
@@ -115,13 +126,20 @@ def _run(commands: list[list[str]], environments: list[dict[str, str]], errors: 
             for child in children:
                 child.kill()
         time.sleep(0.05)
-    failed = failed if failed is not None else next((number for number, child in enumerate(children) if child.returncode), 0)
+    failed = (
+        failed
+        if failed is not None
+        else next((number for number, child in enumerate(children) if child.returncode), 0)
+    )
     code = children[failed].returncode
     _tell(failed, len(children), code, errors[failed])
     return code if code >= 0 else 128 - code
 
 
-_STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of a run that saved itself when it was asked to stop
+_STOPPED = (
+    128 + signal.SIGTERM,
+    128 + signal.SIGINT,
+)  # exit codes of a run that saved itself when it was asked to stop
 
 
 def _tell(number: int, of: int, code: int, error: IO[bytes]) -> None:
@@ -165,7 +183,10 @@ def joined() -> Iterator[None]:
         raise
     except Exception as error:
         watch.report(f"process {rank} failed: {error}")
-        if any(sign in str(error) for sign in ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")):
+        if any(
+            sign in str(error)
+            for sign in ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")
+        ):
             raise ValueError(
                 f"lost contact with another process ({_first_line(error)}); the weights of the last checkpoint are kept"
             ) from error

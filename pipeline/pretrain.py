@@ -38,7 +38,9 @@ def main() -> None:
     here = machine.find(params.precision, deterministic=params.deterministic)
     progress = command.progress("pretrain")
     if params.precision == "bf16" and machine.slow_bf16():
-        progress.say("precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind")
+        progress.say(
+            "precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind"
+        )
     for sentence in locations.missing(params.transfers):
         progress.say(sentence)
     bank, queries = locations.reader("train"), locations.reader("val")
@@ -62,14 +64,22 @@ def main() -> None:
             source=params.dataset,
             progress=progress,
             checkpoints=checkpoints,
-            each_epoch=lambda epoch: watch(task, params.optim.monitor, bank, queries, params.dataset, progress),
+            each_epoch=lambda epoch: watch(
+                task, params.optim.monitor, bank, queries, params.dataset, progress
+            ),
         )
         if command.is_main_process():
             _write_rows(results.folder / "epochs.csv", rows)
             view_sheet.draw(params.dataset, data, results.folder / "views.png")
             results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
-            results.notes |= {"effective_lr": params.optim.lr(), "negatives": task.negatives, "images_left_out": dropped}
-            results.notes["images_per_second"] = round(sum(row["images_per_second"] for row in rows) / len(rows), 1)
+            results.notes |= {
+                "effective_lr": params.optim.lr(),
+                "negatives": task.negatives,
+                "images_left_out": dropped,
+            }
+            results.notes["images_per_second"] = round(
+                sum(row["images_per_second"] for row in rows) / len(rows), 1
+            )
             metadata = {
                 "parameters": json.dumps(provenance.declared("pretrain")[1]),
                 "data_manifest_sha256": locations.manifest_hash(),
@@ -100,14 +110,21 @@ def build(params: "Params", here: "Machine") -> "PretrainingTask":
         )
     torch.manual_seed(params.seed)
     setup = Setup(
-        backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, params.seed, microbatches
+        backbones.build(params.backbone),
+        params.temperature,
+        params.patches,
+        params.bn_groups,
+        params.seed,
+        microbatches,
     )
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile:
         for network in method.modules():
             if isinstance(network, ResNet):
                 network.compile()
-    task = PretrainingTask(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
+    task = PretrainingTask(
+        method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here
+    )
     return here.place(task)
 
 

@@ -33,7 +33,9 @@ def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str,
         return re.sub(r"\$\{([\w.]+)\}", lambda match: str(_at(values | extra, match[1])), text)
 
     names = [fill(parameter) for parameter in declaration["params"]]
-    return [Path(fill(path)) for path in declaration["deps"]], {parameter: _at(values, parameter) for parameter in names}
+    return [Path(fill(path)) for path in declaration["deps"]], {
+        parameter: _at(values, parameter) for parameter in names
+    }
 
 
 def _at(values: dict[str, Any], path: str) -> Any:
@@ -70,7 +72,13 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
 
     files, values = declared(stage, name)
     everything, commit = read(Path("params.yaml")), _git("rev-parse", "HEAD") or None
-    data = (SHARDS / "manifest.json").read_bytes() if stage == "prepare" else manifest() if SHARDS in files else None
+    data = (
+        (SHARDS / "manifest.json").read_bytes()
+        if stage == "prepare"
+        else manifest()
+        if SHARDS in files
+        else None
+    )
     return {
         "stage": stage + (f"@{name}" if name else ""),
         "recipe": everything["recipe"],
@@ -79,7 +87,8 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
         "data_manifest_sha256": data and hashlib.sha256(data).hexdigest(),
         "commit": commit,
-        "uncommitted_changes": commit and bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)),
+        "uncommitted_changes": commit
+        and bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)),
         "versions": _versions(),
         "hardware": _hardware(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,7 +100,11 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
 
 def _energy(used: dict[str, float]) -> dict[str, float | None] | None:
     joules = {"gpus": used.get("gpu_joules"), "cpus": used.get("cpu_joules")}
-    return {device: round(value, 1) if value else None for device, value in joules.items()} if any(joules.values()) else None
+    return (
+        {device: round(value, 1) if value else None for device, value in joules.items()}
+        if any(joules.values())
+        else None
+    )
 
 
 def _git(*arguments: str) -> str:
@@ -104,12 +117,19 @@ def _git(*arguments: str) -> str:
 def _versions() -> dict[str, str]:
     import torch
 
-    found: dict[str, Any] = {"python": platform.python_version(), **{v: importlib.metadata.version(v) for v in VERSIONS}}
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        **{v: importlib.metadata.version(v) for v in VERSIONS},
+    }
     for package in OPTIONAL:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     if torch.cuda.is_available():
-        found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "driver": energy.driver()}
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "driver": energy.driver(),
+        }
     return {name: str(version) for name, version in found.items() if version}
 
 
@@ -117,9 +137,14 @@ def _hardware() -> dict[str, Any]:
     import torch
 
     cpu = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.processor()
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
     )
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    gpus = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
+    )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     return {
         "cpu": cpu,

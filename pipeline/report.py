@@ -15,7 +15,9 @@ REPORT, SUMMARY = Path("report"), Path("summary")
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="All experiments of the repository, beside the papers.")
+@click.option(
+    "--all", "everything", is_flag=True, help="All experiments of the repository, beside the papers."
+)
 @command.entry_point
 def main(everything: bool) -> None:
     """Write index.html and tables.md: to report/ of params.yaml and results/, or with --all to summary/."""
@@ -40,10 +42,19 @@ def _fetch(params: dict[str, Any]) -> None:
     from cl.report.experiments import results
 
     stages = read(Path("dvc.lock"))["stages"]
-    outs = [out["path"] for name in results(params) for out in stages.get(name.replace("/", "@"), {}).get("outs", [])]
+    outs = [
+        out["path"]
+        for name in results(params)
+        for out in stages.get(name.replace("/", "@"), {}).get("outs", [])
+    ]
     missing = [path for path in outs if command.RESULTS in Path(path).parents and not Path(path).exists()]
-    if missing and (done := subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)).returncode:
-        raise ValueError(f"{missing[0]} is in dvc.lock, but neither here nor in DVC's cache or remote: {done.stderr.strip()}")
+    if (
+        missing
+        and (done := subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)).returncode
+    ):
+        raise ValueError(
+            f"{missing[0]} is in dvc.lock, but neither here nor in DVC's cache or remote: {done.stderr.strip()}"
+        )
 
 
 def summarise() -> None:

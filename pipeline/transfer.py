@@ -35,9 +35,15 @@ def main(name: str) -> None:
         backbone = backbones.load(params.backbone, locations.BACKBONE)
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
         results.metrics |= transfer(config, name, backbone, dataset, params, results.folder, save)
-        results.notes |= {"engine": config.engine, "data_sha256": dataset.digest(), "noted": dataset.findings.lines()}
+        results.notes |= {
+            "engine": config.engine,
+            "data_sha256": dataset.digest(),
+            "noted": dataset.findings.lines(),
+        }
         if config.subset:
-            results.notes["subset"] = f"a trial on {len(dataset.train)} training and {len(dataset.test)} test images"
+            results.notes["subset"] = (
+                f"a trial on {len(dataset.train)} training and {len(dataset.test)} test images"
+            )
     if command.is_main_process():  # the others may be done sooner
         Checkpoints(scratch).discard()
 

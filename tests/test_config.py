@@ -19,7 +19,13 @@ def test_params_yaml_is_the_default_composition(tmp_path) -> None:
 
 def test_top_level_keys() -> None:
     expected = "seed recipe dataset views patches backbone method temperature loss optim precision deterministic bn_group"
-    assert set(config.Params.model_fields) == {*expected.split(), "evaluations", "transfers", "analyses", "baselines"}
+    assert set(config.Params.model_fields) == {
+        *expected.split(),
+        "evaluations",
+        "transfers",
+        "analyses",
+        "baselines",
+    }
 
 
 def choices() -> list[str]:
@@ -55,8 +61,14 @@ def test_every_file_composes_and_validates(tmp_path, choice) -> None:
 
 
 def test_a_recipe_yields_to_the_command_line(tmp_path) -> None:
-    params = config.check(compose(tmp_path, "recipe=dcl/table1_imagenet100", "loss=infonce", "optim.batch_size=64"))
-    assert (params.recipe, params.loss.kind, params.optim.batch_size) == ("dcl/table1_imagenet100", "infonce", 64)
+    params = config.check(
+        compose(tmp_path, "recipe=dcl/table1_imagenet100", "loss=infonce", "optim.batch_size=64")
+    )
+    assert (params.recipe, params.loss.kind, params.optim.batch_size) == (
+        "dcl/table1_imagenet100",
+        "infonce",
+        64,
+    )
 
 
 def test_yaml_1_2_numbers(tmp_path) -> None:
@@ -79,15 +91,29 @@ MOCO = {
     "scale": 1,
 }
 BYOL = {"kind": "byol", "projector": HEAD, "predictor": HEAD, "ema": EMA, "scale": 2}
-SIMO = {"kind": "simo", "projector": HEAD, "ema": EMA, "shuffle": False, "negatives": None, "sampling": None, "scale": 1}
+SIMO = {
+    "kind": "simo",
+    "projector": HEAD,
+    "ema": EMA,
+    "shuffle": False,
+    "negatives": None,
+    "sampling": None,
+    "scale": 1,
+}
 COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs": "all"}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"loss": {"kind": "dclx"}}, "loss: kind=dclx is unknown; choose one of cosine, dcl, dclw, infonce, jcl"),
-        ({"loss": {"kind": "dclw", "sigma": -1, "detach_weight": True}}, "loss.sigma=-1: input should be greater than 0"),
+        (
+            {"loss": {"kind": "dclx"}},
+            "loss: kind=dclx is unknown; choose one of cosine, dcl, dclw, infonce, jcl",
+        ),
+        (
+            {"loss": {"kind": "dclw", "sigma": -1, "detach_weight": True}},
+            "loss.sigma=-1: input should be greater than 0",
+        ),
         ({"loss": {"kind": "infonce"}}, "loss.alpha is missing"),
         ({"loss": {"kind": "dcl", "sigma": 1}}, "loss: unknown key sigma; there are kind"),
         ({"sede": 1}, "unknown key sede; there are seed, recipe, dataset"),
@@ -100,7 +126,11 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
             "temperature=0.1 has no effect with method=byol; choose temperature=null",
         ),
         (
-            {"method": BYOL | {"predictor": HEAD | {"out": 9}}, "loss": {"kind": "cosine"}, "temperature": None},
+            {
+                "method": BYOL | {"predictor": HEAD | {"out": 9}},
+                "loss": {"kind": "cosine"},
+                "temperature": None,
+            },
             "method.predictor.out=9 differs from method.projector.out=8",
         ),
         (
@@ -111,13 +141,22 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
             {"loss": {"kind": "jcl", "strength": 4, "ramp": True, "unbiased": False}},
             "loss=jcl needs the covariance of several keys an image, of which method=simclr gives one",
         ),
-        ({"patches": COMBINE}, "method=simclr takes no combinatorial patches, which need a predictor; choose patches=whole or"),
+        (
+            {"patches": COMBINE},
+            "method=simclr takes no combinatorial patches, which need a predictor; choose patches=whole or",
+        ),
         ({"patches": COMBINE}, "method=byol or moco_v3 or nnclr or simsiam"),
         ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose one of whole, combine"),
         ({"patches": COMBINE | {"choose": 5}}, "choose=5 of a 2 x 2 grid is more than there are"),
         ({"patches": COMBINE | {"grid": 3, "pairs": "drawn"}}, "pairs=drawn is for grid=2 and choose=2"),
-        ({"patches": COMBINE | {"stage": "input"}}, "stage=input stitches neighbours: choose pairs=adjacent or drawn"),
-        ({"method": SIMO | {"negatives": 16}}, "negatives=16 with sampling=None: sampling is shared or per_query"),
+        (
+            {"patches": COMBINE | {"stage": "input"}},
+            "stage=input stitches neighbours: choose pairs=adjacent or drawn",
+        ),
+        (
+            {"method": SIMO | {"negatives": 16}},
+            "negatives=16 with sampling=None: sampling is shared or per_query",
+        ),
         (
             {"method": SIMO | {"negatives": 256, "sampling": "shared"}},
             "method.negatives=256, but optim.batch_size=128 has 127 for a query; choose null for all",
@@ -154,23 +193,55 @@ def test_detectron2_holds_no_small_stem() -> None:
         ("optim.nesterov", True, "nesterov=true is for kind=sgd, kind=lars would ignore it"),
         ("optim.lars", None, "lars goes with kind=lars and only with it, found kind=lars"),
         ("optim.betas", [0.9, 0.99], "betas goes with kind=adamw and only with it, found kind=lars"),
-        ("optim.milestones", [60, 80], "milestones=[60.0, 80.0] are fractions of the run, ascending: 120 of 200 epochs is 0.6"),
+        (
+            "optim.milestones",
+            [60, 80],
+            "milestones=[60.0, 80.0] are fractions of the run, ascending: 120 of 200 epochs is 0.6",
+        ),
         ("optim.warmup_epochs", 50, "warmup_epochs=50.0 is more than epochs=15.0; lower it"),
         ("optim.kind", "adamw", "momentum=0.9 is for kind=sgd or lars, kind=adamw has betas"),
         ("optim.warmup_epochs", 0, "warmup_start=0.1 without warm-up would be ignored"),
         ("optim.schedule", "constant", "final=0.5 is where a cosine ends, schedule=constant would ignore it"),
-        ("optim.predictor_lr", "fixed", "optim.predictor_lr=fixed, but method=simclr has no predictor; choose scheduled"),
-        ("views.random.order", ["jitter", "blur"], "order=['jitter', 'blur'] does not name each of jitter, grayscale"),
-        ("optim.milestones", [0.5], "schedule=cosine with milestones=[0.5]: they go with schedule=steps alone"),
+        (
+            "optim.predictor_lr",
+            "fixed",
+            "optim.predictor_lr=fixed, but method=simclr has no predictor; choose scheduled",
+        ),
+        (
+            "views.random.order",
+            ["jitter", "blur"],
+            "order=['jitter', 'blur'] does not name each of jitter, grayscale",
+        ),
+        (
+            "optim.milestones",
+            [0.5],
+            "schedule=cosine with milestones=[0.5]: they go with schedule=steps alone",
+        ),
         ("optim.monitor.k", 1000, "k=1000 neighbours cannot come from bank=256 images"),
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] is no range from a smaller to a larger number"),
         ("views.random.blur.kernel", 4, "kernel=4 has no middle; choose an odd number of taps"),
         ("dataset.scenes.side", [10, 500], "side=[10, 500] does not fit into scenes of size=128"),
-        ("transfers.voc_c4.detector", "mask_rcnn_c4", "detector=mask_rcnn_c4 needs masks, which kind=voc has not"),
-        ("transfers.voc_c4.milestones", [240], "milestones=[240] are iterations, ascending, between 0 and iterations=240"),
-        ("transfers.voc_c4.batch_size", 1000, "batch_size=1000 leaves 2 iterations, in which milestones=[200] coincide"),
+        (
+            "transfers.voc_c4.detector",
+            "mask_rcnn_c4",
+            "detector=mask_rcnn_c4 needs masks, which kind=voc has not",
+        ),
+        (
+            "transfers.voc_c4.milestones",
+            [240],
+            "milestones=[240] are iterations, ascending, between 0 and iterations=240",
+        ),
+        (
+            "transfers.voc_c4.batch_size",
+            1000,
+            "batch_size=1000 leaves 2 iterations, in which milestones=[200] coincide",
+        ),
         ("transfers.voc_c4.warmup", 241, "warmup=241 is more than iterations=240; lower it"),
-        ("transfers.voc_c4.test", "test2007", "'test2007' is no split of VOC: expected year and list, such as 2007/trainval"),
+        (
+            "transfers.voc_c4.test",
+            "test2007",
+            "'test2007' is no split of VOC: expected year and list, such as 2007/trainval",
+        ),
         ("transfers.voc_c4.pooled", 7, "pooled=7 is odd, but res5 halves it; choose 14 as the papers"),
         ("transfers.voc_c4.backbone_lr", 0, "transfers.voc_c4.backbone_lr=0: input should be greater than 0"),
         (
@@ -213,7 +284,8 @@ def test_views_are_as_the_method_takes_them() -> None:
     values["views"]["random"]["count"] = 2
     config.check(values)
     with pytest.raises(
-        ValueError, match="takes 3 views of one size first .with keys=rest all views after the first are keys., found"
+        ValueError,
+        match="takes 3 views of one size first .with keys=rest all views after the first are keys., found",
     ):
         config.check(values | {"method": MOCO | {"keys": "rest", "shuffle": False}})
     values["views"]["small"]["size"] = 15
@@ -224,7 +296,9 @@ def test_views_are_as_the_method_takes_them() -> None:
 
 def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
     assert config.check(compose(tmp_path, "method=byol")).loss.kind == "cosine"
-    with pytest.raises(ValueError, match="method=byol gives no negatives, which loss=dclw needs; choose loss=cosine"):
+    with pytest.raises(
+        ValueError, match="method=byol gives no negatives, which loss=dclw needs; choose loss=cosine"
+    ):
         config.check(compose(tmp_path, "method=byol", "loss=dclw"))
     assert config.check(compose(tmp_path, "method=fast_moco")).patches.kind == "combine"
     assert config.check(compose(tmp_path, "method=fast_moco", "patches=whole")).patches.kind == "whole"
@@ -233,7 +307,9 @@ def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
 def test_a_baseline_names_evaluations_that_exist() -> None:
     values = config.read(ROOT / "params.yaml")
     values["baselines"]["random"]["evaluations"] = ["knm"]
-    with pytest.raises(ValueError, match=r"baselines.random.evaluations names knm, but evaluations has knn, linear"):
+    with pytest.raises(
+        ValueError, match=r"baselines.random.evaluations names knm, but evaluations has knn, linear"
+    ):
         config.check(values)
 
 
@@ -253,7 +329,10 @@ def test_help_comes_without_torch() -> None:
 def test_entry_points_answer_mistakes_in_a_sentence(project) -> None:
     unknown = run("pipeline.evaluate", "knm", cwd=project)
     assert unknown.returncode == 1
-    assert unknown.stderr == "Error: evaluations has no 'knm' in params.yaml; choose one of knn, linear, semi_1, semi_10\n"
+    assert (
+        unknown.stderr
+        == "Error: evaluations has no 'knm' in params.yaml; choose one of knn, linear, semi_1, semi_10\n"
+    )
     missing = run("pipeline.pretrain", cwd=project)
     assert missing.returncode == 1
     assert "run `dvc repro" in missing.stderr
@@ -301,7 +380,11 @@ def test_repeats_are_means_with_deviations(tmp_path) -> None:
 @pytest.mark.parametrize("seeds", [[], [0, 0], [-1], [2**31]])
 def test_seeds_are_different_and_within_bounds(tmp_path, seeds) -> None:
     values = compose(tmp_path)
-    for section in (values["evaluations"]["linear"], values["evaluations"]["semi_1"], values["transfers"]["voc_c4"]):
+    for section in (
+        values["evaluations"]["linear"],
+        values["evaluations"]["semi_1"],
+        values["transfers"]["voc_c4"],
+    ):
         section["seeds"] = seeds
         with pytest.raises(ValueError, match="seeds"):
             config.check(values)

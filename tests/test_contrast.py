@@ -81,7 +81,9 @@ def test_float32_stays_near_float64(temperature) -> None:
 
 def test_rows_that_are_not_unit() -> None:
     queries, negatives = 30 * unit(6, 4), 20 * unit(9, 4)
-    torch.testing.assert_close(log_partition(queries, negatives, None, 0.1), dense(queries, negatives, None, 0.1))
+    torch.testing.assert_close(
+        log_partition(queries, negatives, None, 0.1), dense(queries, negatives, None, 0.1)
+    )
 
 
 def test_selected_columns(monkeypatch) -> None:
@@ -114,10 +116,19 @@ def test_counts_and_batch_mean() -> None:
     queries, negatives = unit(3, 4), unit(7, 4)
     some = torch.tensor([[0, 1]] * 3)
     assert Contrast(queries, queries[:, None], negatives).negative_counts().tolist() == [7, 7, 7]
-    assert Contrast(queries, queries[:, None], negatives, excluded=some).negative_counts().tolist() == [5, 5, 5]
-    assert Contrast(queries, queries[:, None], negatives, selected=some).negative_counts().tolist() == [2, 2, 2]
+    assert Contrast(queries, queries[:, None], negatives, excluded=some).negative_counts().tolist() == [
+        5,
+        5,
+        5,
+    ]
+    assert Contrast(queries, queries[:, None], negatives, selected=some).negative_counts().tolist() == [
+        2,
+        2,
+        2,
+    ]
     torch.testing.assert_close(
-        Contrast(queries, queries[:, None], None).batch_mean(torch.tensor([[1.0], [2.0], [6.0]])), torch.tensor([3.0])
+        Contrast(queries, queries[:, None], None).batch_mean(torch.tensor([[1.0], [2.0], [6.0]])),
+        torch.tensor([3.0]),
     )
 
 

@@ -101,7 +101,9 @@ class Context:
 
     def _batches(self, views: list[View], batch_size: int, batches: int) -> Iterator[list[Tensor]]:
         if batch_size > len(self.train):
-            raise ValueError(f"batches of {batch_size} images cannot come from {len(self.train)}; choose fewer")
+            raise ValueError(
+                f"batches of {batch_size} images cannot come from {len(self.train)}; choose fewer"
+            )
         data = TrainSet(self.train, views, Plan(len(self.train), batch_size, self.seed))
         inputs = data.inputs(self.source, self.machine.device)
         for batch in data.batches(0, batches, self.machine.workers):
@@ -146,15 +148,22 @@ class Sampling(BaseConfig):
     batch_size: int = Field(gt=1)
 
 
-def by_count(config: Sampling, context: Context, measure: Callable[[Sample, int, float, float], Tensor]) -> dict[int, Tensor]:
+def by_count(
+    config: Sampling, context: Context, measure: Callable[[Sample, int, float, float], Tensor]
+) -> dict[int, Tensor]:
     """`measure(sample, K, alpha, temperature)` (b,) of all queries for each K: (2, N), with the margin, and with alpha = K."""
-    temperature, generator = context.temperature(config.temperature), torch.Generator().manual_seed(context.seed)
+    temperature, generator = (
+        context.temperature(config.temperature),
+        torch.Generator().manual_seed(context.seed),
+    )
     contrast = context.contrast(config.images, config.batch_size)
     counts = counts_that_fit(config.negatives, contrast, context.progress)
     found: dict[int, list[Tensor]] = {count: [] for count in counts}
     for sample in samples(contrast, counts[-1], temperature, generator, config.queries):
         for count, parts in found.items():
-            parts.append(torch.stack([measure(sample, count, alpha, temperature) for alpha in (config.alpha, count)]))
+            parts.append(
+                torch.stack([measure(sample, count, alpha, temperature) for alpha in (config.alpha, count)])
+            )
     return {count: torch.cat(parts, 1) for count, parts in found.items()}
 
 
@@ -186,9 +195,13 @@ def counts_that_fit(asked: list[int], contrast: Contrast, progress: Progress) ->
     available = int(contrast.negative_counts()[0])
     fitting = [count for count in sorted(asked) if count <= available]
     if not fitting:
-        raise ValueError(f"negatives={asked}: a query has {available} to draw from; choose fewer, or more images")
+        raise ValueError(
+            f"negatives={asked}: a query has {available} to draw from; choose fewer, or more images"
+        )
     if len(fitting) < len(asked):
-        progress.say(f"a query has {available} negatives: {', '.join(str(n) for n in asked if n > available)} left out")
+        progress.say(
+            f"a query has {available} negatives: {', '.join(str(n) for n in asked if n > available)} left out"
+        )
     return fitting
 
 

@@ -26,13 +26,22 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     The other measures are those of the first views. The charts are of the training's log, which has the last batch's positive
     pairs in train mode and the validation images' embeddings: near these numbers, not equal.
     """
-    first, second = (torch.cat(parts) for parts in zip(*context.embeddings(config.batch_size, config.batches), strict=True))
+    first, second = (
+        torch.cat(parts) for parts in zip(*context.embeddings(config.batch_size, config.batches), strict=True)
+    )
     measured = {"alignment": alignment(first, second), **collapse.measures(first)}
-    chart = Chart("path", "Alignment and uniformity, from the training's log", "uniformity (less: more even)", "alignment")
+    chart = Chart(
+        "path",
+        "Alignment and uniformity, from the training's log",
+        "uniformity (less: more even)",
+        "alignment",
+    )
     for row in context.epochs:
         chart.add("from the first epoch to the last", row["uniformity"], row["alignment"])
     chart.save(context.out)
-    rank = context.curve("rank", "Dimensions of the embeddings", {"effective_rank": "effective rank"}, "effective rank")
+    rank = context.curve(
+        "rank", "Dimensions of the embeddings", {"effective_rank": "effective rank"}, "effective rank"
+    )
     rank.save(context.out)
     return measured
 

@@ -26,13 +26,19 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     positions = context.val.labelled[: config.images]
     least = 3 * config.perplexity
     if len(positions) <= least:
-        raise ValueError(f"perplexity={config.perplexity:g} needs more than {least:g} images, found {len(positions)}")
+        raise ValueError(
+            f"perplexity={config.perplexity:g} needs more than {least:g} images, found {len(positions)}"
+        )
     encoder = Unit(context.method.backbone, [context.method.projector])
-    features = extract_all(encoder, context.val, context.source, context.machine, positions)[config.of == "embedding"]
+    features = extract_all(encoder, context.val, context.source, context.machine, positions)[
+        config.of == "embedding"
+    ]
     rows = features.cpu().numpy()
     place = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
     names, labels = context.val.manifest.classes, context.val.labels[positions]
-    chart = Chart("map", f"{len(rows)} validation images by {config.of}, t-SNE", "first axis", "second axis", "points")
+    chart = Chart(
+        "map", f"{len(rows)} validation images by {config.of}, t-SNE", "first axis", "second axis", "points"
+    )
     for label in np.unique(labels):
         for x, y in place[labels == label]:
             chart.add(names[label], x, y)

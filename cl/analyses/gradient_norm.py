@@ -24,7 +24,13 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     Returns:
         margin_ratio and plain_ratio: the mean with the fewest negatives over that with the most.
     """
-    chart = Chart("norms", "Gradient at a query, finished encoder", "negatives", "norm, mean ± standard deviation", log=True)
+    chart = Chart(
+        "norms",
+        "Gradient at a query, finished encoder",
+        "negatives",
+        "norm, mean ± standard deviation",
+        log=True,
+    )
     for count, found in by_count(config, context, norms).items():
         for label, own in zip((f"with the margin, alpha {config.alpha:g}", "without"), found, strict=True):
             chart.add(label, count, own.mean(), own.std(correction=0))

@@ -47,7 +47,10 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     generator = torch.Generator().manual_seed(context.seed)
     for count in sorted(config.keys):
         sizes = ((config.queries,), (config.queries, count), (config.negatives,))
-        tensors = [F.normalize(torch.randn(*size, config.width, generator=generator), dim=-1).to(device) for size in sizes]
+        tensors = [
+            F.normalize(torch.randn(*size, config.width, generator=generator), dim=-1).to(device)
+            for size in sizes
+        ]
         cases = _cases(*tensors)
         for case in cases.values():
             case()  # a device's first call takes longer
@@ -61,7 +64,10 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     for chart in charts:
         chart.save(context.out)
     last = [points[-1].y for points in charts[0].series.values()]
-    return {name: value / charts[0].series["JCL"][0].y for name, value in zip(("vanilla", "shared", "jcl"), last, strict=True)}
+    return {
+        name: value / charts[0].series["JCL"][0].y
+        for name, value in zip(("vanilla", "shared", "jcl"), last, strict=True)
+    }
 
 
 def _cases(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callable[[], Tensor]]:
@@ -70,7 +76,9 @@ def _cases(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callab
     joint = jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False)
     return {
         "vanilla, as written": lambda: gradient(queries, lambda q: vanilla(q, keys, negatives)),
-        "vanilla, one partition": lambda: gradient(queries, lambda q: infonce.loss(Contrast(q, keys, negatives), plain, 1.0)),
+        "vanilla, one partition": lambda: gradient(
+            queries, lambda q: infonce.loss(Contrast(q, keys, negatives), plain, 1.0)
+        ),
         "JCL": lambda: gradient(queries, lambda q: jcl.loss(Contrast(q, keys, negatives), joint, 1.0)),
     }
 

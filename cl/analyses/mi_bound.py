@@ -27,7 +27,9 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     Returns:
         margin and plain: the bound with the largest K, with and without the margin.
     """
-    chart = Chart("by_negatives", "Mutual information, finished encoder", "negatives", "lower bound, nats", log=True)
+    chart = Chart(
+        "by_negatives", "Mutual information, finished encoder", "negatives", "lower bound, nats", log=True
+    )
     for count, found in by_count(config, context, bounds).items():
         margin, plain = found.mean(1).tolist()
         chart.add(f"with the margin, alpha {config.alpha:g}", count, margin)
@@ -49,5 +51,9 @@ def _by_epoch(context: Context) -> Chart:
     if isinstance(context.loss, infonce.Config) and (count := context.negatives()):
         alpha = context.loss.alpha or count
         for row in context.epochs:
-            chart.add(f"{count} negatives, alpha {alpha:g}", row["epoch"], math.log1p(alpha) - row["loss"] / context.scale)
+            chart.add(
+                f"{count} negatives, alpha {alpha:g}",
+                row["epoch"],
+                math.log1p(alpha) - row["loss"] / context.scale,
+            )
     return chart

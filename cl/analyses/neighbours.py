@@ -29,10 +29,13 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """same_class: percent of the nearest training images that are of the validation image's class, over all of these."""
     encoder = Unit(context.method.backbone, [])
     bank, queries = (
-        extract(encoder, reader, context.source, context.machine, reader.labelled) for reader in (context.train, context.val)
+        extract(encoder, reader, context.source, context.machine, reader.labelled)
+        for reader in (context.train, context.val)
     )
     labels, truth = (labels_of(reader, context.machine.device) for reader in (context.train, context.val))
-    nearest = torch.cat([(part @ bank.T).topk(min(config.nearest, len(bank))).indices for part in queries.split(256)])
+    nearest = torch.cat(
+        [(part @ bank.T).topk(min(config.nearest, len(bank))).indices for part in queries.split(256)]
+    )
     draw(nearest, labels, truth, context, config.rows)
     return {"same_class": 100 * float((labels[nearest] == truth[:, None]).float().mean())}
 
@@ -54,7 +57,9 @@ def draw(nearest: Tensor, labels: Tensor, truth: Tensor, context: Context, rows:
         for column, position in enumerate(nearest[query].tolist()):
             right = bool(labels[position] == truth[query])
             x = (column + 1) * side + 12
-            _paste(sheet, context.train.pixels(bank[position]), x, row * side, "#2a9d5c" if right else "#d1343a")
+            _paste(
+                sheet, context.train.pixels(bank[position]), x, row * side, "#2a9d5c" if right else "#d1343a"
+            )
     sheet.save(context.out / "neighbours.png")
 
 

@@ -23,16 +23,22 @@ class Config(BaseConfig):
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """mean_<N> and variation_<N> (standard deviation / mean) of q_B for the least and the largest batch size N; charts."""
-    chart = Chart("multiplier", "The multiplier of SimCLR's gradient", "images a batch", "NPC multiplier", log=True)
+    chart = Chart(
+        "multiplier", "The multiplier of SimCLR's gradient", "images a batch", "NPC multiplier", log=True
+    )
     temperature, values = context.temperature(config.temperature), {}
     for size in config.batch_sizes:
         batches = max(1, config.anchors // (2 * size))
-        q = as_numpy([multiplier(first, second, temperature) for first, second in context.embeddings(size, batches)])
+        q = as_numpy(
+            [multiplier(first, second, temperature) for first, second in context.embeddings(size, batches)]
+        )
         chart.add("mean", size, q.mean())
         chart.add("standard deviation / mean", size, q.std() / q.mean())
         values[f"{size} images"] = q
     chart.save(context.out)
-    histogram("multipliers", "Multipliers of single anchors", "NPC multiplier", values, (0, 1)).save(context.out)
+    histogram("multipliers", "Multipliers of single anchors", "NPC multiplier", values, (0, 1)).save(
+        context.out
+    )
     means, variations = chart.series.values()
     ends = {min(config.batch_sizes), max(config.batch_sizes)}
     return {
@@ -56,6 +62,10 @@ def multiplier(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     itself = torch.arange(len(embeddings), device=embeddings.device)
     other = itself.roll(len(first))
     contrast = Contrast(
-        embeddings, embeddings[other, None], embeddings, torch.stack([itself, other], 1), temperature=temperature
+        embeddings,
+        embeddings[other, None],
+        embeddings,
+        torch.stack([itself, other], 1),
+        temperature=temperature,
     )
     return torch.sigmoid(contrast.negative_log_partition() - contrast.positive_logits()[:, 0])

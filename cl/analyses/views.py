@@ -32,12 +32,19 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     for views in encode(config.batch_size, -(-config.images // config.batch_size), config.augmentations):
         stacked = torch.stack(views, 1)  # (N, M, D)
         similarity, variance = spread(stacked)
-        assert torch.allclose(variance * stacked.shape[2], 1 - similarity, atol=1e-4), "views of one image: no unit rows"
+        assert torch.allclose(variance * stacked.shape[2], 1 - similarity, atol=1e-4), (
+            "views of one image: no unit rows"
+        )
         found.append((similarity, variance))
     values = [as_numpy(list(parts))[: config.images] for parts in zip(*found, strict=True)]
-    names = {"similarity": "mean similarity of an image's views", "variance": "mean variance of an image's views"}
+    names = {
+        "similarity": "mean similarity of an image's views",
+        "variance": "mean variance of an image's views",
+    }
     for (name, title), numbers in zip(names.items(), values, strict=True):
-        histogram(name, title.capitalize(), title, {f"{config.augmentations} views of {config.of}": numbers}).save(context.out)
+        histogram(
+            name, title.capitalize(), title, {f"{config.augmentations} views of {config.of}": numbers}
+        ).save(context.out)
     return {name: float(numbers.mean()) for name, numbers in zip(names, values, strict=True)}
 
 

@@ -45,7 +45,9 @@ class Progress:
     board: what has `add_scalar(name, value, step)`, as TensorBoard's SummaryWriter, and gets every number of every epoch.
     """
 
-    def __init__(self, title: str, console: Console | None = None, board: Any = None, usage: Usage | None = None) -> None:
+    def __init__(
+        self, title: str, console: Console | None = None, board: Any = None, usage: Usage | None = None
+    ) -> None:
         self.title, self.console, self.board = title, console or Console(stderr=True), board
         self.usage = usage or Usage()
 
@@ -74,13 +76,21 @@ class Progress:
             self.say(f"{total} {unit}")
             yield _Lines(self, total, unit).add
             return
-        with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self.console) as bar:
+        with Bar(
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+        ) as bar:
             task = bar.add_task(f"{self.title} ({unit})", total=total)
 
             def add(done: int, kept: bool = False) -> None:
                 bar.advance(task, done)
                 if kept:
-                    bar.reset(task, completed=int(bar.tasks[0].completed))  # the time left is that of new work
+                    bar.reset(
+                        task, completed=int(bar.tasks[0].completed)
+                    )  # the time left is that of new work
 
             yield add
 
@@ -109,7 +119,9 @@ class _Lines:
 class Meter:
     """Counts steps, images and waiting time since the last epoch."""
 
-    def __init__(self, progress: Progress, bar: Bar | None, steps: int, start: int, steps_per_epoch: int) -> None:
+    def __init__(
+        self, progress: Progress, bar: Bar | None, steps: int, start: int, steps_per_epoch: int
+    ) -> None:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
         self.start = self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
@@ -160,7 +172,10 @@ class Meter:
         """What `measure` returns, and the time it took as a percentage of the time since the last epoch, watching_percent."""
         before = time.monotonic()
         measured = measure()
-        return {**measured, "watching_percent": 100 * (time.monotonic() - before) / max(before - self.since, 1e-9)}
+        return {
+            **measured,
+            "watching_percent": 100 * (time.monotonic() - before) / max(before - self.since, 1e-9),
+        }
 
     def epoch(self, row: dict[str, Any]) -> None:
         """An epoch is done: a plain line where there is no bar, not more often than every few seconds."""
@@ -170,8 +185,12 @@ class Meter:
             self.progress.board.flush()
         if not self.bar and (time.monotonic() - self._said >= QUIET or self.done == self.steps):
             self._said = time.monotonic()
-            left = (time.monotonic() - self._began) / max(self.done - self.start, 1) * (self.steps - self.done)
-            extra = "".join(f", {name} {value:.1f}" for name, value in row.items() if name.startswith(("knn", "top")))
+            left = (
+                (time.monotonic() - self._began) / max(self.done - self.start, 1) * (self.steps - self.done)
+            )
+            extra = "".join(
+                f", {name} {value:.1f}" for name, value in row.items() if name.startswith(("knn", "top"))
+            )
             self.progress.say(
                 f"epoch {row['epoch']}, step {row['step']} of {self.steps}, loss {row['loss']:.4f}{extra}, "
                 f"{row['images_per_second']:.0f} images/s, waiting {row['waiting_percent']:.0f} %, {left:.0f} s left"

@@ -14,7 +14,9 @@ from torch import Tensor
 from cl.data import augment_gpu as colour
 from cl.data.views import FACTORS, FLIP, GRAY, JITTER, ORDER, SIGMA, SOLARIZE, View
 
-LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))  # of ITU-R 601, as torchvision, for each channel
+LUMA = np.tile(
+    np.array([0.2989, 0.587, 0.114], np.float32), (3, 1)
+)  # of ITU-R 601, as torchvision, for each channel
 cv2.setNumThreads(1)  # an image is too little work to be shared
 
 
@@ -33,15 +35,21 @@ def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, 
         x = colour.recolour(images.contiguous().float().div_(255), colour_params, view)
         return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
     out = np.empty((len(images), *images.shape[2:], 3), np.float32)
-    normalise = np.hstack([np.diag(1 / std.flatten().numpy()), (-mean / std).reshape(3, 1).numpy()])  # (3, 4), affine
-    for image, row, target in zip(images.permute(0, 2, 3, 1).numpy(), colour_params.tolist(), out, strict=True):
+    normalise = np.hstack(
+        [np.diag(1 / std.flatten().numpy()), (-mean / std).reshape(3, 1).numpy()]
+    )  # (3, 4), affine
+    for image, row, target in zip(
+        images.permute(0, 2, 3, 1).numpy(), colour_params.tolist(), out, strict=True
+    ):
         cv2.transform(recolour(image, row, view), normalise, dst=target)
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
 def recolour(image: np.ndarray, colour_params: list[float], view: View) -> np.ndarray:
     """One image (H, W, 3) uint8, flipped and with the operations of `view` in its order, float32 in [0, 1]."""
-    x = np.multiply(cv2.flip(image, 1) if colour_params[FLIP] else image, np.float32(1 / 255), dtype=np.float32, order="C")
+    x = np.multiply(
+        cv2.flip(image, 1) if colour_params[FLIP] else image, np.float32(1 / 255), dtype=np.float32, order="C"
+    )
     for operation in view.order:
         if operation == "jitter" and colour_params[JITTER]:
             for number in colour_params[ORDER]:
@@ -74,7 +82,9 @@ def saturation(x: np.ndarray, factor: float) -> np.ndarray:
 def hue(x: np.ndarray, shift: float) -> np.ndarray:
     """Turn the hue by `shift` of a full circle, in HSV."""
     hsv = cv2.cvtColor(x, cv2.COLOR_RGB2HSV)  # hue in degrees; beyond 360 it is taken back, below 0 it is not
-    return cv2.cvtColor(cv2.add(hsv, np.array([360 * (shift % 1), 0, 0, 0]), dst=hsv), cv2.COLOR_HSV2RGB, dst=x)
+    return cv2.cvtColor(
+        cv2.add(hsv, np.array([360 * (shift % 1), 0, 0, 0]), dst=hsv), cv2.COLOR_HSV2RGB, dst=x
+    )
 
 
 JITTERS = (brightness, contrast, saturation, hue)

@@ -25,7 +25,10 @@ def recolour(x: Tensor, colour_params: Tensor, view: View) -> Tensor:
             x = _where(x, colour_params[:, GRAY], lambda part: _gray(part).expand_as(part))
         elif operation == "blur":
             x = _where(
-                x, colour_params[:, SIGMA], lambda part, sigma: blur(part, sigma, view.blur.kernel), colour_params[:, SIGMA]
+                x,
+                colour_params[:, SIGMA],
+                lambda part, sigma: blur(part, sigma, view.blur.kernel),
+                colour_params[:, SIGMA],
             )
         else:
             x = _where(x, colour_params[:, SOLARIZE], lambda part: torch.where(part >= 0.5, 1 - part, part))
@@ -100,7 +103,9 @@ def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     n, c, h, w = x.shape
     taps = torch.arange(kernel, device=x.device, dtype=x.dtype) - kernel // 2
     weight = torch.exp(-0.5 * (taps / sigma[:, None]) ** 2)
-    weight = (weight / weight.sum(1, keepdim=True)).repeat_interleave(c, 0)[:, None, None]  # (N C, 1, 1, kernel)
+    weight = (weight / weight.sum(1, keepdim=True)).repeat_interleave(c, 0)[
+        :, None, None
+    ]  # (N C, 1, 1, kernel)
     padded = F.pad(x, [kernel // 2] * 4, mode="reflect").reshape(1, n * c, h + kernel - 1, w + kernel - 1)
     rows = F.conv2d(padded, weight, groups=n * c)
     return F.conv2d(rows, weight.transpose(2, 3), groups=n * c).view(n, c, h, w)

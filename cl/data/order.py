@@ -30,7 +30,9 @@ class Order:
         self._windows: dict[int, np.ndarray] = {}  # the newest
 
     def _generator(self, stream: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0]))
+        return np.random.Generator(
+            np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0])
+        )
 
     def window(self, number: int) -> np.ndarray:
         """The positions of one window in their order."""
@@ -83,7 +85,9 @@ class Plan:
                 f"batch_size={self.batch_size} is more than the {self.samples} images there are; choose a smaller one"
             )
         if self.batch_size % self.ranks:
-            raise ValueError(f"batch_size={self.batch_size} is no multiple of the {self.ranks} processes; choose one that is")
+            raise ValueError(
+                f"batch_size={self.batch_size} is no multiple of the {self.ranks} processes; choose one that is"
+            )
 
     @property
     def steps_per_epoch(self) -> int:

@@ -37,8 +37,13 @@ class Reader:
             raise ValueError(f"{folder}/{split}.npy is no index of the shards: {AGAIN}")
         stops = np.cumsum([shard.images for shard in shards], dtype=np.int64)
         ends = np.concatenate([stops - [shard.images for shard in shards], stops - 1])
-        if stops[-1] != len(self.index) or (self.index["shard"][ends] != np.tile(np.arange(len(shards)), 2)).any():
-            raise ValueError(f"{folder}/{split}.npy with its {len(self.index)} rows does not go with the manifest: {AGAIN}")
+        if (
+            stops[-1] != len(self.index)
+            or (self.index["shard"][ends] != np.tile(np.arange(len(shards)), 2)).any()
+        ):
+            raise ValueError(
+                f"{folder}/{split}.npy with its {len(self.index)} rows does not go with the manifest: {AGAIN}"
+            )
         self._sizes = [shard.bytes for shard in shards]
         self._files = self._folder.files(split, shards, self.index)
 
@@ -72,7 +77,11 @@ class Reader:
     def read(self, position: int) -> memoryview:
         """The stored bytes at `position` of the index: an image file, or pixels."""
         shard, offset, length, _, height, width, _ = self.index[position].item()
-        if shard >= len(self._sizes) or offset + length > self._sizes[shard] or (height and length != height * width * 3):
+        if (
+            shard >= len(self._sizes)
+            or offset + length > self._sizes[shard]
+            or (height and length != height * width * 3)
+        ):
             raise ValueError(f"row {position} of {self._split}.npy goes with no shard: {AGAIN}")
         return self._files.read(shard, offset, length)
 
@@ -141,7 +150,9 @@ class LocalFiles:
             size = found and found[0]
             if size != shard.bytes:
                 raise ValueError(f"{path} has {size} bytes, its manifest says {shard.bytes}: {AGAIN}")
-        self._open: OrderedDict[int, tuple[int, mmap.mmap]] = OrderedDict()  # of this process, the least used first
+        self._open: OrderedDict[int, tuple[int, mmap.mmap]] = (
+            OrderedDict()
+        )  # of this process, the least used first
 
     def ahead(self, positions: np.ndarray) -> None:
         """Nothing: the kernel reads ahead."""

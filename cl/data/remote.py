@@ -27,7 +27,14 @@ T = TypeVar("T")
 WAITS = (0.5, 1, 2, 4, 8)  # seconds before another attempt
 THREADS = 4  # that read ahead, in each process
 SHARD_BITS = 40  # a shard is shorter than 2^40 bytes
-VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "created")  # names that file systems use
+VERSIONS = (
+    "etag",
+    "last-modified",
+    "lastmodified",
+    "last_modified",
+    "mtime",
+    "created",
+)  # names that file systems use
 
 
 class RemoteFolder:
@@ -73,11 +80,15 @@ class RemoteFiles:
     def __init__(self, folder: RemoteFolder, split: str, shards: list[Shard], index: np.ndarray) -> None:
         self._cache, self._kept, self._shards = folder.cache, f"{folder.kept}/{split}", shards
         self._urls = [f"{folder.url}/{shard.name}" for shard in shards]
-        self._check_room(folder.url, sum(shard.bytes for shard in shards) * min(1.0, 2 * WINDOW * CHUNK / len(index)))
+        self._check_room(
+            folder.url, sum(shard.bytes for shard in shards) * min(1.0, 2 * WINDOW * CHUNK / len(index))
+        )
         shard_ends = np.cumsum([shard.images for shard in shards])
         self._firsts = np.union1d(np.arange(0, len(index), CHUNK), shard_ends[:-1])
         lasts = np.append(self._firsts[1:], len(index)) - 1
-        self._shard, self._start = (index[name][self._firsts].astype(np.int64) for name in ("shard", "offset"))
+        self._shard, self._start = (
+            index[name][self._firsts].astype(np.int64) for name in ("shard", "offset")
+        )
         self._stop = index["offset"][lasts].astype(np.int64) + index["length"][lasts]
         self._begins = (self._shard << SHARD_BITS) + self._start
         self._versions: dict[int, str] = {}
@@ -109,15 +120,21 @@ class RemoteFiles:
         try:
             content = bytearray(length)
             if os.preadv(file, [content], offset - int(self._start[piece])) != length:
-                raise ValueError(f"{self._cache.folder / self._file(piece)} is too short: remove it and start again")
+                raise ValueError(
+                    f"{self._cache.folder / self._file(piece)} is too short: remove it and start again"
+                )
             return memoryview(content)
         finally:
             os.close(file)
 
     def ahead(self, positions: np.ndarray) -> None:
         """Fetch the samples at these positions of the index in the background, the first first; forget earlier wishes."""
-        pieces, first = np.unique(np.searchsorted(self._firsts, positions, side="right") - 1, return_index=True)
-        missing = [p for p in pieces[np.argsort(first)].tolist() if not (self._cache.folder / self._file(p)).exists()]
+        pieces, first = np.unique(
+            np.searchsorted(self._firsts, positions, side="right") - 1, return_index=True
+        )
+        missing = [
+            p for p in pieces[np.argsort(first)].tolist() if not (self._cache.folder / self._file(p)).exists()
+        ]
         if self._process != os.getpid():
             self._begin()
         with self._lock:
@@ -135,7 +152,9 @@ class RemoteFiles:
                     return
                 piece = self._wanted.popleft()
             with suppress(ValueError, OSError):  # reading will meet them too, and tell
-                self._cache.fill(self._file(piece), self._size(piece), partial(self._fetch, piece, ()), wait=False)
+                self._cache.fill(
+                    self._file(piece), self._size(piece), partial(self._fetch, piece, ()), wait=False
+                )
 
     def _file(self, piece: int) -> str:
         return f"{self._kept}/{piece:06d}.piece"
@@ -167,11 +186,15 @@ class RemoteFiles:
     def _check(self, shard: int, info: dict[str, Any]) -> None:
         url, size = self._urls[shard], self._shards[shard].bytes
         if info["size"] not in (size, None):
-            raise ValueError(f"{url} has {info['size']} bytes, its manifest says {size}: upload data/shards again")
+            raise ValueError(
+                f"{url} has {info['size']} bytes, its manifest says {size}: upload data/shards again"
+            )
         named = {key.lower(): value for key, value in info.items()}
         version = next((str(named[key]) for key in VERSIONS if named.get(key)), "")
         if shard not in self._versions:
-            self._versions[shard] = self._cache.note(f"{self._kept}/{self._shards[shard].name}.version", version)
+            self._versions[shard] = self._cache.note(
+                f"{self._kept}/{self._shards[shard].name}.version", version
+            )
         if version != self._versions[shard]:
             raise ValueError(
                 f"{url} was changed since it was first read (it was {self._versions[shard]} and is {version}): upload "
@@ -191,7 +214,9 @@ def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...]) ->
         except ValueError:
             raise
         except ImportError as error:
-            raise ValueError(f"{url} needs a package that is not installed: {error} (pip install s3fs, or gcsfs)") from error
+            raise ValueError(
+                f"{url} needs a package that is not installed: {error} (pip install s3fs, or gcsfs)"
+            ) from error
         except Exception as error:  # the libraries behind fsspec raise errors of all kinds
             if wait is None or _hopeless(error):
                 cause = error.__cause__ or error
@@ -207,7 +232,9 @@ def _hopeless(error: Exception) -> bool:
     status = getattr(error.__cause__ or error, "status", None)
     if status is not None:
         return 400 <= status < 500 and status not in (408, 425, 429)
-    return isinstance(error, PermissionError) or (isinstance(error, FileNotFoundError) and error.__cause__ is None)
+    return isinstance(error, PermissionError) or (
+        isinstance(error, FileNotFoundError) and error.__cause__ is None
+    )
 
 
 def _at(url: str) -> tuple[Any, str]:

@@ -65,7 +65,9 @@ def filled(
     largest = rows(batches[0])
     # One that is in use, the one before, and those whose pieces the workers have before them.
     slots = 2 + math.ceil(AHEAD * workers / math.ceil(largest / PIECE))
-    ring = [[array.allocate(largest, shared=True) for array in arrays] for _ in range(min(slots, len(batches)))]
+    ring = [
+        [array.allocate(largest, shared=True) for array in arrays] for _ in range(min(slots, len(batches)))
+    ]
     loader = DataLoader(
         _Filling(fill, ring),
         batch_size=None,

@@ -34,7 +34,9 @@ class Batch:
 class TrainSet:
     """The batch of each step; `subset` restricts it to some positions of the index."""
 
-    def __init__(self, reader: Reader, views: list[View], plan: Plan, subset: np.ndarray | None = None) -> None:
+    def __init__(
+        self, reader: Reader, views: list[View], plan: Plan, subset: np.ndarray | None = None
+    ) -> None:
         self.reader, self.plan, self.subset = reader, plan, subset
         self.views = [view for view in views for _ in range(view.count)]
         assert (len(reader) if subset is None else len(subset)) == plan.samples
@@ -87,7 +89,9 @@ class TrainSet:
 class EvalSet:
     """Every sample once, in the order of the index or of `positions`, in the evaluation's view."""
 
-    def __init__(self, reader: Reader, *, resize: int, crop: int, positions: np.ndarray | None = None) -> None:
+    def __init__(
+        self, reader: Reader, *, resize: int, crop: int, positions: np.ndarray | None = None
+    ) -> None:
         self.reader, self.resize, self.crop = reader, resize, crop
         self.positions = np.arange(len(reader)) if positions is None else positions
 

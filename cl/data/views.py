@@ -18,7 +18,10 @@ from cl.runtime.base_config import BaseConfig, Range
 DRAWS = 13  # numbers a view that `cl.data.augment` needs; where `draw_colour_params` puts them:
 FLIP, JITTER, ORDER, FACTORS, GRAY, SIGMA, SOLARIZE = 0, 1, slice(2, 6), slice(6, 10), 10, 11, 12
 # What torch.nn.functional.interpolate calls with antialias=True, but into memory that is there.
-RESIZE = {"bilinear": torch.ops.aten._upsample_bilinear2d_aa.out, "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out}
+RESIZE = {
+    "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
+    "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
+}
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 
@@ -85,7 +88,9 @@ def _stream(seed: int) -> tuple[np.random.Generator, Any]:
     return np.random.Generator(philox), philox.state
 
 
-def random_crop_box(pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator) -> tuple[int, int, int, int]:
+def random_crop_box(
+    pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator
+) -> tuple[int, int, int, int]:
     """left, top, right, bottom of a crop of random area and aspect ratio 3/4 to 4/3; the centre if ten draws do not fit."""
     height, width, _ = pixels.shape
     for scale, ratio, x, y in rng.random((ATTEMPTS, 4)).tolist():

@@ -34,7 +34,9 @@ def encoded(masks: np.ndarray) -> list[Any]:
     return [rle.encode(np.asfortranarray(mask.astype(np.uint8))) for mask in masks]
 
 
-def evaluate(found: list[Detections], dataset: DataSet, config: Config) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def evaluate(
+    found: list[Detections], dataset: DataSet, config: Config
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Average precisions in percent, and those of each class, (classes,), NaN for a class without objects.
 
     VOC: ap50, ap75 and ap (mean over overlaps 0.5 to 0.95), at eleven points for 2007. COCO: box_ap, box_ap50, box_ap75, of
@@ -52,7 +54,10 @@ def evaluate(found: list[Detections], dataset: DataSet, config: Config) -> tuple
         for key, value in zip(COCO_METRICS, evaluation.stats, strict=False)
         if value >= 0  # -1: there is no such object
     }
-    return metrics, {f"{name}_ap": _of_classes(evaluation, len(dataset.classes)) for name, evaluation in evaluations.items()}
+    return metrics, {
+        f"{name}_ap": _of_classes(evaluation, len(dataset.classes))
+        for name, evaluation in evaluations.items()
+    }
 
 
 def eleven_points(config: Config) -> bool:
@@ -130,7 +135,12 @@ def coco(found: list[Detections], dataset: DataSet, config: Config) -> dict[str,
     """COCO's evaluation of boxes ("box") and, where the detector outlines objects, of masks ("mask")."""
     assert dataset.annotations is not None and dataset.categories is not None
     results = [
-        {"image_id": r.identity, "category_id": dataset.categories[label], "score": float(score), **_shape(d, i)}
+        {
+            "image_id": r.identity,
+            "category_id": dataset.categories[label],
+            "score": float(score),
+            **_shape(d, i),
+        }
         for d, r in zip(found, dataset.test, strict=True)
         for i, (score, label) in enumerate(zip(d.scores, d.labels, strict=True))
     ]
@@ -139,7 +149,10 @@ def coco(found: list[Detections], dataset: DataSet, config: Config) -> dict[str,
         kinds["mask"] = "segm"
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(dataset.annotations))
-        return {name: _evaluate(truth, results, kind, [r.identity for r in dataset.test]) for name, kind in kinds.items()}
+        return {
+            name: _evaluate(truth, results, kind, [r.identity for r in dataset.test])
+            for name, kind in kinds.items()
+        }
 
 
 def _shape(detections: Detections, i: int) -> dict:

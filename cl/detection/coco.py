@@ -37,9 +37,14 @@ def read(
             else:
                 known.add(annotation["id"])
                 of_image[annotation["image_id"]].append(annotation)
-        stated = [(root / split / image["file_name"], (image["width"], image["height"])) for image in images.values()]
+        stated = [
+            (root / split / image["file_name"], (image["width"], image["height"]))
+            for image in images.values()
+        ]
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no list of COCO's instances ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"{path} is no list of COCO's instances ({type(error).__name__}: {error})"
+        ) from error
     categories = sorted(names)
     records = []
     for identity, (file, size) in zip(images, stated, strict=True):
@@ -71,7 +76,9 @@ def _are_numbers(values: Any) -> TypeGuard[list[float]]:
     return isinstance(values, list) and all(isinstance(v, int | float) and isfinite(v) for v in values)
 
 
-def _check_masks(annotations: list[dict], file: Path, width: int, height: int, findings: Findings, *, test: bool) -> None:
+def _check_masks(
+    annotations: list[dict], file: Path, width: int, height: int, findings: Findings, *, test: bool
+) -> None:
     """Leave out polygons of less than three corners, runs of another size, and objects of which nothing remains."""
     for annotation in list(annotations):
         given = annotation.get("segmentation")
@@ -84,9 +91,13 @@ def _check_masks(annotations: list[dict], file: Path, width: int, height: int, f
             continue
         where = f"{file.name} ({annotation['id']})"
         if test:
-            findings.wrong.append(f"{where}: the mask of a test object is neither polygons nor runs of {height}x{width} pixels")
+            findings.wrong.append(
+                f"{where}: the mask of a test object is neither polygons nor runs of {height}x{width} pixels"
+            )
         elif usable:
-            findings.noted["objects with polygons of less than three corners, which are left out"].append(where)
+            findings.noted["objects with polygons of less than three corners, which are left out"].append(
+                where
+            )
             annotation["segmentation"] = usable
         else:
             findings.noted["objects without a mask, left out"].append(where)

@@ -22,16 +22,26 @@ class Config(BaseConfig):
     train: list[str] = Field(min_length=1, description="2007/trainval for VOC, train2017 for COCO")
     test: str
     seeds: Seeds | None
-    subset: int | None = Field(gt=0, description="for trials: so many training and so many test images; null: all")
+    subset: int | None = Field(
+        gt=0, description="for trials: so many training and so many test images; null: all"
+    )
     iterations: int = Field(gt=0, description="at the reference batch; of half the batch twice as many")
-    milestones: list[int] = Field(description="iterations, as these, at which the learning rate falls to a tenth")
+    milestones: list[int] = Field(
+        description="iterations, as these, at which the learning rate falls to a tenth"
+    )
     warmup: int = Field(ge=0, description="iterations, as these, linear from `warmup_start`")
     warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
-    precise_bn: int = Field(ge=0, description="batches that estimate the statistics of batch norm anew before the test")
-    precision: Literal["fp32", "bf16"] = Field(description="of this transfer, the papers' is fp32; losses stay in float32")
+    precise_bn: int = Field(
+        ge=0, description="batches that estimate the statistics of batch norm anew before the test"
+    )
+    precision: Literal["fp32", "bf16"] = Field(
+        description="of this transfer, the papers' is fp32; losses stay in float32"
+    )
     batch_size: int = Field(gt=0)
     base_lr: float = Field(gt=0, description="at the reference batch, scaled linearly")
-    backbone_lr: float = Field(gt=0, description="relative rate of the pretrained layers before the proposals: C4 to res4")
+    backbone_lr: float = Field(
+        gt=0, description="relative rate of the pretrained layers before the proposals: C4 to res4"
+    )
     reference_batch: int = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
     weight_decay: float = Field(ge=0, description="none on norm layers")
@@ -41,8 +51,12 @@ class Config(BaseConfig):
     anchors: list[int] = Field(min_length=1, description="sides, pixels; FPN: one for each of P2 to P6")
     rpn_rois: int = Field(gt=0, description="anchors an image in the proposal loss")
     rois: int = Field(gt=0, description="regions an image in the box loss")
-    pooled: int = Field(gt=0, description="side of a region's features; 14 in the papers, which res5 halves; FPN: 7")
-    train_proposals: tuple[int, int] = Field(description="before (FPN: a level) and after non-maximum suppression, an image")
+    pooled: int = Field(
+        gt=0, description="side of a region's features; 14 in the papers, which res5 halves; FPN: 7"
+    )
+    train_proposals: tuple[int, int] = Field(
+        description="before (FPN: a level) and after non-maximum suppression, an image"
+    )
     test_proposals: tuple[int, int]
 
     @property
@@ -75,13 +89,17 @@ class Config(BaseConfig):
             schedule="steps" if self.milestones else "constant",
             per="step",
             final=0.0,
-            milestones=[self.scaled(milestone) / self.scaled(self.iterations) for milestone in self.milestones],
+            milestones=[
+                self.scaled(milestone) / self.scaled(self.iterations) for milestone in self.milestones
+            ],
             gamma=0.1,
         )
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> "Config":
-        if self.milestones != sorted(self.milestones) or not all(0 < m < self.iterations for m in self.milestones):
+        if self.milestones != sorted(self.milestones) or not all(
+            0 < m < self.iterations for m in self.milestones
+        ):
             raise ValueError(
                 f"milestones={self.milestones} are iterations, ascending, between 0 and iterations={self.iterations}; "
                 "lower them as well"
@@ -101,15 +119,25 @@ class Config(BaseConfig):
         if self.kind == "voc":
             for split in (*self.train, self.test):
                 if not re.fullmatch(r"\d+/\w+", split):
-                    raise ValueError(f"{split!r} is no split of VOC: expected year and list, such as 2007/trainval")
-        if self.engine == "detectron2" and self.kind == "voc" and self.test.split("/")[0] not in ("2007", "2012"):
-            raise ValueError(f"test={self.test}: detectron2 evaluates the years 2007 and 2012; choose engine=torchvision")
+                    raise ValueError(
+                        f"{split!r} is no split of VOC: expected year and list, such as 2007/trainval"
+                    )
+        if (
+            self.engine == "detectron2"
+            and self.kind == "voc"
+            and self.test.split("/")[0] not in ("2007", "2012")
+        ):
+            raise ValueError(
+                f"test={self.test}: detectron2 evaluates the years 2007 and 2012; choose engine=torchvision"
+            )
         return self
 
     @model_validator(mode="after")
     def _masks_need_coco(self) -> "Config":
         if self.detector == "mask_rcnn_c4" and self.kind == "voc":
-            raise ValueError("detector=mask_rcnn_c4 needs masks, which kind=voc has not; choose detector=faster_rcnn_c4")
+            raise ValueError(
+                "detector=mask_rcnn_c4 needs masks, which kind=voc has not; choose detector=faster_rcnn_c4"
+            )
         return self
 
     @model_validator(mode="after")

@@ -40,7 +40,9 @@ def read(config: Config, root: Path) -> DataSet:
     findings = Findings()
     dataset = (_voc if config.kind == "voc" else _coco)(config, root, findings)
     findings.stop()
-    if config.kind == "coco":  # crowds are left out; VOC's difficult objects are trained on, as detectron2 does
+    if (
+        config.kind == "coco"
+    ):  # crowds are left out; VOC's difficult objects are trained on, as detectron2 does
         dataset = replace(dataset, train=[record.without_ignored() for record in dataset.train])
     for record in dataset.train:
         if not len(record.boxes):
@@ -76,6 +78,10 @@ def _coco(config: Config, root: Path, findings: Findings) -> DataSet:
                 f"instances_{split}.json and instances_{config.test}.json in {folder} have different categories"
             )
         train += records
-    for label in sorted(set(range(len(classes))) - {int(label) for record in train for label in record.labels}):
+    for label in sorted(
+        set(range(len(classes))) - {int(label) for record in train for label in record.labels}
+    ):
         findings.noted["categories without an object to train on"].append(classes[label])
-    return DataSet(classes, train, test, findings, folder / "annotations" / f"instances_{config.test}.json", categories)
+    return DataSet(
+        classes, train, test, findings, folder / "annotations" / f"instances_{config.test}.json", categories
+    )

@@ -11,7 +11,18 @@ from cl.detection.average_precision import Detections
 from cl.detection.data import DataSet
 
 SHOWN, SHOWN_SCORE = 8, 0.5
-COLOURS = ("#e63946", "#2a9d8f", "#f4a261", "#457b9d", "#8338ec", "#ffb703", "#06d6a0", "#fb5607", "#3a86ff", "#ff006e")
+COLOURS = (
+    "#e63946",
+    "#2a9d8f",
+    "#f4a261",
+    "#457b9d",
+    "#8338ec",
+    "#ffb703",
+    "#06d6a0",
+    "#fb5607",
+    "#3a86ff",
+    "#ff006e",
+)
 
 
 def draw(found: list[Detections], dataset: DataSet, path: Path) -> None:

@@ -34,7 +34,11 @@ class Record:
     def without_ignored(self) -> "Record":
         """The same image with the objects that count."""
         keep = ~self.ignored
-        kept = None if self.segmentations is None else [s for s, k in zip(self.segmentations, keep, strict=True) if k]
+        kept = (
+            None
+            if self.segmentations is None
+            else [s for s, k in zip(self.segmentations, keep, strict=True) if k]
+        )
         arrays = {name: getattr(self, name)[keep] for name in ("boxes", "labels", "ignored")}
         return replace(self, **arrays, segmentations=kept)
 
@@ -48,7 +52,9 @@ class Record:
             with Picture.open(self.path) as file:
                 return file.convert("RGB")
         except OSError as error:
-            raise ValueError(f"{self.path} cannot be read ({error}): replace it, or take it out of the lists") from error
+            raise ValueError(
+                f"{self.path} cannot be read ({error}): replace it, or take it out of the lists"
+            ) from error
 
     def masks(self) -> np.ndarray:
         """(n, H, W) uint8, 1 inside the object."""
@@ -94,7 +100,9 @@ class Findings:
             writer.writerows([kind, place] for kind, places in self.noted.items() for place in places)
 
 
-def measured(image: Path, stated: Sequence[int | str] | None, where: Path, findings: Findings) -> tuple[int, int]:
+def measured(
+    image: Path, stated: Sequence[int | str] | None, where: Path, findings: Findings
+) -> tuple[int, int]:
     """Width and height of an image file, or zeros, if it cannot be read; what is wrong goes to `findings`.
 
     Args:
@@ -108,7 +116,9 @@ def measured(image: Path, stated: Sequence[int | str] | None, where: Path, findi
         findings.wrong.append(f"{image}: missing" if missing else f"{image}: cannot be read ({error})")
         return 0, 0
     if stated and [str(length) for length in stated] != [str(length) for length in size]:
-        findings.wrong.append(f"{where}: says {stated[0]}x{stated[1]} pixels, {image.name} has {size[0]}x{size[1]}")
+        findings.wrong.append(
+            f"{where}: says {stated[0]}x{stated[1]} pixels, {image.name} has {size[0]}x{size[1]}"
+        )
     return size
 
 
@@ -124,7 +134,10 @@ def inside(record: Record, name: str, findings: Findings) -> Record:
     beyond = ((low < -0.5) | (high > size + 0.5)).any(1)
     low, high = low.clip(0, size), high.clip(0, size)
     empty = np.asarray((high <= low).any(1))
-    for kind, which in (("boxes that reach beyond their image, cut off", beyond), ("boxes without area, left out", empty)):
+    for kind, which in (
+        ("boxes that reach beyond their image, cut off", beyond),
+        ("boxes without area, left out", empty),
+    ):
         for i in np.flatnonzero(which):
             findings.noted[kind].append(f"{name} {record.boxes[i].tolist()}")
     clipped = replace(record, boxes=np.concatenate([low, high], 1), ignored=empty)
@@ -134,7 +147,9 @@ def inside(record: Record, name: str, findings: Findings) -> Record:
 def text(path: Path) -> str:
     """What a file holds, which must be there."""
     if not path.is_file():
-        raise ValueError(f"no file {path}: put VOCdevkit or coco below the folder that CL_RAW names (default data/raw)")
+        raise ValueError(
+            f"no file {path}: put VOCdevkit or coco below the folder that CL_RAW names (default data/raw)"
+        )
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

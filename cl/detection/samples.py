@@ -46,7 +46,10 @@ class Sample:
         height, width = self.image.shape[1:]
         scale = np.array([width / self.record.width, height / self.record.height])
         assert self.record.segmentations is not None
-        return [[self._placed(np.array(outline), scale) for outline in shape] for shape in self.record.segmentations]
+        return [
+            [self._placed(np.array(outline), scale) for outline in shape]
+            for shape in self.record.segmentations
+        ]
 
     def _placed(self, outline: np.ndarray, scale: np.ndarray) -> np.ndarray:
         points = outline.reshape(-1, 2) * scale
@@ -87,7 +90,9 @@ class TrainImages:
     images of similar shape, so that little is padded.
     """
 
-    def __init__(self, records: list[Record], config: Config, seed: int, item: Callable[[Sample], Any]) -> None:
+    def __init__(
+        self, records: list[Record], config: Config, seed: int, item: Callable[[Sample], Any]
+    ) -> None:
         self.records, self.config, self.item = records, config, item
         self.plan = Plan(len(records), config.batch_size, seed, rank(), ranks())
         self._shapes = np.array([record.height / record.width for record in records])
@@ -124,7 +129,9 @@ def ahead(function: Callable[[T], R], items: Iterable[T], workers: int) -> Itera
         return
     items = iter(items)
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[R]] = deque(pool.submit(function, item) for item in islice(items, AHEAD * workers))
+        waiting: deque[Future[R]] = deque(
+            pool.submit(function, item) for item in islice(items, AHEAD * workers)
+        )
         try:
             while waiting:
                 result = waiting.popleft().result()

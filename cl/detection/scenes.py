@@ -49,9 +49,13 @@ def write(config: Scenes, root: Path) -> None:
             for path in (voc / "JPEGImages", coco / f"{split}2017"):
                 picture.save(path / f"{name}.jpg", quality=QUALITY)
             _write_xml(voc / "Annotations" / f"{name}.xml", name, config.size, objects)
-            images.append({"id": number, "file_name": f"{name}.jpg", "width": config.size, "height": config.size})
+            images.append(
+                {"id": number, "file_name": f"{name}.jpg", "width": config.size, "height": config.size}
+            )
             for label, mask in objects:
-                annotations.append(_annotation(len(annotations) + 1, number, 1 + config.classes.index(label), mask))
+                annotations.append(
+                    _annotation(len(annotations) + 1, number, 1 + config.classes.index(label), mask)
+                )
         names = "".join(f"{image['id']:06d}\n" for image in images)
         (voc / "ImageSets" / "Main" / f"{voc_split}.txt").write_text(names)
         categories = [{"id": number, "name": label} for number, label in enumerate(config.classes, 1)]
@@ -96,7 +100,10 @@ def _part(photograph: Picture.Image, size: tuple[int, int], rng: np.random.Gener
     largest = min(SHRINK, photograph.width / size[0], photograph.height / size[1])
     shrink = rng.uniform(min(1.0, largest), largest)
     width, height = (int(length * shrink) for length in size)
-    left, top = int(rng.integers(0, photograph.width - width + 1)), int(rng.integers(0, photograph.height - height + 1))
+    left, top = (
+        int(rng.integers(0, photograph.width - width + 1)),
+        int(rng.integers(0, photograph.height - height + 1)),
+    )
     return photograph.crop((left, top, left + width, top + height)).resize(size)
 
 

@@ -103,7 +103,11 @@ def build_optimizer(detector: Detector, config: Config) -> torch.optim.SGD:
     body = set(detector.pretrained.parameters())
     groups = [
         {
-            "params": [p for p in detector.parameters() if p.requires_grad and (p in norms, p in body) == (norm, in_body)],
+            "params": [
+                p
+                for p in detector.parameters()
+                if p.requires_grad and (p in norms, p in body) == (norm, in_body)
+            ],
             "weight_decay": 0.0 if norm else config.weight_decay,
             "scale": config.backbone_lr if in_body else 1.0,
             "fixed": False,
@@ -125,7 +129,10 @@ def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> N
     norms = _norms(task)
     usual = [norm.momentum for norm in norms]
     means, squares = ([torch.zeros_like(norm.running_mean) for norm in norms] for _ in range(2))
-    own, totals = torch.zeros(len(norms), device=task.machine.device), torch.zeros(len(norms), device=task.machine.device)
+    own, totals = (
+        torch.zeros(len(norms), device=task.machine.device),
+        torch.zeros(len(norms), device=task.machine.device),
+    )
     hooks = [norm.register_forward_pre_hook(_counting(own, i)) for i, norm in enumerate(norms)]
     task.train()
     for norm in norms:
@@ -141,7 +148,9 @@ def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> N
         for norm, mean, square, n in zip(norms, means, squares, counts, strict=True):
             mean += n * norm.running_mean
             square += (n - 1) * norm.running_var + n * norm.running_mean**2
-    for norm, mean, square, momentum, hook, n in zip(norms, means, squares, usual, hooks, totals, strict=True):
+    for norm, mean, square, momentum, hook, n in zip(
+        norms, means, squares, usual, hooks, totals, strict=True
+    ):
         norm.running_mean.copy_(mean / n)
         norm.running_var.copy_(square / n - (mean / n) ** 2)
         norm.momentum = momentum

@@ -32,7 +32,9 @@ CLASSES = [
 ]
 
 
-def read(root: Path, train: list[str], test: str, findings: Findings) -> tuple[list[str], list[Record], list[Record]]:
+def read(
+    root: Path, train: list[str], test: str, findings: Findings
+) -> tuple[list[str], list[Record], list[Record]]:
     """The classes, and the images of the splits `train` and `test` ("2007/trainval") below `root` = VOCdevkit.
 
     Classes are the twenty, or, for an own set, all names in its annotations, sorted; labels are positions among them.
@@ -44,7 +46,9 @@ def read(root: Path, train: list[str], test: str, findings: Findings) -> tuple[l
     names = set()
     for _, file, xml in chain(*parsed.values()):
         own = {_name(element) for element in xml.iter("object")}
-        findings.wrong.extend(f"{file}: class {name!r}, expected {name.lower()!r}" for name in own if _is_misspelt(name))
+        findings.wrong.extend(
+            f"{file}: class {name!r}, expected {name.lower()!r}" for name in own if _is_misspelt(name)
+        )
         if "" in own:
             findings.wrong.append(f"{file}: an object without a name")
         names |= own
@@ -52,7 +56,10 @@ def read(root: Path, train: list[str], test: str, findings: Findings) -> tuple[l
     if names - set(CLASSES):
         findings.noted["classes in the annotations, taken instead of VOC's twenty"] += classes
     images = [
-        [_record(number, *file, classes, findings) for number, file in enumerate(chain(*(parsed[s] for s in splits)))]
+        [
+            _record(number, *file, classes, findings)
+            for number, file in enumerate(chain(*(parsed[s] for s in splits)))
+        ]
         for splits in (train, [test])
     ]
     return classes, images[0], images[1]
@@ -66,7 +73,9 @@ def _parsed(root: Path, split: str, findings: Findings) -> list[tuple[Path, Path
     for image in text(folder / "ImageSets" / "Main" / f"{name}.txt").split():
         file = folder / "Annotations" / f"{image}.xml"
         try:
-            files.append((folder / "JPEGImages" / f"{image}.jpg", file, ElementTree.fromstring(file.read_bytes())))
+            files.append(
+                (folder / "JPEGImages" / f"{image}.jpg", file, ElementTree.fromstring(file.read_bytes()))
+            )
         except FileNotFoundError:
             findings.wrong.append(f"{file}: missing")
         except ElementTree.ParseError as error:
@@ -74,7 +83,9 @@ def _parsed(root: Path, split: str, findings: Findings) -> list[tuple[Path, Path
     return files
 
 
-def _record(identity: int, image: Path, file: Path, xml: ElementTree.Element, classes: list[str], findings: Findings) -> Record:
+def _record(
+    identity: int, image: Path, file: Path, xml: ElementTree.Element, classes: list[str], findings: Findings
+) -> Record:
     stated = [xml.findtext(f"size/{tag}", "") for tag in ("width", "height")]
     width, height = measured(image, stated if all(stated) else None, file, findings)
     boxes, labels, difficult = [], [], []

@@ -57,7 +57,9 @@ def write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None
         writer.writerow(["class", "images", "top1"])
         for number, name in enumerate(context.classes):
             of_class = labels == number
-            writer.writerow([name, int(of_class.sum()), round(top1(predicted[of_class], labels[of_class]), 2)])
+            writer.writerow(
+                [name, int(of_class.sum()), round(top1(predicted[of_class], labels[of_class]), 2)]
+            )
 
 
 def labels_of(reader: Reader, device: torch.device) -> Tensor:

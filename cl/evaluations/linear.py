@@ -48,7 +48,9 @@ class Config(BaseConfig):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if bool(self.views) != (self.features == "augmented"):
-            raise ValueError(f"features={self.features} with {len(self.views)} views: augmented takes one, cached none")
+            raise ValueError(
+                f"features={self.features} with {len(self.views)} views: augmented takes one, cached none"
+            )
         for name, values, usual in (
             ("base_lr", self.base_lrs, self.optim.base_lr),
             ("weight_decay", self.weight_decays, self.optim.weight_decay),
@@ -58,13 +60,17 @@ class Config(BaseConfig):
                     f"{name}s={values} leaves out optim.{name}={usual}, which would have no effect; add it or change it"
                 )
         if self.optim.clip and len(self.grid) > 1:
-            raise ValueError(f"optim.clip={self.optim.clip} would tie {len(self.grid)} classifiers together; choose null")
+            raise ValueError(
+                f"optim.clip={self.optim.clip} would tie {len(self.grid)} classifiers together; choose null"
+            )
         return self
 
     @property
     def grid(self) -> list[tuple[float, float]]:
         """Base learning rate and weight decay of each classifier."""
-        return list(product(self.base_lrs or [self.optim.base_lr], self.weight_decays or [self.optim.weight_decay]))
+        return list(
+            product(self.base_lrs or [self.optim.base_lr], self.weight_decays or [self.optim.weight_decay])
+        )
 
 
 @dataclass
@@ -96,11 +102,17 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     """
     backbone, machine = context.backbone, context.machine
     before = fingerprint(backbone)
-    truth, queries = labels_of(context.val, machine.device), extract(backbone, context.val, context.source, machine)
+    truth, queries = (
+        labels_of(context.val, machine.device),
+        extract(backbone, context.val, context.source, machine),
+    )
     torch.manual_seed(context.seed)
     first = classifier(backbone.fc_features, len(context.classes))
     heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(machine.device)
-    parts = [optim.Part(head, lr / config.optim.base_lr, decay) for head, (lr, decay) in zip(heads, config.grid, strict=True)]
+    parts = [
+        optim.Part(head, lr / config.optim.base_lr, decay)
+        for head, (lr, decay) in zip(heads, config.grid, strict=True)
+    ]
 
     def each_epoch(_: int) -> dict[str, float]:
         scores = [_score(head, queries, truth) for head in heads]
@@ -132,7 +144,12 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     last, best = (max(table, key=lambda row: row[name]) for name in ("top1", "best_top1"))
     with torch.no_grad():
         write_per_class(heads[table.index(last)](queries).argmax(1), truth, context)
-    metrics = {"top1": last["top1"], "top5": last["top5"], "best_top1": best["best_top1"], "best_top5": best["best_top5"]}
+    metrics = {
+        "top1": last["top1"],
+        "top5": last["top5"],
+        "best_top1": best["best_top1"],
+        "best_top5": best["best_top5"],
+    }
     metrics = {f"cached_{key}": value for key, value in metrics.items()} if cached else metrics
     return {**metrics, "base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
 
@@ -151,13 +168,20 @@ def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]
     """top1, and top5: the percentage of rows whose label is among the five largest logits."""
     logits = head(features)  # (n, classes)
     five = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    return {"top1": top1(logits.argmax(1), truth), "top5": 100 * float((five == truth[:, None]).any(1).float().mean())}
+    return {
+        "top1": top1(logits.argmax(1), truth),
+        "top5": 100 * float((five == truth[:, None]).any(1).float().mean()),
+    }
 
 
 def _summary(rows: list[dict[str, Any]], head: int, lr: float, weight_decay: float) -> dict[str, float]:
     """One classifier's last and best epoch."""
     best = max(rows, key=lambda row: row[f"head_{head}_top1"])
-    scores = {f"{when}{name}": row[f"head_{head}_{name}"] for when, row in (("", rows[-1]), ("best_", best)) for name in TOP}
+    scores = {
+        f"{when}{name}": row[f"head_{head}_{name}"]
+        for when, row in (("", rows[-1]), ("best_", best))
+        for name in TOP
+    }
     return {"base_lr": lr, "weight_decay": weight_decay, **scores, "best_epoch": best["epoch"]}
 
 

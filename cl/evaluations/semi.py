@@ -50,9 +50,13 @@ class Config(BaseConfig):
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
         if (self.fraction is None) == (self.list is None):
-            raise ValueError(f"fraction={self.fraction} and list={self.list}: choose one of the two, null for the other")
+            raise ValueError(
+                f"fraction={self.fraction} and list={self.list}: choose one of the two, null for the other"
+            )
         if (self.list is None) != (self.list_md5 is None):
-            raise ValueError(f"list={self.list} and list_md5={self.list_md5} belong together: give both, or null for both")
+            raise ValueError(
+                f"list={self.list} and list_md5={self.list_md5} belong together: give both, or null for both"
+            )
         if self.list is None and self.list_url:
             raise ValueError(f"list_url={self.list_url} has no effect without a list")
         return self
@@ -74,7 +78,9 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     metrics = {"top1": top1(predicted, truth), "labels": float(len(chosen))}
     if context.untrained:
         alone = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
-        metrics["scratch_top1"] = top1(_predicted(*fine_tune(alone, context, chosen, "scratch"), context), truth)
+        metrics["scratch_top1"] = top1(
+            _predicted(*fine_tune(alone, context, chosen, "scratch"), context), truth
+        )
     return metrics
 
 
@@ -84,7 +90,9 @@ def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor
     return head(extract(backbone, context.val, context.source, context.machine)).argmax(1)
 
 
-def fine_tune(config: Config, context: Context, chosen: np.ndarray, name: str = "semi") -> tuple[nn.Module, nn.Linear]:
+def fine_tune(
+    config: Config, context: Context, chosen: np.ndarray, name: str = "semi"
+) -> tuple[nn.Module, nn.Linear]:
     """A copy of the backbone and its classifier, trained on the `chosen` positions of the training images.
 
     Raises:

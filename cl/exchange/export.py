@@ -45,7 +45,9 @@ def write(network: "Network", format: str, path: Path, size: int, metadata: dict
 
 def _write_detectron2(network: "Network", path: Path) -> None:
     if network.width > 1 or network.conv1.kernel_size != (7, 7):
-        raise ValueError("detectron2's ResNet has a 7x7 stem and 64 channels; this backbone cannot be exported to it")
+        raise ValueError(
+            "detectron2's ResNet has a 7x7 stem and 64 channels; this backbone cannot be exported to it"
+        )
     tensors = {name: value.numpy() for name, value in names(network.state_dict()).items()}
     with path.open("wb") as file:
         pickle.dump({"model": tensors, "__author__": "cl", "matching_heuristics": True}, file)
@@ -56,7 +58,9 @@ def _write_onnx(network: "Network", path: Path, size: int) -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"ONNX needs packages that are not installed: pip install onnx onnxscript ({error})") from error
+        raise ValueError(
+            f"ONNX needs packages that are not installed: pip install onnx onnxscript ({error})"
+        ) from error
     network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
     images = torch.zeros(2, 3, size, size)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of torch about itself

@@ -55,22 +55,36 @@ def load(file: str, prefix: str | None = None) -> Found:
     if prefix is None:
         learnt = [start for start in encoders if not TARGETS.search(start)] or list(encoders)
         if len(learnt) != 1:
-            found = f"those below {', '.join(map(repr, learnt))}: say which with --prefix" if learnt else _kinds(tensors)
+            found = (
+                f"those below {', '.join(map(repr, learnt))}: say which with --prefix"
+                if learnt
+                else _kinds(tensors)
+            )
             raise ValueError(f"{file} should hold one residual network, found {found}")
         prefix = learnt[0]
     if prefix not in encoders:
-        raise ValueError(f"{file} has no encoder below {prefix!r}, only below {', '.join(map(repr, encoders)) or 'nothing'}")
+        raise ValueError(
+            f"{file} has no encoder below {prefix!r}, only below {', '.join(map(repr, encoders)) or 'nothing'}"
+        )
     named = _named(encoders[prefix])
     config = _config(named, file)
     network = backbones.build(config)
-    counters = {name: torch.tensor(0) for name in network.state_dict() if name.endswith("num_batches_tracked")}
+    counters = {
+        name: torch.tensor(0) for name in network.state_dict() if name.endswith("num_batches_tracked")
+    }
     try:  # files from before torch 0.4.1 do not count batches, and nothing here reads the count
         network.load_state_dict({**counters, **named})
     except RuntimeError as error:
-        raise ValueError(f"{file} is no {config.kind} with {config.stem} stem: {' '.join(str(error).split())}") from error
-    if "2.0.conv1.weight" in encoders[prefix]:  # lightly's own network in a Sequential has lost what is no module: its ReLU
+        raise ValueError(
+            f"{file} is no {config.kind} with {config.stem} stem: {' '.join(str(error).split())}"
+        ) from error
+    if (
+        "2.0.conv1.weight" in encoders[prefix]
+    ):  # lightly's own network in a Sequential has lost what is no module: its ReLU
         network.relu = torch.nn.Identity()
-    if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":  # as solo-learn makes it
+    if (
+        prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small"
+    ):  # as solo-learn makes it
         network.conv1.padding = (2, 2)
     return Found(network.eval(), config, ORIGINS.get(prefix, f"names below {prefix!r}"), fingerprint(network))
 
@@ -89,9 +103,13 @@ def _torchvision(name: str) -> dict[str, Tensor]:
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(known[chosen].url, str(file), file.stem.rsplit("-", 1)[1], progress=False)
+            torch.hub.download_url_to_file(
+                known[chosen].url, str(file), file.stem.rsplit("-", 1)[1], progress=False
+            )
         except (OSError, RuntimeError) as error:
-            raise ValueError(f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}") from error
+            raise ValueError(
+                f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}"
+            ) from error
     return _read(file)
 
 
@@ -145,16 +163,23 @@ def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     children = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
     names = {str(number): name for number, name in children.items()}
     return {
-        ".".join([names.get(first[name], first[name]), name.partition(".")[2]]).replace(".shortcut.", ".downsample."): tensor
+        ".".join([names.get(first[name], first[name]), name.partition(".")[2]]).replace(
+            ".shortcut.", ".downsample."
+        ): tensor
         for name, tensor in kept.items()
     }
 
 
 def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:
     """Which network these tensors are."""
-    blocks = [len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES]
+    blocks = [
+        len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES
+    ]
     deep = "layer1.0.conv3.weight" in tensors
-    kinds: dict[tuple, Literal["resnet18", "resnet50"]] = {(False, 2, 2, 2, 2): "resnet18", (True, 3, 4, 6, 3): "resnet50"}
+    kinds: dict[tuple, Literal["resnet18", "resnet50"]] = {
+        (False, 2, 2, 2, 2): "resnet18",
+        (True, 3, 4, 6, 3): "resnet50",
+    }
     kind, first = kinds.get((deep, *blocks)), tensors.get("conv1.weight")
     width, rest = divmod(len(first), 64) if first is not None and first.ndim == 4 else (0, 0)
     if kind is None or first is None or rest or width not in (1, 2, 4):

@@ -39,7 +39,9 @@ class Unit(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(N, 3, S, S) to (N, D) float32 for the backbone and each head."""
         features = self.backbone(images)
-        return tuple(F.normalize(x.float(), dim=1) for x in (features, *(head(features) for head in self.heads)))
+        return tuple(
+            F.normalize(x.float(), dim=1) for x in (features, *(head(features) for head in self.heads))
+        )
 
 
 def extract(
@@ -68,7 +70,12 @@ def extract_all(
     positions = np.arange(len(reader)) if positions is None else positions
     share = -(-len(positions) // ranks())
     padded = np.pad(positions, (0, share * ranks() - len(positions)), mode="edge")
-    data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=padded[rank() * share : (rank() + 1) * share])
+    data = EvalSet(
+        reader,
+        resize=source.resize,
+        crop=source.crop,
+        positions=padded[rank() * share : (rank() + 1) * share],
+    )
     kept: list[Tensor] = []
     done = 0
     for images in data.batches(BATCH, machine.workers if share > FEW else 0):

@@ -44,7 +44,9 @@ def nearest(
     rows = (memory - converted * columns) // (columns * column + fixed)
     if rows < 1:
         least = math.ceil((columns * (column + converted) + fixed) / 2**10)
-        raise ValueError(f"memory={memory / 2**10:.0f}KiB is too little for one query: give {least}KiB or more")
+        raise ValueError(
+            f"memory={memory / 2**10:.0f}KiB is too little for one query: give {least}KiB or more"
+        )
     piece = bank.new_empty(columns if converted else 0, width, dtype=dtype)
     space = bank.new_empty(min(rows, len(queries)) * columns, dtype=dtype)
     for start in range(0, len(queries), rows):
@@ -54,7 +56,9 @@ def nearest(
         for first in range(0, len(bank), columns):
             part = bank[first : first + columns]
             part = piece[: len(part)].copy_(part) if converted else part
-            similarity = torch.mm(asked, part.T, out=space[: len(asked) * len(part)].view(len(asked), len(part)))
+            similarity = torch.mm(
+                asked, part.T, out=space[: len(asked) * len(part)].view(len(asked), len(part))
+            )
             if itself is not None:
                 own = itself[block] - first
                 here = ((own >= 0) & (own < len(part))).nonzero()[:, 0]
@@ -62,7 +66,9 @@ def nearest(
             values, positions = _largest(similarity, k)
             positions += first
             if found is not None:
-                values, positions = _chosen(torch.cat([found[0], values], 1), torch.cat([found[1], positions], 1), k)
+                values, positions = _chosen(
+                    torch.cat([found[0], values], 1), torch.cat([found[1], positions], 1), k
+                )
             found = values, positions
         assert found is not None
         yield block, *found
@@ -77,7 +83,9 @@ def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if groups < 2 * k:
         return x.topk(min(k, x.shape[1]), dim=1)
     whole = groups * GROUP
-    largest = x[:, :whole].unflatten(1, (GROUP, groups)).amax(1)  # of each group: i, i + groups, i + 2 groups, ...
+    largest = (
+        x[:, :whole].unflatten(1, (GROUP, groups)).amax(1)
+    )  # of each group: i, i + groups, i + 2 groups, ...
     best = largest.topk(k, dim=1, sorted=False).indices
     positions = (best[:, :, None] + torch.arange(0, whole, groups, device=x.device)).flatten(1)
     rest = torch.arange(whole, x.shape[1], device=x.device).expand(len(x), -1)
@@ -128,10 +136,19 @@ def classify(
     shown = min(SHOWN, max(k))
     answers = torch.zeros(share, len(k) * len(temperature) + shown, dtype=torch.int64, device=queries.device)
     others = 8 * (classes + 2 * max(k))
-    found = nearest(queries[mine], bank, max(k), memory=memory, others=others, itself=None if itself is None else itself[mine])
+    found = nearest(
+        queries[mine],
+        bank,
+        max(k),
+        memory=memory,
+        others=others,
+        itself=None if itself is None else itself[mine],
+    )
     for rows, cosines, positions in found:
         votes = [
-            vote(cosines[:, :count], labels[positions[:, :count]], classes, t).argmax(1) for count in k for t in temperature
+            vote(cosines[:, :count], labels[positions[:, :count]], classes, t).argmax(1)
+            for count in k
+            for t in temperature
         ]
         answers[rows] = torch.cat([torch.stack(votes, 1), positions[:, :shown]], 1)
     answers = gather(answers)[: len(queries)]

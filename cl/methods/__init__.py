@@ -95,7 +95,9 @@ class BaseMethod(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""
-        return in_microbatches(lambda part: unit(self.projector(self.backbone(part))), images, self.microbatches)
+        return in_microbatches(
+            lambda part: unit(self.projector(self.backbone(part))), images, self.microbatches
+        )
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
@@ -111,7 +113,11 @@ class BaseMethod(nn.Module):
         Args:
             images: how many this rank has.
         """
-        return torch.randperm(images * ranks(), generator=self.generator(purpose)) if self.bn_groups > 1 else None
+        return (
+            torch.randperm(images * ranks(), generator=self.generator(purpose))
+            if self.bn_groups > 1
+            else None
+        )
 
 
 class Target(nn.Sequential):
@@ -197,7 +203,9 @@ class Predicting(BaseMethod):
             networks = (self.backbone, self.projector, self.predictor)
             return unit(patches.encode(self.patches, images, *networks, self.generator("patches")))
 
-        encoded = in_passes(lambda images: in_microbatches(predict, images, self.microbatches), views, separate=2)
+        encoded = in_passes(
+            lambda images: in_microbatches(predict, images, self.microbatches), views, separate=2
+        )
         if online_targets:
             return [both[:, :1] for both in encoded], [both[:, 1].detach() for both in encoded[:2]]
         if self.target:
@@ -253,7 +261,9 @@ def pairs(views: int, targets: int = 2) -> list[tuple[int, int]]:
 
 def agreement(predictions: Tensor, targets: Tensor) -> Contrast:
     """E predictions an image (N, E, D) and its target (N, D), without negatives."""
-    return Contrast(predictions.flatten(0, 1), targets.repeat_interleave(predictions.shape[1], 0)[:, None], None)
+    return Contrast(
+        predictions.flatten(0, 1), targets.repeat_interleave(predictions.shape[1], 0)[:, None], None
+    )
 
 
 def contrast_in_batch(queries: Tensor, keys: Tensor, temperature: float) -> Contrast:
@@ -276,7 +286,9 @@ def sample_without_replacement(n: int, candidates: int, count: int, generator: t
     """
     blocks = torch.arange(n * ranks()).split(max(1, DRAWN // candidates))
     return local_part(
-        torch.cat([torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks])
+        torch.cat(
+            [torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks]
+        )
     )
 
 

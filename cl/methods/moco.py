@@ -60,7 +60,9 @@ class Method(BaseMethod):
         query_views = [v for v in range(len(views)) if v < len(key_views) or v >= large]
         encoded = in_passes(self.embed, [views[v] for v in query_views], separate=len(key_views))
         queries = dict(zip(query_views, encoded, strict=True))  # (N, D) by view
-        keys = [self._encode_keys([views[v] for v in group], f"keys {group[0]}") for group in key_views]  # (N, P, D)
+        keys = [
+            self._encode_keys([views[v] for v in group], f"keys {group[0]}") for group in key_views
+        ]  # (N, P, D)
         self._keys = [k.mean(1) for k in keys]
         return [
             Contrast(q, k, self.queue.rows, temperature=self.temperature)

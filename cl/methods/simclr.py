@@ -7,7 +7,15 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.contrast import Contrast
-from cl.methods import BaseMethod, MethodConfig, Setup, in_passes, pairs, sample_without_replacement, skip_own_columns
+from cl.methods import (
+    BaseMethod,
+    MethodConfig,
+    Setup,
+    in_passes,
+    pairs,
+    sample_without_replacement,
+    skip_own_columns,
+)
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
 
@@ -43,7 +51,9 @@ class Method(BaseMethod):
         is one for each pair of a view and a target view.
         """
         embeddings = in_passes(self.embed, views, separate=0)  # V x (N, D)
-        both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), image-major: i's views are 2i and 2i + 1
+        both = torch.stack(embeddings[:2], 1).flatten(
+            0, 1
+        )  # (2N, D), image-major: i's views are 2i and 2i + 1
         if len(views) == 2 and self.pool == "both_views" and self.negatives is None:
             other = torch.arange(len(both), device=both.device) ^ 1
             itself = global_rows(len(both))  # among all ranks' rows
@@ -51,9 +61,13 @@ class Method(BaseMethod):
             return [Contrast(both, both[other, None], gather(both), excluded, temperature=self.temperature)]
         pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
         generator = self.generator("negatives")
-        return [self._contrast(embeddings[a], embeddings[b], pools[b], generator) for a, b in pairs(len(views))]
+        return [
+            self._contrast(embeddings[a], embeddings[b], pools[b], generator) for a, b in pairs(len(views))
+        ]
 
-    def _contrast(self, queries: Tensor, positives: Tensor, pool: Tensor, generator: torch.Generator) -> Contrast:
+    def _contrast(
+        self, queries: Tensor, positives: Tensor, pool: Tensor, generator: torch.Generator
+    ) -> Contrast:
         """N queries against the pool's columns, one or two for each of all ranks' images, but their own; or some of them."""
         n, everyone = len(queries), len(queries) * ranks()
         width = len(pool) // everyone
@@ -64,6 +78,7 @@ class Method(BaseMethod):
         candidates = width * (everyone - 1)
         count = min(self.negatives, candidates)  # a smaller last batch has fewer
         selected = to_device(
-            skip_own_columns(sample_without_replacement(n, candidates, count, generator), first, width), pool.device
+            skip_own_columns(sample_without_replacement(n, candidates, count, generator), first, width),
+            pool.device,
         )
         return Contrast(queries, positives[:, None], pool, selected=selected, temperature=self.temperature)

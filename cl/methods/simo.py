@@ -66,7 +66,9 @@ class Method(BaseMethod):
         if selected is None:
             return [contrast_in_batch(q[:, None], keys, self.temperature) for q in queries]
         selected, pool = to_device(selected, keys.device), gather(keys)
-        return [Contrast(q, keys[:, None], pool, selected=selected, temperature=self.temperature) for q in queries]
+        return [
+            Contrast(q, keys[:, None], pool, selected=selected, temperature=self.temperature) for q in queries
+        ]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder."""

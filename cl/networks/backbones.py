@@ -21,7 +21,9 @@ class Config(BaseConfig):
 
 def build(config: Config) -> "Network":
     """The network, (N, 3, H, W) to (N, width): average-pooled features; `width` is its attribute `fc_features`."""
-    from cl.networks.resnet import Network  # torchvision takes seconds to load, which checking parameters need not wait for
+    from cl.networks.resnet import (
+        Network,
+    )  # torchvision takes seconds to load, which checking parameters need not wait for
 
     return Network(config)
 

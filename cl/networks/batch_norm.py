@@ -32,18 +32,29 @@ class GroupBatchNorm(nn.Module):
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, groups: int, microbatches: int = 1) -> None:
         super().__init__()
         assert norm.momentum is not None
-        self.groups, self.microbatches, self.eps, self.momentum = groups, microbatches, norm.eps, norm.momentum
+        self.groups, self.microbatches, self.eps, self.momentum = (
+            groups,
+            microbatches,
+            norm.eps,
+            norm.momentum,
+        )
         self.weight, self.bias = norm.weight, norm.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(norm, name))
-        self.pending: list[Tensor] = []  # (2, C) of each call: mean over groups of the means and of the variances
+        self.pending: list[
+            Tensor
+        ] = []  # (2, C) of each call: mean over groups of the means and of the variances
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (n, C, ...), this rank's rows of a piece, image-major."""
         if not self.training:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            return F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
         parts = ranks() * self.microbatches
-        y, means, variances = self._whole(x, self.groups // parts) if self.groups % parts == 0 else self._spanning(x)
+        y, means, variances = (
+            self._whole(x, self.groups // parts) if self.groups % parts == 0 else self._spanning(x)
+        )
         if not _recomputing:
             self.pending.append(torch.stack([means.mean(0), variances.mean(0)]).detach())
         return y
@@ -62,7 +73,9 @@ class GroupBatchNorm(nn.Module):
     def _spanning(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same where groups span ranks; of a single group, ranks may hold different numbers of rows and places."""
         assert self.microbatches == 1, "a group does not fit in a piece"
-        assert self.groups == 1 or len(x) * ranks() % self.groups == 0, f"{len(x) * ranks()} rows in {self.groups} groups"
+        assert self.groups == 1 or len(x) * ranks() % self.groups == 0, (
+            f"{len(x) * ranks()} rows in {self.groups} groups"
+        )
         return _Spanning.apply(x, self.weight, self.bias, self.eps, self.groups)
 
 
@@ -83,9 +96,13 @@ def update_running_stats(module: nn.Module) -> None:
     norms = [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm) and norm.pending]
     if not norms:
         return
-    passes = [torch.stack(norm.pending).unflatten(0, (-1, norm.microbatches)).mean(1) for norm in norms]  # (passes, 2, C) each
+    passes = [
+        torch.stack(norm.pending).unflatten(0, (-1, norm.microbatches)).mean(1) for norm in norms
+    ]  # (passes, 2, C) each
     together = mean_over_ranks(torch.cat([x.flatten() for x in passes]))
-    for norm, shape, values in zip(norms, [x.shape for x in passes], together.split([x.numel() for x in passes]), strict=True):
+    for norm, shape, values in zip(
+        norms, [x.shape for x in passes], together.split([x.numel() for x in passes]), strict=True
+    ):
         for mean, variance in values.view(shape):
             norm.running_mean.lerp_(mean, norm.momentum)
             norm.running_var.lerp_(variance, norm.momentum)
@@ -167,7 +184,9 @@ class _Spanning(Function):
             slope = -factor * table[1, group] * inverse[group]
             offset = -factor * table[0, group] - slope * means[group]
             to_x[rows] = torch.addcmul(
-                torch.addcmul(_channels(offset, x), x[rows], _channels(slope, x)), gradient[rows], _channels(factor, x)
+                torch.addcmul(_channels(offset, x), x[rows], _channels(slope, x)),
+                gradient[rows],
+                _channels(factor, x),
             )
         if weight is None:
             return to_x, None, None, None, None

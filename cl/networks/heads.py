@@ -14,14 +14,20 @@ class Config(BaseConfig):
     hidden: list[int]
     out: int = Field(gt=0)
     norm: bool
-    last_norm: Literal["none", "affine", "plain"] = Field(description="batch norm at the end; plain: no scale and shift")
+    last_norm: Literal["none", "affine", "plain"] = Field(
+        description="batch norm at the end; plain: no scale and shift"
+    )
     last_bias: bool
-    std: float | None = Field(gt=0, description="of the normal initial weights; null: PyTorch's initialisation")
+    std: float | None = Field(
+        gt=0, description="of the normal initial weights; null: PyTorch's initialisation"
+    )
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> "Config":
         if self.last_bias and self.last_norm != "none":
-            raise ValueError(f"last_bias=true has no effect before last_norm={self.last_norm}; choose last_bias=false")
+            raise ValueError(
+                f"last_bias=true has no effect before last_norm={self.last_norm}; choose last_bias=false"
+            )
         return self
 
 

@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 
 # Patches of a 2 x 2 grid are numbered column by column: 0 top left, 1 bottom left, 2 top right, 3 bottom right.
 ADJACENT = {"vertical": [(0, 1), (2, 3)], "horizontal": [(0, 2), (1, 3)]}
-MEANS = ("final", "projector", "predictor")  # stages after which vectors are averaged, in the order they are passed
-STITCHED = {"input": 0, "stage1": 2, "stage2": 3, "stage3": 4}  # how many parts of the backbone see single patches
+MEANS = (
+    "final",
+    "projector",
+    "predictor",
+)  # stages after which vectors are averaged, in the order they are passed
+STITCHED = {
+    "input": 0,
+    "stage1": 2,
+    "stage2": 3,
+    "stage3": 4,
+}  # how many parts of the backbone see single patches
 
 
 Layer = Callable[[Tensor], Tensor]
@@ -46,11 +55,17 @@ class Combine(BaseConfig):
     @model_validator(mode="after")
     def _possible(self) -> "Combine":
         if self.choose > self.grid**2:
-            raise ValueError(f"choose={self.choose} of a {self.grid} x {self.grid} grid is more than there are")
+            raise ValueError(
+                f"choose={self.choose} of a {self.grid} x {self.grid} grid is more than there are"
+            )
         if self.pairs != "all" and (self.grid, self.choose) != (2, 2):
-            raise ValueError(f"pairs={self.pairs} is for grid=2 and choose=2, found grid={self.grid} and choose={self.choose}")
+            raise ValueError(
+                f"pairs={self.pairs} is for grid=2 and choose=2, found grid={self.grid} and choose={self.choose}"
+            )
         if self.pairs == "all" and self.stage in STITCHED:
-            raise ValueError(f"stage={self.stage} stitches neighbours: choose pairs=adjacent or drawn, or a later stage")
+            raise ValueError(
+                f"stage={self.stage} stitches neighbours: choose pairs=adjacent or drawn, or a later stage"
+            )
         return self
 
 
@@ -59,7 +74,12 @@ KINDS: dict[str, type[Config]] = {"whole": Whole, "combine": Combine}
 
 
 def encode(
-    config: Config, images: Tensor, backbone: "ResNet", projector: Layer, predictor: Layer, generator: torch.Generator
+    config: Config,
+    images: Tensor,
+    backbone: "ResNet",
+    projector: Layer,
+    predictor: Layer,
+    generator: torch.Generator,
 ) -> Tensor:
     """(N, 3, H, W) through all three networks to (N, E, D), E embeddings an image; E = 1 for whole views.
 
@@ -81,15 +101,23 @@ def encode(
     return x.unflatten(0, (n, -1))
 
 
-def _stitched_features(config: Combine, patches: Tensor, backbone: "ResNet", generator: torch.Generator) -> Tensor:
+def _stitched_features(
+    config: Combine, patches: Tensor, backbone: "ResNet", generator: torch.Generator
+) -> Tensor:
     """(N, 4, 3, H / 2, W / 2) to (N E, width): single patches up to the stage, stitched neighbours through the rest."""
     n = len(patches)
     stem = nn.Sequential(backbone.conv1, backbone.bn1, backbone.relu, backbone.maxpool)
     layers = [backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4]
     stages = [stem, *layers, nn.Sequential(backbone.avgpool, nn.Flatten())]
-    single, stitched = nn.Sequential(*stages[: STITCHED[config.stage]]), nn.Sequential(*stages[STITCHED[config.stage] :])
+    single, stitched = (
+        nn.Sequential(*stages[: STITCHED[config.stage]]),
+        nn.Sequential(*stages[STITCHED[config.stage] :]),
+    )
     maps = single(patches.flatten(0, 1)).unflatten(0, (n, 4))
-    parts = [stitched(stitch(maps, way).flatten(0, 1)).unflatten(0, (n, 2)) for way in _directions(config, generator)]
+    parts = [
+        stitched(stitch(maps, way).flatten(0, 1)).unflatten(0, (n, 2))
+        for way in _directions(config, generator)
+    ]
     return torch.cat(parts, 1).flatten(0, 1)
 
 

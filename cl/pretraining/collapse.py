@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 BLOCK = 2**24  # similarities held at a time: 64 MiB
-SPREAD = 0.02  # least standard deviation: the squared distance of two images is then below a thousandth on average
+SPREAD = (
+    0.02  # least standard deviation: the squared distance of two images is then below a thousandth on average
+)
 DIMENSIONS = 0.01  # least effective rank, as a fraction of the width
 LINE = 2.0  # least effective rank of narrow embeddings: below, nearly all lie on a line
 

@@ -20,7 +20,9 @@ class PretrainingTask(Task):
 
     alignment: Tensor
 
-    def __init__(self, method: BaseMethod, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine) -> None:
+    def __init__(
+        self, method: BaseMethod, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine
+    ) -> None:
         super().__init__(machine)
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
         self.progress = 0.0
@@ -33,7 +35,9 @@ class PretrainingTask(Task):
         with self.machine.autocast():
             contrasts = self.method(views)
         if self.negatives is None and contrasts[0].negatives is not None:
-            self.negatives = int(contrasts[0].negative_counts()[0])  # for the record: what a query really meets
+            self.negatives = int(
+                contrasts[0].negative_counts()[0]
+            )  # for the record: what a query really meets
         with torch.no_grad():
             positives = torch.stack([contrast.positive_logits() for contrast in contrasts])
             self.largest_logit = positives.amax()

@@ -29,7 +29,9 @@ def draw(source: Source, data: TrainSet, path: Path) -> None:
     sheet = Picture.new("RGB", (step * len(rows[0]) + GAP, step * len(rows) - GAP), "white")
     for y, row in enumerate(rows):
         for x, pixels in enumerate(row):
-            sheet.paste(Picture.fromarray(centre(pixels, SIDE, SIDE)), (step * x + (GAP if x else 0), step * y))
+            sheet.paste(
+                Picture.fromarray(centre(pixels, SIDE, SIDE)), (step * x + (GAP if x else 0), step * y)
+            )
     sheet.save(path)
 
 

@@ -7,10 +7,27 @@ from typing import Any, NamedTuple
 
 from cl.charts import Chart
 
-PRETRAINING = ("backbone", "bn_group", "dataset", "loss", "method", "optim", "patches", "temperature", "views")
+PRETRAINING = (
+    "backbone",
+    "bn_group",
+    "dataset",
+    "loss",
+    "method",
+    "optim",
+    "patches",
+    "temperature",
+    "views",
+)
 SUPERVISED = ("backbone", "dataset")
 # They change how a result is computed, or what else is, but not what it means.
-FREE = ("optim.monitor", "optim.microbatches", "optim.compile", "dataset.scenes", "dataset.shard_images", "dataset.verify")
+FREE = (
+    "optim.monitor",
+    "optim.microbatches",
+    "optim.compile",
+    "dataset.scenes",
+    "dataset.shard_images",
+    "dataset.verify",
+)
 OF_ENTRIES = ("seeds", "memory")
 
 
@@ -45,7 +62,8 @@ class Experiment:
     def images(self) -> tuple[int, ...]:
         """How many training and validation images there were, unreadable ones too."""
         numbers = [
-            self.metrics.get(f"{split}_images", 0) + self.metrics.get(f"{split}_skipped", 0) for split in ("train", "val")
+            self.metrics.get(f"{split}_images", 0) + self.metrics.get(f"{split}_skipped", 0)
+            for split in ("train", "val")
         ]
         return tuple(int(number) for number in numbers)
 
@@ -61,8 +79,17 @@ class Measured(NamedTuple):
 
 def results(params: dict[str, Any]) -> list[str]:
     """The names of the results that an experiment with these parameters has."""
-    groups = {"evaluate": "evaluations", "transfer": "transfers", "analyze": "analyses", "baseline": "baselines"}
-    return ["prepare", "pretrain", *(f"{stage}/{name}" for stage, group in groups.items() for name in params.get(group) or {})]
+    groups = {
+        "evaluate": "evaluations",
+        "transfer": "transfers",
+        "analyze": "analyses",
+        "baseline": "baselines",
+    }
+    return [
+        "prepare",
+        "pretrain",
+        *(f"{stage}/{name}" for stage, group in groups.items() for name in params.get(group) or {}),
+    ]
 
 
 def outdated(provenance: dict[str, Any], params: dict[str, Any]) -> list[str]:
@@ -114,11 +141,17 @@ def depends(metric: str, params: dict[str, Any], baseline: str | None = None) ->
     entry = entry_of(metric.removeprefix(f"{baseline}_") if baseline else metric, params)
     if entry is None:
         return None
-    protocol = {key: value for key, value in flat(at(params, ".".join(entry)), ".".join(entry)) if value is not None}
+    protocol = {
+        key: value for key, value in flat(at(params, ".".join(entry)), ".".join(entry)) if value is not None
+    }
     own = {key: value for key, value in protocol.items() if key.rsplit(".", 1)[1] not in OF_ENTRIES}
     if baseline is None:
         return settings(params) | own
-    return settings(params, SUPERVISED) | own | dict(flat(at(params, f"baselines.{baseline}.training"), baseline))
+    return (
+        settings(params, SUPERVISED)
+        | own
+        | dict(flat(at(params, f"baselines.{baseline}.training"), baseline))
+    )
 
 
 def same(metric: str, expected: dict[str, Any], params: dict[str, Any], baseline: str | None = None) -> bool:
@@ -158,7 +191,9 @@ def distinct(experiments: list[Experiment]) -> list[Experiment]:
     """Each once: of two with equal parameters and numbers, as a workspace and the experiment it was made by, the first."""
     kept: list[Experiment] = []
     for experiment in experiments:
-        if not any(experiment.params == other.params and experiment.metrics == other.metrics for other in kept):
+        if not any(
+            experiment.params == other.params and experiment.metrics == other.metrics for other in kept
+        ):
             kept.append(experiment)
     return kept
 
@@ -167,7 +202,10 @@ def differing(experiments: list[Experiment]) -> list[str]:
     """The dotted parameters of pretraining that are not the same in all, the seed among them; what is told by a kind last."""
     found = varying([settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments])
     return sorted(
-        found, key=lambda key: not (key.endswith(".kind") or key.split(".")[0] in ("optim", "loss", "temperature", "seed"))
+        found,
+        key=lambda key: (
+            not (key.endswith(".kind") or key.split(".")[0] in ("optim", "loss", "temperature", "seed"))
+        ),
     )
 
 
@@ -188,7 +226,9 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
         for x in varying(rows):
             swept = _lines(x, list(zip(rows, having, strict=True)))
             if swept:
-                yield _swept(x, metric, dict(zip(labels([line[0][0] for line in swept], x), swept, strict=True)))
+                yield _swept(
+                    x, metric, dict(zip(labels([line[0][0] for line in swept], x), swept, strict=True))
+                )
 
 
 Line = list[tuple[dict[str, Any], Experiment]]
@@ -214,7 +254,10 @@ def labels(rows: list[dict[str, Any]], but: str = "") -> list[str]:
     kinds = [key for key in keys if key.endswith(".kind")]
     if len({tuple(str(row.get(key)) for key in kinds) for row in rows}) < len(rows):
         kinds = keys
-    return [", ".join(str(row.get(key)) if key.endswith(".kind") else f"{key} {row.get(key)}" for key in kinds) for row in rows]
+    return [
+        ", ".join(str(row.get(key)) if key.endswith(".kind") else f"{key} {row.get(key)}" for key in kinds)
+        for row in rows
+    ]
 
 
 def headlines(experiments: list[Experiment]) -> list[str]:

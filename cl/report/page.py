@@ -42,7 +42,14 @@ TITLES = {
 TITLES |= {
     f"{kind}_ap{suffix}": f"{kind} AP{title}"
     for kind in ("box", "mask")
-    for suffix, title in (("", ""), ("50", "50"), ("75", "75"), ("_s", ", small"), ("_m", ", medium"), ("_l", ", large"))
+    for suffix, title in (
+        ("", ""),
+        ("50", "50"),
+        ("75", "75"),
+        ("_s", ", small"),
+        ("_m", ", medium"),
+        ("_l", ", large"),
+    )
 }
 SETTINGS = {"labels", "base_lr", "weight_decay", "n"}  # told beside the results, not compared
 
@@ -79,7 +86,9 @@ def render(params: dict[str, Any], results: Path) -> tuple[str, str]:
         },
         "noted": {name: read.provenance(f"transfer/{name}").get("noted", []) for name in params["transfers"]},
     }
-    html, markdown = (environment().get_template(name).render(context) for name in ("report.html", "report.md"))
+    html, markdown = (
+        environment().get_template(name).render(context) for name in ("report.html", "report.md")
+    )
     return html, markdown
 
 
@@ -104,7 +113,9 @@ class _Reader:
 
     def picture(self, name: str) -> str | None:
         path = self._file(name)
-        return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
+        return (
+            "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
+        )
 
     def _file(self, name: str) -> Path:
         """Of several seeds, the first one's."""
@@ -128,20 +139,33 @@ def _deviates(name: str, names: Collection[str]) -> bool:
     return name.endswith("_sd") and name.removesuffix("_sd") in names
 
 
-def _row(path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]], entries: list[str]) -> dict[str, Any]:
+def _row(
+    path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]], entries: list[str]
+) -> dict[str, Any]:
     """One evaluation: its metrics, each beside the same of every baseline; "not run", or "-" for what an encoder has not."""
     columns = [{key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}]
     for baseline, metrics in baselines.items():
-        longer = tuple(f"{baseline}_{other}_" for other in entries if other.startswith(f"{name}_"))  # knn_200 beside knn
+        longer = tuple(
+            f"{baseline}_{other}_" for other in entries if other.startswith(f"{name}_")
+        )  # knn_200 beside knn
         prefix = f"{baseline}_{name}_"
         columns.append(
-            {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix) and not k.startswith(longer)}
+            {
+                k.removeprefix(prefix): v
+                for k, v in metrics.items()
+                if k.startswith(prefix) and not k.startswith(longer)
+            }
         )
     lines = []
     names = dict.fromkeys(key for column in columns for key in column)
     for metric in [name for name in names if name not in SETTINGS and not _deviates(name, names)]:
-        cells = [_Cell(column.get(metric, "-" if column else "not run"), column.get(f"{metric}_sd")) for column in columns]
-        lines.append({"title": TITLES.get(metric, metric.replace("_", " ")), "own": cells[0], "others": cells[1:]})
+        cells = [
+            _Cell(column.get(metric, "-" if column else "not run"), column.get(f"{metric}_sd"))
+            for column in columns
+        ]
+        lines.append(
+            {"title": TITLES.get(metric, metric.replace("_", " ")), "own": cells[0], "others": cells[1:]}
+        )
     settings = [f"{TITLES[key]} {value:g}" for key, value in columns[0].items() if key in SETTINGS]
     provenance = read.provenance(path)
     settings = [text for text in (provenance.get("engine"), provenance.get("subset")) if text] + settings
@@ -171,7 +195,9 @@ def drawn(chart: Chart) -> dict[str, str | Markup]:
 def _verdict(rows: list[dict[str, Any]], baselines: list[str]) -> str:
     """Did it work, in a sentence: the first metric beside each baseline's."""
     lines = [(row["name"], row["lines"][0]) for row in rows if row["lines"]]
-    name, line = next(((name, line) for name, line in lines if not isinstance(line["own"].value, str)), (None, None))
+    name, line = next(
+        ((name, line) for name, line in lines if not isinstance(line["own"].value, str)), (None, None)
+    )
     if line is None:
         return "Nothing has been evaluated yet."
     own = line["own"].value
@@ -191,7 +217,10 @@ def _curves(rows: list[dict[str, str]]) -> list[Chart]:
             "Nearest neighbours",
             {"knn_top1": "features", "knn_embedding_top1": "embedding"},
         ),
-        "sign of collapse": ("Embeddings", {"alignment": "alignment", "uniformity": "uniformity", "embedding_std": "spread"}),
+        "sign of collapse": (
+            "Embeddings",
+            {"alignment": "alignment", "uniformity": "uniformity", "embedding_std": "spread"},
+        ),
     }
     found = []
     for number, (axis, (title, columns)) in enumerate(wanted.items()):

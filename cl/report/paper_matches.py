@@ -35,7 +35,11 @@ class Answer:
     @property
     def disagrees(self) -> bool:
         """Whether a printed gain is another than that of the printed values."""
-        return self.computed is not None and self.printed is not None and abs(self.computed - self.printed) > 0.05
+        return (
+            self.computed is not None
+            and self.printed is not None
+            and abs(self.computed - self.printed) > 0.05
+        )
 
     @property
     def how(self) -> str:
@@ -47,7 +51,9 @@ class Answer:
         if self.ours is None:
             return f"{_number(self.printed)} / {'quoted' if self.quoted else 'not run'}"
         gap = "" if self.difference is None else f" ({self.difference:+.1f})"
-        return f"{_number(self.printed)} / **{_number(self.ours.mean, self.ours.sd)}**, n = {self.ours.n}{gap}"
+        return (
+            f"{_number(self.printed)} / **{_number(self.ours.mean, self.ours.sd)}**, n = {self.ours.n}{gap}"
+        )
 
 
 def _number(value: float | None, sd: float | None = None) -> str:
@@ -68,16 +74,25 @@ class Answers:
         if run is None or metric is None or not self.has_data_of(run):
             return None
         params = self.expected(run)
-        return measured([e for e in self.whole(params) if same(metric, params, e.params, baseline)], metric, baseline)
+        return measured(
+            [e for e in self.whole(params) if same(metric, params, e.params, baseline)], metric, baseline
+        )
 
     def whole(self, params: dict[str, Any]) -> list[Experiment]:
         """The experiments on as many images as the papers have of the data set that these parameters name."""
         kind = at(params, "dataset.kind")
-        return [e for e in self.experiments if at(e.params, "dataset.kind") == kind and e.images == papers.IMAGES.get(kind)]
+        return [
+            e
+            for e in self.experiments
+            if at(e.params, "dataset.kind") == kind and e.images == papers.IMAGES.get(kind)
+        ]
 
     def has_data_of(self, run: str) -> bool:
         """Whether any experiment has the recipe's data set; composing all that none can answer would take long."""
-        return bool(self.kinds & set(papers.IMAGES)) and at(self.expected(run.split()[0]), "dataset.kind") in self.kinds
+        return (
+            bool(self.kinds & set(papers.IMAGES))
+            and at(self.expected(run.split()[0]), "dataset.kind") in self.kinds
+        )
 
     def missing(self, cell: Cell) -> list[str]:
         """The runs of a cell that no experiment is."""
@@ -106,7 +121,12 @@ def printed_values(paper: papers.Paper) -> dict[tuple[str | None, str | None], f
     """What a paper prints for a run and a metric, by the first table that has it."""
     found: dict[tuple[str | None, str | None], float] = {}
     for cell in (cell for table in paper.tables for row in papers.cells(table) for cell in row):
-        if cell.minus is None and cell.run is not None and cell.printed is not None and cell.row.quoted is None:
+        if (
+            cell.minus is None
+            and cell.run is not None
+            and cell.printed is not None
+            and cell.row.quoted is None
+        ):
             found.setdefault((cell.run, cell.metric), cell.printed)
     return found
 
@@ -126,7 +146,9 @@ def commands(runs: Iterable[str]) -> list[str]:
     found = []
     for (_, *keys), group in groups.items():
         grid = {key: list(dict.fromkeys(words[key] for words in group)) for key in keys}
-        if math.prod(map(len, grid.values())) == len(group) and not any("[" in v for values in grid.values() for v in values):
+        if math.prod(map(len, grid.values())) == len(group) and not any(
+            "[" in v for values in grid.values() for v in values
+        ):
             found.append(command(" ".join(f"{key}={','.join(values)}" for key, values in grid.items())))
         else:
             found += [command(" ".join(f"{key}={value}" for key, value in words.items())) for words in group]

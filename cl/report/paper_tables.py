@@ -75,7 +75,9 @@ class Table(BaseConfig):
     def _rectangular(self) -> "Table":
         for row in self.rows:
             if len(row.values) != len(self.columns):
-                raise ValueError(f"{self.name}, {row.label}: {len(row.values)} values in {len(self.columns)} columns")
+                raise ValueError(
+                    f"{self.name}, {row.label}: {len(row.values)} values in {len(self.columns)} columns"
+                )
         return self
 
 
@@ -103,7 +105,9 @@ class Figure(BaseConfig):
         analysis = self.analysis and self.run
         sweep = self.x and self.metric and self.columns and self.rows
         if [bool(analysis), bool(sweep), self.diagram].count(True) != 1:
-            raise ValueError(f"{self.name}: give analysis and run; or x, metric, columns and rows; or diagram")
+            raise ValueError(
+                f"{self.name}: give analysis and run; or x, metric, columns and rows; or diagram"
+            )
         return self
 
 

@@ -37,7 +37,13 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
     """
     answers = Answers(experiments, expected)
     sheets = [_paper(papers.load(name), answers) for name in papers.NAMES]
-    cells = [answer for paper in sheets for table in paper["tables"] for row in table["rows"] for answer in row["answers"]]
+    cells = [
+        answer
+        for paper in sheets
+        for table in paper["tables"]
+        for row in table["rows"]
+        for answer in row["answers"]
+    ]
     swept = list(sweeps(experiments))
     context = {
         "experiments": experiments,
@@ -46,8 +52,12 @@ def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
         "papers": sheets,
         "asked": sum(not answer.quoted for answer in cells),
         "answered": sum(answer.ours is not None and not answer.quoted for answer in cells),
-        "problems": [(experiment.name, problem) for experiment in experiments for problem in experiment.problems],
-        "beside": list(_beside(answers, {name for answer in cells if answer.ours for name in answer.ours.names})),
+        "problems": [
+            (experiment.name, problem) for experiment in experiments for problem in experiment.problems
+        ],
+        "beside": list(
+            _beside(answers, {name for answer in cells if answer.ours for name in answer.ours.names})
+        ),
     }
     drawings = {"sweeps": [drawn(chart) for chart in swept], "drawn": drawn}
     html = environment().get_template("summary.html").render({**context, **drawings})
@@ -98,9 +108,14 @@ def _best(metric: str, experiments: list[Experiment]) -> tuple[str, Experiment] 
     """The experiment with the largest value, if all that have one were measured on the same data in the same way."""
     having = [experiment for experiment in experiments if metric in experiment.metrics]
     ways = [
-        (experiment.data, at(experiment.params, ".".join(entry_of(metric, experiment.params) or ()))) for experiment in having
+        (experiment.data, at(experiment.params, ".".join(entry_of(metric, experiment.params) or ())))
+        for experiment in having
     ]
-    return (metric, max(having, key=lambda e: e.metrics[metric])) if all(way == ways[0] for way in ways) else None
+    return (
+        (metric, max(having, key=lambda e: e.metrics[metric]))
+        if all(way == ways[0] for way in ways)
+        else None
+    )
 
 
 def _paper(paper: papers.Paper, answers: Answers) -> dict[str, Any]:
@@ -113,7 +128,9 @@ def _paper(paper: papers.Paper, answers: Answers) -> dict[str, Any]:
     }
 
 
-def _table(table: Table, answers: Answers, printed: dict[tuple[str | None, str | None], float]) -> dict[str, Any]:
+def _table(
+    table: Table, answers: Answers, printed: dict[tuple[str | None, str | None], float]
+) -> dict[str, Any]:
     """Titles, answers and notes as printed: a table whose columns are the printed rows is turned."""
     cells = list(papers.cells(table))
     grid = [[answers.of_cell(cell, printed) for cell in row] for row in cells]
@@ -147,7 +164,12 @@ def _figure(figure: Figure, answers: Answers) -> dict[str, Any]:
             for position, column in enumerate(figure.columns):
                 whole = papers.joined(column.run, run)
                 if ours := answers.of_run(whole, figure.metric):
-                    chart.add(label, column.label if isinstance(column.label, int | float) else position, ours.mean, ours.sd)
+                    chart.add(
+                        label,
+                        column.label if isinstance(column.label, int | float) else position,
+                        ours.mean,
+                        ours.sd,
+                    )
                 else:
                     missing.append(whole)
         found = [chart] if chart.series else []
@@ -169,7 +191,10 @@ def _analysed(figure: Figure, answers: Answers) -> Iterator[Chart]:
     expected = answers.expected(figure.run)
     groups: dict[str, list[tuple[dict[str, Any], Experiment]]] = {}
     for experiment in answers.whole(expected):
-        if _fixed(figure, experiment.params) == _fixed(figure, expected) and figure.analysis in experiment.charts:
+        if (
+            _fixed(figure, experiment.params) == _fixed(figure, expected)
+            and figure.analysis in experiment.charts
+        ):
             row = settings(experiment.params)
             groups.setdefault(repr(sorted(row.items(), key=str)), []).append((row, experiment))
     names = labels([group[0][0] for group in groups.values()])
@@ -179,7 +204,9 @@ def _analysed(figure: Figure, answers: Answers) -> Iterator[Chart]:
         for chart in averaged([experiment.charts[figure.analysis or ""] for experiment in seeds.values()]):
             if figure.chart in (None, chart.name):
                 whole = charts.setdefault(chart.name, replace(chart, series={}))
-                whole.series |= {", ".join(filter(None, (name, label))): points for label, points in chart.series.items()}
+                whole.series |= {
+                    ", ".join(filter(None, (name, label))): points for label, points in chart.series.items()
+                }
     yield from charts.values()
 
 

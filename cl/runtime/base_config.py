@@ -31,6 +31,8 @@ class BaseConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (unknown := [str(key) for key in values if key not in cls.model_fields]):
+        if isinstance(values, dict) and (
+            unknown := [str(key) for key in values if key not in cls.model_fields]
+        ):
             raise ValueError(f"unknown key {', '.join(unknown)}; there are {', '.join(cls.model_fields)}")
         return values

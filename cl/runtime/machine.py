@@ -46,11 +46,15 @@ def find(precision: Precision, *, deterministic: bool) -> Machine:
     Raises:
         ValueError: the precision needs a GPU, or there are fewer GPUs than processes.
     """
-    number, processes = (int(os.environ.get(name, usual)) for name, usual in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
+    number, processes = (
+        int(os.environ.get(name, usual)) for name, usual in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+    )
     if precision == "tf32" and not torch.cuda.is_available():
         raise ValueError("precision=tf32 is a format of NVIDIA GPUs, and there is none here; choose fp32")
     if torch.cuda.is_available() and processes > torch.cuda.device_count():
-        raise ValueError(f"{processes} processes, but {torch.cuda.device_count()} GPUs: start as many processes as GPUs")
+        raise ValueError(
+            f"{processes} processes, but {torch.cuda.device_count()} GPUs: start as many processes as GPUs"
+        )
     share = max(1, cores() // processes)
     if torch.cuda.is_available():
         device, read_every = torch.device("cuda", number), 20

@@ -10,7 +10,15 @@ from PIL import UnidentifiedImageError
 
 from cl.sources import Storage
 
-EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "BMP": "bmp", "WEBP": "webp", "PPM": "ppm", "TIFF": "tif"}
+EXTENSIONS = {
+    "JPEG": "jpg",
+    "MPO": "jpg",
+    "PNG": "png",
+    "BMP": "bmp",
+    "WEBP": "webp",
+    "PPM": "ppm",
+    "TIFF": "tif",
+}
 LARGEST = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # pixels; above it Pillow takes a file for an attack
 LONGEST_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels, of the index and of libjpeg
 ORIENTATION = 274  # the tag of EXIF
@@ -41,7 +49,9 @@ def _opened(content: bytes | memoryview) -> Picture.Image:
     try:
         picture = Picture.open(io.BytesIO(content))
     except UnidentifiedImageError:
-        raise ValueError("it is no image, or of an unknown format") from None  # Pillow names an address in memory
+        raise ValueError(
+            "it is no image, or of an unknown format"
+        ) from None  # Pillow names an address in memory
     if picture.format not in EXTENSIONS:
         raise ValueError(f"the format {picture.format} is none of {', '.join(EXTENSIONS)}")
     return picture
@@ -105,7 +115,9 @@ def store(content: bytes, storage: Storage) -> Stored:
         pixels = np.asarray(Picture.fromarray(pixels).resize(tuple(size), Picture.Resampling.BICUBIC))
     kind = "raw" if storage.encode == "raw" else "jpeg"
     if max(pixels.shape) > LONGEST_SIDE[kind]:
-        raise ValueError(f"an image of {pixels.shape[1]}x{pixels.shape[0]} pixels is too large for encode={kind}")
+        raise ValueError(
+            f"an image of {pixels.shape[1]}x{pixels.shape[0]} pixels is too large for encode={kind}"
+        )
     file = io.BytesIO()
     if kind == "raw":
         np.save(file, pixels)

@@ -44,7 +44,9 @@ def pack(listed: list[Image], storage: Storage, target: Path) -> Packed:
         with partial.open("wb") as file:
             writer = webdataset.TarWriter(_Sink(file), user="cl", group="cl", mode=0o644, mtime=0)
             for image, stored in _stored(listed, storage, skipped):
-                writer.write({"__key__": image.key, stored.extension: stored.content, "cls": str(image.label)})
+                writer.write(
+                    {"__key__": image.key, stored.extension: stored.content, "cls": str(image.label)}
+                )
                 kept.append((image, stored._replace(content=b"")))
             writer.close()
             file.flush()
@@ -76,7 +78,9 @@ class _Sink:
         return written
 
 
-def _stored(listed: list[Image], storage: Storage, skipped: dict[str, str]) -> Iterator[tuple[Image, images.Stored]]:
+def _stored(
+    listed: list[Image], storage: Storage, skipped: dict[str, str]
+) -> Iterator[tuple[Image, images.Stored]]:
     """Each image that can be read; the others go into `skipped`."""
     for image in listed:
         try:
@@ -108,5 +112,10 @@ def _index(path: Path, kept: list[tuple[Image, images.Stored]]) -> np.ndarray:
         height, width = stored.size
         length = height * width * 3 or member.size  # pixels are the end of their file, after its header
         row["offset"], row["length"] = member.offset_data + member.size - length, length
-        row["label"], row["height"], row["width"], row["orientation"] = image.label, height, width, stored.orientation
+        row["label"], row["height"], row["width"], row["orientation"] = (
+            image.label,
+            height,
+            width,
+            stored.orientation,
+        )
     return rows

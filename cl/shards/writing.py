@@ -26,7 +26,9 @@ from cl.sources import UNLABELLED, Image, Splits, Storage
 LONGEST_KEY = 200  # bytes
 
 
-def write(splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[..., None], *, workers: int) -> Manifest:
+def write(
+    splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[..., None], *, workers: int
+) -> Manifest:
     """Write the shards, the index and the manifest of both splits into `folder`, where nobody else may write (`exclusive`).
 
     Shards that an earlier call with the same arguments finished before it was killed are kept.
@@ -93,7 +95,9 @@ def exclusive(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(f"another process is writing into {folder}: wait until it has finished, or stop it") from error
+            raise ValueError(
+                f"another process is writing into {folder}: wait until it has finished, or stop it"
+            ) from error
         yield
     finally:
         os.close(lock)
@@ -169,7 +173,9 @@ def _run(work: Work, report: Callable[..., None], workers: int) -> None:
         for done in as_completed([pool.submit(_write_one, *job) for job in jobs]):
             report(done.result())
     except BrokenProcessPool as error:
-        raise ValueError("a worker was killed, perhaps as memory ran out: run again, it goes on from here") from error
+        raise ValueError(
+            "a worker was killed, perhaps as memory ran out: run again, it goes on from here"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -202,7 +208,9 @@ def _write_shard(work: Work, name: str, number: int) -> int:
         "skipped": packed.skipped,
     }
     content = io.BytesIO()
-    np.savez(content, rows=packed.rows, keys=packed.keys, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8))
+    np.savez(
+        content, rows=packed.rows, keys=packed.keys, notes=np.frombuffer(json.dumps(notes).encode(), np.uint8)
+    )
     note = work.note(name, number)
     with note.with_suffix(".partial").open("wb") as file:
         file.write(content.getbuffer())

@@ -44,7 +44,10 @@ class RawImage(Image):
 def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int]) -> list[Image]:
     """The images `pixels` (n, H, W, 3) of `path`; their keys are `<name>/<number>`, in the order of the file."""
     pairs = zip(pixels, labels, strict=True)
-    return [RawImage(f"{name}/{number:06d}", path, int(label), image) for number, (image, label) in enumerate(pairs)]
+    return [
+        RawImage(f"{name}/{number:06d}", path, int(label), image)
+        for number, (image, label) in enumerate(pairs)
+    ]
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,16 @@ class Splits:
 class Scenes(BaseConfig):
     """Embedded detection scenes: ovals cut out of some photographs, placed on others (`cl.detection.scenes`)."""
 
-    classes: list[str] = Field(min_length=1, description="photographs that objects are cut out of; the others are grounds")
+    classes: list[str] = Field(
+        min_length=1, description="photographs that objects are cut out of; the others are grounds"
+    )
     train: int = Field(gt=0)
     val: int = Field(gt=0)
     size: int = Field(ge=64, description="side of a scene in pixels")
     side: Sizes = Field(description="smallest and largest side of an object in pixels")
-    objects: Sizes = Field(description="fewest and most objects in a scene, before those that overlap are left out")
+    objects: Sizes = Field(
+        description="fewest and most objects in a scene, before those that overlap are left out"
+    )
 
     @model_validator(mode="after")
     def _objects_fit(self) -> "Scenes":
@@ -84,11 +91,17 @@ class Storage(BaseConfig):
     """How images are stored in shards."""
 
     shard_images: int = Field(gt=0, description="images a shard")
-    encode: Literal["copy", "jpeg", "raw"] = Field(description="files as they are, JPEG, or uint8 pixels as .npy")
-    shrink: int | None = Field(gt=0, description="short side in pixels to which larger images are brought; null: as they are")
+    encode: Literal["copy", "jpeg", "raw"] = Field(
+        description="files as they are, JPEG, or uint8 pixels as .npy"
+    )
+    shrink: int | None = Field(
+        gt=0, description="short side in pixels to which larger images are brought; null: as they are"
+    )
     quality: int = Field(ge=1, le=95, description="of the JPEGs that are written anew")
     verify: bool = Field(description="decode every image, so that none fails in training")
-    upright: bool = Field(description="turn images as their EXIF orientation says; the papers' ImageNet code does not")
+    upright: bool = Field(
+        description="turn images as their EXIF orientation says; the papers' ImageNet code does not"
+    )
 
 
 class Source(Storage):

@@ -32,7 +32,9 @@ def splits(config: Config, raw: Path) -> Splits:
     classes = names.read_text(errors="replace").split() if names.is_file() else []
     train, test = (_labelled(folder, name) for name in ("train", "test"))
     if len(classes) != (labels := 1 + max(image.label for image in train + test)):
-        raise ValueError(f"{names} has {len(classes)} names for {labels} classes: take it from {STL10.filename} again")
+        raise ValueError(
+            f"{names} has {len(classes)} names for {labels} classes: take it from {STL10.filename} again"
+        )
     unlabelled = _pixels(folder / "unlabeled_X.bin")
     train += raw_images("unlabeled", folder / "unlabeled_X.bin", unlabelled, [UNLABELLED] * len(unlabelled))
     return Splits(classes, train, test)

@@ -19,7 +19,10 @@ from torch.optim import Optimizer
 
 KEEP = 2
 PARTIAL = ".partial"  # how the name of a folder ends in which a file is being written
-METADATA, CHECKSUM = "cl", "crc32"  # one entry, as the format has no order of entries: equal content, equal bytes
+METADATA, CHECKSUM = (
+    "cl",
+    "crc32",
+)  # one entry, as the format has no order of entries: equal content, equal bytes
 
 
 class DamagedError(ValueError):
@@ -29,7 +32,9 @@ class DamagedError(ValueError):
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """A safetensors file with a checksum, that appears under its name only when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(PARTIAL, f"{path.name}.", path.parent) as folder:  # the library writes under a name of its own
+    with TemporaryDirectory(
+        PARTIAL, f"{path.name}.", path.parent
+    ) as folder:  # the library writes under a name of its own
         partial = Path(folder) / "tensors"
         _save_file(tensors, partial, metadata or {})
         with partial.open("rb") as file:
@@ -86,10 +91,14 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = file.metadata() or {}
         metadata = json.loads(metadata.get(METADATA, "null")) or metadata
     except (SafetensorError, json.JSONDecodeError) as error:
-        raise DamagedError(f"{path} cannot be read ({error}); it is no safetensors file, or an incomplete one") from error
+        raise DamagedError(
+            f"{path} cannot be read ({error}); it is no safetensors file, or an incomplete one"
+        ) from error
     stated = metadata.pop(CHECKSUM, None)
     if stated is not None and stated != (found := _checksum(tensors, metadata)):
-        raise DamagedError(f"{path} is damaged: its checksum is {found}, not {stated} as when it was written; make it anew")
+        raise DamagedError(
+            f"{path} is damaged: its checksum is {found}, not {stated} as when it was written; make it anew"
+        )
     return tensors, metadata
 
 
@@ -124,7 +133,9 @@ class Checkpoints:
                 tensors, metadata = load_tensors(path)
             except DamagedError as error:
                 path.unlink(missing_ok=True)
-                say(f"{error}. It is removed: the run goes on from the checkpoint before it, or from the start")
+                say(
+                    f"{error}. It is removed: the run goes on from the checkpoint before it, or from the start"
+                )
                 continue
             model.load_state_dict(_below(tensors, "model."))
             _load_optimizer_state(optimizer, _below(tensors, "optimizer."))
@@ -164,4 +175,6 @@ def _load_optimizer_state(optimizer: Optimizer, tensors: dict[str, Tensor]) -> N
         parameter = parameters[int(number)]
         if tensor.shape == parameter.shape:  # same memory layout as its parameter
             tensor = torch.empty_like(parameter).copy_(tensor)
-        optimizer.state[parameter][name] = tensor.to(parameter.device)  # where fused optimizers look for their step, too
+        optimizer.state[parameter][name] = tensor.to(
+            parameter.device
+        )  # where fused optimizers look for their step, too

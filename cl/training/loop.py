@@ -84,7 +84,9 @@ def train(
                 ledger.flush()
             meter.step(data.plan.batch_size, ledger.losses[-1] if ledger.losses else math.nan, lr)
             if ends:
-                rows.append({"epoch": len(rows) + 1, "step": done, **ledger.means(), "lr": lr, **meter.rates()})
+                rows.append(
+                    {"epoch": len(rows) + 1, "step": done, **ledger.means(), "lr": lr, **meter.rates()}
+                )
                 if each_epoch:
                     rows[-1] |= _watched(task, meter, each_epoch, len(rows))
                 meter.epoch(rows[-1])
@@ -98,7 +100,9 @@ def train(
     return rows
 
 
-def _watched(task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]], epoch: int) -> dict[str, float]:
+def _watched(
+    task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]], epoch: int
+) -> dict[str, float]:
     """What is measured in eval mode after an epoch."""
     task.eval()
     measured = meter.watching(lambda: each_epoch(epoch))
@@ -106,7 +110,9 @@ def _watched(task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, flo
     return measured
 
 
-def _restore(checkpoints: Checkpoints, task: Task, optimizer: Optimizer, progress: Progress) -> tuple[int, dict[str, Any]]:
+def _restore(
+    checkpoints: Checkpoints, task: Task, optimizer: Optimizer, progress: Progress
+) -> tuple[int, dict[str, Any]]:
     """Rank 0 first, as it removes damaged files."""
     start, history = 0, dict[str, Any]()
     for turn in (True, False):
@@ -146,9 +152,15 @@ class Ledger:
             return
         table = gather(torch.stack(self._unread)[None])  # (W, steps, 3)
         losses, norms, logits = table[..., 0].mean(0), table[..., 1].amax(0), table[..., 2].amax(0)
-        for (step, lr), loss, norm, logit in zip(self._steps, losses.tolist(), norms.tolist(), logits.tolist(), strict=True):
+        for (step, lr), loss, norm, logit in zip(
+            self._steps, losses.tolist(), norms.tolist(), logits.tolist(), strict=True
+        ):
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                what = f"loss is {loss:.4g}" if not math.isfinite(loss) else f"norm of the gradient is {norm:.4g}"
+                what = (
+                    f"loss is {loss:.4g}"
+                    if not math.isfinite(loss)
+                    else f"norm of the gradient is {norm:.4g}"
+                )
                 raise FloatingPointError(
                     f"the {what} at step {step} (loss {loss:.4g}, largest logit {logit:.4g}, learning rate {lr:.3g}); the "
                     f"weights of the last checkpoint are kept. {self.remedy}"
@@ -160,11 +172,18 @@ class Ledger:
 
     def means(self) -> dict[str, float]:
         """Loss and norm of the gradient, averaged over the steps looked at; they are forgotten."""
-        means = {"loss": sum(self.losses) / len(self.losses), "gradient_norm": sum(self.norms) / len(self.norms)}
+        means = {
+            "loss": sum(self.losses) / len(self.losses),
+            "gradient_norm": sum(self.norms) / len(self.norms),
+        }
         self.losses, self.norms = [], []
         return means
 
 
 def replicated(task: Task) -> nn.Module:
     """The task whose gradients are averaged over all ranks."""
-    return task if ranks() == 1 else DistributedDataParallel(task, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return (
+        task
+        if ranks() == 1
+        else DistributedDataParallel(task, broadcast_buffers=False, gradient_as_bucket_view=True)
+    )

@@ -61,20 +61,32 @@ class Config(BaseConfig):
         if self.betas and not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: both are at least 0 and below 1")
         if self.momentum and self.kind == "adamw":
-            raise ValueError(f"momentum={self.momentum} is for kind=sgd or lars, kind=adamw has betas; choose momentum=0")
+            raise ValueError(
+                f"momentum={self.momentum} is for kind=sgd or lars, kind=adamw has betas; choose momentum=0"
+            )
         for name, kind in (("lars", "lars"), ("betas", "adamw")):
             if (getattr(self, name) is not None) != (self.kind == kind):
                 raise ValueError(f"{name} goes with kind={kind} and only with it, found kind={self.kind}")
         if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
-            raise ValueError(f"milestones={self.milestones} are fractions of the run, ascending: 120 of 200 epochs is 0.6")
+            raise ValueError(
+                f"milestones={self.milestones} are fractions of the run, ascending: 120 of 200 epochs is 0.6"
+            )
         if bool(self.milestones) != (self.schedule == "steps"):
-            raise ValueError(f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone")
+            raise ValueError(
+                f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone"
+            )
         if self.warmup_epochs > self.epochs:
-            raise ValueError(f"warmup_epochs={self.warmup_epochs} is more than epochs={self.epochs}; lower it")
+            raise ValueError(
+                f"warmup_epochs={self.warmup_epochs} is more than epochs={self.epochs}; lower it"
+            )
         if self.final and not self.schedule.startswith("cosine"):
-            raise ValueError(f"final={self.final} is where a cosine ends, schedule={self.schedule} would ignore it")
+            raise ValueError(
+                f"final={self.final} is where a cosine ends, schedule={self.schedule} would ignore it"
+            )
         if self.warmup_start and not self.warmup_epochs:
-            raise ValueError(f"warmup_start={self.warmup_start} without warm-up would be ignored; set warmup_epochs")
+            raise ValueError(
+                f"warmup_start={self.warmup_start} without warm-up would be ignored; set warmup_epochs"
+            )
         return self
 
     def lr(self) -> float:
@@ -126,7 +138,9 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
     groups = []
     for module, rate, own_decay in modules:
         for constant in (False, True):
-            parameters = [p for p in module.parameters() if p.requires_grad and (id(p) in unscheduled) == constant]
+            parameters = [
+                p for p in module.parameters() if p.requires_grad and (id(p) in unscheduled) == constant
+            ]
             for vectors in (False, True):
                 decay = config.weight_decay if own_decay is None else own_decay
                 decay = decay if config.decay_1d or not vectors else 0.0
@@ -137,7 +151,9 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
         return LARS(groups, config.lr(), momentum=config.momentum, variant=config.lars)
     if config.betas:
         return torch.optim.AdamW(groups, config.lr(), betas=config.betas, fused=True)
-    return torch.optim.SGD(groups, config.lr(), momentum=config.momentum, nesterov=config.nesterov, fused=True)
+    return torch.optim.SGD(
+        groups, config.lr(), momentum=config.momentum, nesterov=config.nesterov, fused=True
+    )
 
 
 def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
@@ -196,7 +212,9 @@ class LARS(Optimizer):
 
     def _ratios(self, weights: list[Tensor], measured: list[Tensor], decay: float) -> tuple[Tensor, ...]:
         """The trust ratio of each tensor, a scalar on its device."""
-        weight, norm = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, measured))  # (tensors,)
+        weight, norm = (
+            torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, measured)
+        )  # (tensors,)
         denominator = norm if self.variant.norm == "sum" else norm + decay * weight
         ratio = self.variant.eta * weight / (denominator + self.variant.eps)
         return torch.where((weight > 0) & (norm > 0), ratio, 1.0).unbind()

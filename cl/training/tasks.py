@@ -35,7 +35,9 @@ class Classification(Task):
     Batch statistics are those of the whole batch; `shared`: the ranks of a run hold a part of it each.
     """
 
-    def __init__(self, backbone: nn.Module, classifier: nn.Linear, machine: Machine, *, shared: bool = True) -> None:
+    def __init__(
+        self, backbone: nn.Module, classifier: nn.Linear, machine: Machine, *, shared: bool = True
+    ) -> None:
         super().__init__(machine)
         set_groups(backbone, 1 if shared else ranks())
         self.backbone, self.classifier = backbone, classifier

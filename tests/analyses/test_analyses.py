@@ -55,7 +55,14 @@ def at_cosine(cosine: float, count: int) -> Sample:
     query = torch.tensor([[1.0, 0, 0]], dtype=torch.float64)
     negatives = torch.tensor([[cosine, math.sqrt(1 - cosine**2), 0]] * count, dtype=torch.float64)
     logits = torch.full((1, count), cosine / TAU, dtype=torch.float64)
-    return Sample(query, query, torch.tensor([1 / TAU], dtype=torch.float64), negatives, torch.arange(count)[None], logits)
+    return Sample(
+        query,
+        query,
+        torch.tensor([1 / TAU], dtype=torch.float64),
+        negatives,
+        torch.arange(count)[None],
+        logits,
+    )
 
 
 def test_the_bound_of_equal_negatives_is_known_and_the_margin_takes_their_number_out() -> None:
@@ -85,24 +92,32 @@ def test_bound_and_gradient_are_those_of_the_loss(alpha) -> None:
     (sample,) = samples(contrast, 12, TAU, GENERATOR)
     for count in (3, 12):
         queries = contrast.queries.clone().requires_grad_()
-        chosen = Contrast(queries, contrast.positives, contrast.negatives, None, sample.columns[:, :count], TAU)
+        chosen = Contrast(
+            queries, contrast.positives, contrast.negatives, None, sample.columns[:, :count], TAU
+        )
         loss = infonce.loss(chosen, infonce.Config(kind="infonce", alpha=alpha), 0.0)
         (gradient,) = torch.autograd.grad(6 * loss, queries)
         a = alpha or count
         found = gradient_norm.norms(sample, count, a, TAU)
         torch.testing.assert_close(found, gradient.norm(dim=1))
-        torch.testing.assert_close(mi_bound.bounds(sample, count, a, TAU).mean(), math.log(1 + a) - loss.detach())
+        torch.testing.assert_close(
+            mi_bound.bounds(sample, count, a, TAU).mean(), math.log(1 + a) - loss.detach()
+        )
         negative = sample.logits[:, :count].logsumexp(1) + math.log(a / count)
         assert (found <= 2 / TAU * torch.sigmoid(negative - sample.positive)).all()
 
 
 def test_negatives_are_drawn_among_those_that_count() -> None:
-    contrast = Contrast(unit(30, 4), unit(30, 1, 4), unit(50, 4), torch.stack([torch.arange(30), torch.arange(30) + 20], 1))
+    contrast = Contrast(
+        unit(30, 4), unit(30, 1, 4), unit(50, 4), torch.stack([torch.arange(30), torch.arange(30) + 20], 1)
+    )
     drawn = torch.zeros(30, 50)
     for _ in range(400):
         for sample in samples(contrast, 7, 1.0, GENERATOR):
             assert all(len(set(row)) == 7 for row in sample.columns.tolist())
-            torch.testing.assert_close(sample.logits[3], contrast.negatives[sample.columns[3]] @ contrast.queries[3])
+            torch.testing.assert_close(
+                sample.logits[3], contrast.negatives[sample.columns[3]] @ contrast.queries[3]
+            )
             drawn.scatter_add_(1, sample.columns, torch.ones_like(sample.columns, dtype=torch.float32))
     assert drawn.gather(1, contrast.excluded).eq(0).all()
     rest = drawn[drawn > 0]
@@ -123,7 +138,9 @@ def test_the_multiplier_of_orthogonal_images_is_known() -> None:
     """Views of an image equal, images orthogonal: q = 2 (N - 1) / (exp(1 / tau) + 2 (N - 1))."""
     for n in (2, 8):
         q = npc.multiplier(torch.eye(8)[:n], torch.eye(8)[:n], TAU)
-        assert q.tolist() == pytest.approx([2 * (n - 1) / (math.exp(1 / TAU) + 2 * (n - 1))] * 2 * n, rel=1e-5)
+        assert q.tolist() == pytest.approx(
+            [2 * (n - 1) / (math.exp(1 / TAU) + 2 * (n - 1))] * 2 * n, rel=1e-5
+        )
 
 
 def test_similarity_and_variance_of_views_are_known() -> None:
@@ -146,7 +163,9 @@ def test_similarity_of_orthogonal_images_is_known(tmp_path) -> None:
     config = similarity.Config(kind="similarity", batch_size=4, batches=2)
     assert similarity.analyze(config, context) == pytest.approx({"positive_mean": 0.6, "negative_mean": 0.0})
     positive, negative = Chart.load(tmp_path / "cosines.chart.json").series.values()
-    assert [max(points, key=lambda point: point.y).x for points in (positive, negative)] == pytest.approx([0.625, 0.025])
+    assert [max(points, key=lambda point: point.y).x for points in (positive, negative)] == pytest.approx(
+        [0.625, 0.025]
+    )
 
 
 def test_alignment_is_the_squared_distance() -> None:
@@ -237,11 +256,17 @@ def tiny(method: str) -> config.Params:
 
 CONTRASTS = {"mi_bound", "gradient_norm"}  # what they look at is the method's matter
 CASES = [(kind, method) for kind in kinds("analyses") for method in ("simclr", "byol")]
-CASES += [(kind, method) for kind in sorted(CONTRASTS) for method in ("moco_v2", "moco_v3", "simo_k16", "fast_moco", "nnclr")]
+CASES += [
+    (kind, method)
+    for kind in sorted(CONTRASTS)
+    for method in ("moco_v2", "moco_v3", "simo_k16", "fast_moco", "nnclr")
+]
 
 
 @pytest.mark.parametrize(("kind", "method"), CASES)
-def test_every_analysis_runs_on_every_sort_of_framework(kind, method, shipped, shard_folder, tmp_path, here, quiet) -> None:
+def test_every_analysis_runs_on_every_sort_of_framework(
+    kind, method, shipped, shard_folder, tmp_path, here, quiet
+) -> None:
     context = analysed(tiny(method), shard_folder, tmp_path / "out", here, quiet)
     module = module_of("analyses", kind)
     metrics = module.analyze(module.Config.model_validate({**shipped[kind], **SMALL.get(kind, {})}), context)
@@ -250,7 +275,12 @@ def test_every_analysis_runs_on_every_sort_of_framework(kind, method, shipped, s
     drawn = list(charts.of_folder(context.out))
     assert drawn or (context.out / "neighbours.png").exists()
     for chart in drawn:
-        assert all(math.isfinite(number) for points in chart.series.values() for point in points for number in point[:2])
+        assert all(
+            math.isfinite(number)
+            for points in chart.series.values()
+            for point in points
+            for number in point[:2]
+        )
         assert chart.svg().count("<title>") == sum(map(len, chart.series.values()))
 
 
@@ -270,7 +300,9 @@ def test_the_bound_by_epoch_is_that_of_the_training(shard_folder, tmp_path, here
 
 
 @pytest.mark.parametrize("method", ["simclr", "moco_v2", "fast_moco", "byol"])
-def test_the_negatives_of_an_analysis_are_other_images_keys(method, shard_folder, tmp_path, here, quiet) -> None:
+def test_the_negatives_of_an_analysis_are_other_images_keys(
+    method, shard_folder, tmp_path, here, quiet
+) -> None:
     """Every query with its own image's key as positive, and without it among the negatives."""
     context = analysed(tiny(method), shard_folder, tmp_path / "out", here, quiet)
     contrast = context.contrast(30, 20)
@@ -296,14 +328,18 @@ def test_the_best_epoch_is_found(shard_folder, tmp_path, params, here, quiet) ->
     assert knn_curve.analyze(knn_curve.Config(kind="knn_curve"), context) == {"best": 50.0, "best_epoch": 1.0}
 
 
-def test_neighbours_of_the_same_colour_are_counted_and_shown(shard_folder, tmp_path, params, here, quiet) -> None:
+def test_neighbours_of_the_same_colour_are_counted_and_shown(
+    shard_folder, tmp_path, params, here, quiet
+) -> None:
     """By a loop over the mean colours; the picture shows the very images."""
     context = analysed(params, shard_folder, tmp_path, here, quiet, backbone=Colour())
     metrics = neighbours.analyze(neighbours.Config(kind="neighbours", rows=4, nearest=3), context)
     mean, std = np.array(params.dataset.mean), np.array(params.dataset.std)
 
     def colours(reader: Reader) -> np.ndarray:
-        pixels = [centre(reader.pixels(i), params.dataset.resize, params.dataset.crop) for i in range(len(reader))]
+        pixels = [
+            centre(reader.pixels(i), params.dataset.resize, params.dataset.crop) for i in range(len(reader))
+        ]
         x = (np.stack(pixels).mean((1, 2)) / 255 - mean) / std
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
@@ -313,7 +349,9 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(shard_folder, tmp_p
     first = int((context.val.labels == 0).argmax())
     with Picture.open(tmp_path / "neighbours.png") as sheet:
         assert sheet.size == (70 * 4 + 12, 70 * 4)
-        assert np.array_equal(np.asarray(sheet.crop((2, 2, 66, 66))), centre(context.val.pixels(first), 64, 64))
+        assert np.array_equal(
+            np.asarray(sheet.crop((2, 2, 66, 66))), centre(context.val.pixels(first), 64, 64)
+        )
         best = centre(context.train.pixels(int(nearest[first, 0])), 64, 64)
         assert np.array_equal(np.asarray(sheet.crop((84, 2, 148, 66))), best)
 
@@ -325,9 +363,13 @@ def test_the_map_holds_every_image_under_its_class(shard_folder, tmp_path, param
     assert 70 < metrics["trustworthiness"] <= 100
     chart = Chart.load(tmp_path / "map.chart.json")
     names = [context.val.manifest.classes[label] for label in context.val.labels[:50]]
-    assert {name: len(points) for name, points in chart.series.items()} == {name: names.count(name) for name in names}
+    assert {name: len(points) for name, points in chart.series.items()} == {
+        name: names.count(name) for name in names
+    }
     with pytest.raises(ValueError, match="perplexity=30 needs more than 90 images, found 60"):
-        embedding.analyze(embedding.Config.model_validate({**settings, "images": 90, "perplexity": 30}), context)
+        embedding.analyze(
+            embedding.Config.model_validate({**settings, "images": 90, "perplexity": 30}), context
+        )
 
 
 def test_batches_larger_than_the_data_are_refused(shard_folder, tmp_path, params, here, quiet) -> None:
@@ -335,7 +377,9 @@ def test_batches_larger_than_the_data_are_refused(shard_folder, tmp_path, params
     with pytest.raises(ValueError, match="batches of 121 images cannot come from 120"):
         next(context.embeddings(121, 1))
     assert len(context.contrast(100, 50).negatives) == 100
-    with pytest.raises(ValueError, match="images=101: an epoch in batches of 50 has 100 images; choose as many or fewer"):
+    with pytest.raises(
+        ValueError, match="images=101: an epoch in batches of 50 has 100 images; choose as many or fewer"
+    ):
         context.contrast(101, 50)
 
 

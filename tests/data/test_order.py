@@ -35,7 +35,14 @@ def test_the_order_depends_on_seed_and_epoch_exclusive() -> None:
 def test_any_stretch_is_that_part_of_the_epoch(epoch) -> None:
     samples = 3 * SPAN + 70
     expected = whole(samples, 0, epoch)
-    for start, stop in ((0, 1), (5, 900), (SPAN - 3, SPAN + 3), (SPAN - 70, 3 * SPAN), (samples - 1, samples), (64, 64)):
+    for start, stop in (
+        (0, 1),
+        (5, 900),
+        (SPAN - 3, SPAN + 3),
+        (SPAN - 70, 3 * SPAN),
+        (samples - 1, samples),
+        (64, 64),
+    ):
         assert np.array_equal(Order(samples, 0, epoch)[start:stop], expected[start:stop])
 
 
@@ -55,7 +62,9 @@ def test_the_order_is_shuffled() -> None:
         order = whole(samples, 0, epoch)
         np.add.at(table, (order * parts // samples, np.arange(samples) * parts // samples), 1)
         adjacent += int((np.abs(np.diff(order)) == 1).sum())
-    chunks = epochs * samples / CHUNK  # whole chunks are drawn, so a cell's count varies as a number of chunks does
+    chunks = (
+        epochs * samples / CHUNK
+    )  # whole chunks are drawn, so a cell's count varies as a number of chunks does
     assert table.sum() == epochs * samples
     statistic = ((table / CHUNK - chunks / parts**2) ** 2 / (chunks / parts**2)).sum()
     assert statistic < 90  # chi squared of 49 degrees: 90 is exceeded once in 3,000 seeds
@@ -66,7 +75,11 @@ def test_batches_are_as_mixed_as_random_ones() -> None:
     """Of shards that are shuffled once, a batch of 256 holds as many images of a class as chance has it, in every epoch."""
     labels = np.random.default_rng(0).permutation(np.arange(4 * SPAN) % 10)
     counts = np.array(
-        [np.bincount(labels[batch], minlength=10) for e in range(3) for batch in whole(4 * SPAN, 1, e).reshape(-1, 256)]
+        [
+            np.bincount(labels[batch], minlength=10)
+            for e in range(3)
+            for batch in whole(4 * SPAN, 1, e).reshape(-1, 256)
+        ]
     )
     assert counts.mean(0) == pytest.approx(25.6, rel=1e-3)
     assert counts.std(0) == pytest.approx(np.sqrt(256 * 0.1 * 0.9), rel=0.1)
@@ -118,13 +131,18 @@ def imagenet(folder: Path) -> None:
     index["shard"], index["offset"], index["length"] = number // 1000, number % 1000 * size, size
     index["label"] = number % 1000
     np.save(folder / "train.npy", index)
-    np.save(folder / "train_keys.npy", np.array([b"n%08d/n%08d_%d" % (i % 1000, i % 1000, i) for i in range(images)]))
+    np.save(
+        folder / "train_keys.npy",
+        np.array([b"n%08d/n%08d_%d" % (i % 1000, i % 1000, i) for i in range(images)]),
+    )
     shards = []
     for shard in range(-(-images // 1000)):
         path = folder / f"train-{shard:06d}.tar"
         with path.open("wb") as file:
             file.truncate(1000 * size)
-        shards.append(Shard(name=path.name, images=min(1000, images - shard * 1000), bytes=1000 * size, sha256=""))
+        shards.append(
+            Shard(name=path.name, images=min(1000, images - shard * 1000), bytes=1000 * size, sha256="")
+        )
     split = Split(images=images, shards=shards, reencoded=0, turned=0, skipped={})
     manifest = Manifest(kind="imagenet", storage={}, classes=[], classes_sha256="", splits={"train": split})
     (folder / "manifest.json").write_text(manifest.model_dump_json())

@@ -211,7 +211,9 @@ def test_data_workers_read_the_same(folder, server, cache, params) -> None:
     here, there = Reader(folder, "train"), Reader(server.url, "train", cache)
     there.ahead(np.arange(100))  # threads and their locks do not come along
     there.read(0)
-    local, remote = (TrainSet(reader, list(params.views.values()), Plan(320, 32, 0)) for reader in (here, there))
+    local, remote = (
+        TrainSet(reader, list(params.views.values()), Plan(320, 32, 0)) for reader in (here, there)
+    )
     for ours, theirs in zip(remote.batches(0, 10, 2), local.batches(0, 10, 0), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours.images, theirs.images, strict=True))
     copy = pickle.loads(pickle.dumps(there))
@@ -332,21 +334,27 @@ def test_what_is_missing_is_told_at_once(own, server, cache) -> None:
     reader = Reader(server.url, "train", cache)
     (own / "train-000000.tar").unlink()
     count = len(server.requests)
-    with pytest.raises(ValueError, match=rf"{server.url}/train-000000.tar cannot be read: ClientResponseError: 404"):
+    with pytest.raises(
+        ValueError, match=rf"{server.url}/train-000000.tar cannot be read: ClientResponseError: 404"
+    ):
         reader.read(0)
     assert len(server.requests) <= count + 2
 
 
 @pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")
 def test_a_protocol_whose_package_is_missing_is_told(cache) -> None:
-    with pytest.raises(ValueError, match=r"s3://bucket/manifest.json needs .*: Install s3fs to access S3 \(pip install s3fs"):
+    with pytest.raises(
+        ValueError, match=r"s3://bucket/manifest.json needs .*: Install s3fs to access S3 \(pip install s3fs"
+    ):
         Reader("s3://bucket", "train", cache)
 
 
 def test_a_server_without_ranges_is_refused(server, cache) -> None:
     reader = Reader(server.url, "train", cache)
     server.ranges = False
-    with pytest.raises(ValueError, match=r"train-000000.tar cannot be read in parts, which its server has to allow"):
+    with pytest.raises(
+        ValueError, match=r"train-000000.tar cannot be read in parts, which its server has to allow"
+    ):
         reader.read(0)
 
 
@@ -356,10 +364,15 @@ def test_a_changed_shard_is_noticed(own, server, cache) -> None:
     reader.read(0)
     os.utime(own / "train-000000.tar", ns=(1, 1))
     for late in (reader, Reader(server.url, "train", cache)):
-        with pytest.raises(ValueError, match=r'train-000000.tar was changed .* and is "1"\): upload data/shards again, remove'):
+        with pytest.raises(
+            ValueError,
+            match=r'train-000000.tar was changed .* and is "1"\): upload data/shards again, remove',
+        ):
             late.read(20)
     os.truncate(own / "train-000001.tar", 1000)
-    with pytest.raises(ValueError, match=r"train-000001.tar has 1000 bytes, its manifest says \d+: upload data/shards again"):
+    with pytest.raises(
+        ValueError, match=r"train-000001.tar has 1000 bytes, its manifest says \d+: upload data/shards again"
+    ):
         reader.read(60)
 
 
@@ -372,7 +385,8 @@ def test_an_index_of_other_shards_is_refused(own, server, cache) -> None:
 def test_a_cache_that_is_too_small_is_refused(folder, server, tmp_path) -> None:
     limit = two_windows(folder)
     with pytest.raises(
-        ValueError, match=rf"too small for {server.url}: .* at least {limit} bytes are needed: set CL_CACHE_GB="
+        ValueError,
+        match=rf"too small for {server.url}: .* at least {limit} bytes are needed: set CL_CACHE_GB=",
     ):
         Reader(server.url, "train", Cache(tmp_path / "cache", limit - 1))
     Reader(server.url, "train", Cache(tmp_path / "cache", limit))
@@ -408,7 +422,9 @@ def test_a_cache_counts_again_what_others_removed(tmp_path, monkeypatch) -> None
     os.close(small.open("a.piece", 300, lambda: bytes(300)))
     os.close(small.open("e.piece", 300, lambda: bytes(300)))
     assert {path.name for path in small.folder.glob("*.piece")} == {"a.piece", "d.piece", "e.piece"}
-    with pytest.raises(ValueError, match="may hold 1000 bytes and is full of what is needed now: set CL_CACHE_GB higher"):
+    with pytest.raises(
+        ValueError, match="may hold 1000 bytes and is full of what is needed now: set CL_CACHE_GB higher"
+    ):
         small.open("f.piece", 990, lambda: bytes(990))
     assert not (small.folder / "f.piece.partial").exists()
 
@@ -449,7 +465,9 @@ def test_the_entry_points_read_where_cl_shards_says(folder, server, tmp_path, mo
     shutil.copytree(folder, tmp_path / "data" / "shards")
     locations.reader("val")
     (tmp_path / "data" / "shards" / "manifest.json").write_text("{}")
-    with pytest.raises(ValueError, match=rf"CL_SHARDS={server.url} holds other shards than data/shards, which DVC takes for"):
+    with pytest.raises(
+        ValueError, match=rf"CL_SHARDS={server.url} holds other shards than data/shards, which DVC takes for"
+    ):
         locations.reader("val")
     monkeypatch.setenv("CL_CACHE_GB", "much")
     with pytest.raises(ValueError, match="CL_CACHE_GB=much: give a number of gigabytes"):

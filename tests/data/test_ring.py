@@ -24,7 +24,9 @@ def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, 2 * PIECE + 5])
 def test_batches_come_whole_and_in_order(workers, size) -> None:
     count = 0
-    for batch, (small, large) in enumerate(ring.filled(fill, range(3, 23), lambda _: size, ARRAYS, workers), 3):
+    for batch, (small, large) in enumerate(
+        ring.filled(fill, range(3, 23), lambda _: size, ARRAYS, workers), 3
+    ):
         assert np.array_equal(large, 1000 * batch + np.arange(size))
         assert (small == (7 * batch + np.arange(size))[:, None, None] % 251).all()
         count += 1

@@ -48,7 +48,9 @@ def test_folders_say_what_is_missing(tmp_path, params) -> None:
     common = params.dataset.model_dump(include={*Source.model_fields} - {"kind"})
     from cl.sources import folder
 
-    with pytest.raises(ValueError, match=r"no folder .*own/train: put the images at .*own/\{train,val\}/<class>/<image>"):
+    with pytest.raises(
+        ValueError, match=r"no folder .*own/train: put the images at .*own/\{train,val\}/<class>/<image>"
+    ):
         folder.splits(Folder(kind="folder", name="own", **common), tmp_path)
     tree(tmp_path / "imagenet")
     (tmp_path / "list.txt").write_text("cat\nbird\n")
@@ -58,9 +60,13 @@ def test_folders_say_what_is_missing(tmp_path, params) -> None:
     with pytest.raises(ValueError, match="no class folder in .*flat/train"):
         folder.splits(Folder(kind="folder", name="flat", **common), tmp_path)
     with pytest.raises(ValueError, match="lacks 1 of 2 classes, the first is bird"):
-        imagenet100.splits(imagenet100.Config(kind="imagenet100", list=str(tmp_path / "list.txt"), **common), tmp_path)
+        imagenet100.splits(
+            imagenet100.Config(kind="imagenet100", list=str(tmp_path / "list.txt"), **common), tmp_path
+        )
     (tmp_path / "list.txt").write_text("dog\ncat\n")
-    found = imagenet100.splits(imagenet100.Config(kind="imagenet100", list=str(tmp_path / "list.txt"), **common), tmp_path)
+    found = imagenet100.splits(
+        imagenet100.Config(kind="imagenet100", list=str(tmp_path / "list.txt"), **common), tmp_path
+    )
     assert found.classes == ["dog", "cat"]
     assert found.train[0].label == 0
     assert found.train[0].key == "dog/0"
@@ -111,18 +117,25 @@ def test_a_shard_that_changes_while_it_is_read_is_noticed(shard_folder, tmp_path
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_every_number_of_ranks_and_workers_sees_the_same_batches(shard_folder, params, ranks, workers) -> None:
+def test_every_number_of_ranks_and_workers_sees_the_same_batches(
+    shard_folder, params, ranks, workers
+) -> None:
     reader = Reader(shard_folder, "train")
     views = list(params.views.values())
     reference = TrainSet(reader, views, Plan(len(reader), 36, 7))
     assert reference.plan.steps_per_epoch == 3
-    shares = [TrainSet(reader, views, Plan(len(reader), 36, 7, rank, ranks)).batches(0, 6, workers) for rank in range(ranks)]
+    shares = [
+        TrainSet(reader, views, Plan(len(reader), 36, 7, rank, ranks)).batches(0, 6, workers)
+        for rank in range(ranks)
+    ]
     seen = []
     for step, parts in enumerate(zip(*shares, strict=True)):
         whole = reference[step]
         assert {len(part.labels) for part in parts} == {36 // ranks}
         assert torch.equal(torch.cat([part.positions for part in parts]), whole.positions)
-        assert torch.equal(torch.cat([part.labels for part in parts]), torch.from_numpy(reader.labels)[whole.positions])
+        assert torch.equal(
+            torch.cat([part.labels for part in parts]), torch.from_numpy(reader.labels)[whole.positions]
+        )
         assert torch.equal(torch.cat([part.colour_params for part in parts], 1), whole.colour_params)
         for view, images in enumerate(whole.images):
             assert torch.equal(torch.cat([part.images[view] for part in parts]), images)
@@ -169,5 +182,7 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:
     write_shards(class_folders(root), tmp_path / "shards", 4, verify=False)
     reader = Reader(tmp_path / "shards", "train")
     position = [key.decode() for key in reader.keys].index("cat/half")
-    with pytest.raises(ValueError, match=r"^cat/half cannot be decoded \(.*\): prepare again with dataset.verify=true$"):
+    with pytest.raises(
+        ValueError, match=r"^cat/half cannot be decoded \(.*\): prepare again with dataset.verify=true$"
+    ):
         reader.pixels(position)

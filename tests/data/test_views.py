@@ -49,7 +49,9 @@ def test_crop_equals_torchvision_on_the_same_box(params, interpolation) -> None:
         left, top, right, bottom = found = random_crop_box(NOISE, view.area, generator(0, 0, sample, 0))
         ours = resized(NOISE, found, view)
         where = (top, left, bottom - top, right - left, [32, 32], mode)
-        assert np.array_equal(ours, tv2.resized_crop(chw(NOISE), *where, antialias=True).permute(1, 2, 0).numpy())
+        assert np.array_equal(
+            ours, tv2.resized_crop(chw(NOISE), *where, antialias=True).permute(1, 2, 0).numpy()
+        )
         pillow = np.asarray(tv.resized_crop(Picture.fromarray(NOISE), *where))
         difference = np.abs(ours.astype(int) - pillow)
         assert difference.mean() < 0.5
@@ -67,7 +69,9 @@ def test_a_stream_is_its_own_whatever_came_before() -> None:
 
 def test_boxes_have_the_stated_area_and_ratio() -> None:
     picture = np.empty((300, 400, 3), np.uint8)
-    boxes = np.array([random_crop_box(picture, (0.2, 1.0), generator(1, 0, sample, 0)) for sample in range(2000)])
+    boxes = np.array(
+        [random_crop_box(picture, (0.2, 1.0), generator(1, 0, sample, 0)) for sample in range(2000)]
+    )
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     assert (boxes[:, :2] >= 0).all()
     assert (boxes[:, 2] <= 400).all()
@@ -79,12 +83,19 @@ def test_boxes_have_the_stated_area_and_ratio() -> None:
 
 
 def test_an_extreme_picture_falls_back_to_its_centre() -> None:
-    assert random_crop_box(np.empty((10, 1000, 3), np.uint8), (0.9, 1.0), generator(0, 0, 0, 0)) == (493, 0, 506, 10)
+    assert random_crop_box(np.empty((10, 1000, 3), np.uint8), (0.9, 1.0), generator(0, 0, 0, 0)) == (
+        493,
+        0,
+        506,
+        10,
+    )
 
 
 def test_centre_is_torchvisions_evaluation_transform() -> None:
     ours = centre(NOISE, 40, 32)
-    assert np.array_equal(ours, tv2.center_crop(tv2.resize(chw(NOISE), [40], antialias=True), [32]).permute(1, 2, 0).numpy())
+    assert np.array_equal(
+        ours, tv2.center_crop(tv2.resize(chw(NOISE), [40], antialias=True), [32]).permute(1, 2, 0).numpy()
+    )
     pillow = tv.center_crop(tv.resize(Picture.fromarray(NOISE), 40, tv.InterpolationMode.BILINEAR), 32)
     assert np.abs(ours.astype(int) - np.asarray(pillow)).max() <= 1
 
@@ -92,7 +103,10 @@ def test_centre_is_torchvisions_evaluation_transform() -> None:
 def one_by_one(name: str, x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
     """The operation of the CPU's path on each image."""
     rows = zip(x, *(p.tolist() for p in parameters), strict=True)
-    results = [getattr(augment, name)(image.permute(1, 2, 0).contiguous().numpy(), *values) for image, *values in rows]
+    results = [
+        getattr(augment, name)(image.permute(1, 2, 0).contiguous().numpy(), *values)
+        for image, *values in rows
+    ]
     return torch.stack([chw(result) for result in results])
 
 
@@ -101,7 +115,9 @@ def test_each_colour_operation_equals_torchvisions(images, name) -> None:
     x = images.float() / 255
     low, high = (-0.5, 0.5) if name == "hue" else (0.2, 1.8)
     factors = torch.linspace(low, high, len(x))
-    theirs = torch.stack([getattr(tv, f"adjust_{name}")(image, float(f)) for image, f in zip(x, factors, strict=True)])
+    theirs = torch.stack(
+        [getattr(tv, f"adjust_{name}")(image, float(f)) for image, f in zip(x, factors, strict=True)]
+    )
     torch.testing.assert_close(getattr(colour, name)(x.clone(), factors), theirs, atol=2e-6, rtol=0)
     torch.testing.assert_close(one_by_one(name, x, factors), theirs, atol=2e-6, rtol=0)
 
@@ -110,12 +126,18 @@ def test_each_colour_operation_equals_torchvisions(images, name) -> None:
 def test_blur_equals_torchvisions(images, kernel) -> None:
     x = F.pad(images.float() / 255, (4, 4, 4, 4))
     sigma = torch.linspace(0.1, 2.0, len(x))
-    theirs = torch.stack([tv.gaussian_blur(image, [kernel] * 2, [float(s)] * 2) for image, s in zip(x, sigma, strict=True)])
+    theirs = torch.stack(
+        [tv.gaussian_blur(image, [kernel] * 2, [float(s)] * 2) for image, s in zip(x, sigma, strict=True)]
+    )
     torch.testing.assert_close(colour.blur(x, sigma, kernel), theirs, atol=2e-6, rtol=0)
-    torch.testing.assert_close(one_by_one("blur", x, sigma, torch.full((len(x),), kernel)), theirs, atol=2e-6, rtol=0)
+    torch.testing.assert_close(
+        one_by_one("blur", x, sigma, torch.full((len(x),), kernel)), theirs, atol=2e-6, rtol=0
+    )
 
 
-def reference(image: torch.Tensor, colour_params: np.ndarray, view: View, mean: list[float], std: list[float]) -> torch.Tensor:
+def reference(
+    image: torch.Tensor, colour_params: np.ndarray, view: View, mean: list[float], std: list[float]
+) -> torch.Tensor:
     """One image through torchvision, with the parameters that were colour_params."""
     flip, jitter, *rest = colour_params
     order, factors, gray, sigma, solarize = rest[:4], rest[4:8], rest[8], rest[9], rest[10]
@@ -214,11 +236,16 @@ def test_recipes_are_the_authors(name, kinds, tmp_path) -> None:
         found = (view.count, view.size, *view.area, view.interpolation, view.flip, jitter, view.grayscale)
         assert (*found, view.blur.p, view.solarize) == kind
         assert view.blur.sigma == (0.1, 2.0)
-        assert view.order == (["grayscale", "jitter"] if name == "mocov1" else ["jitter", "grayscale"]) + ["blur", "solarize"]
+        assert view.order == (["grayscale", "jitter"] if name == "mocov1" else ["jitter", "grayscale"]) + [
+            "blur",
+            "solarize",
+        ]
 
 
 def test_drawn_flags_have_the_stated_probabilities(params) -> None:
-    colour_params = np.array([draw_colour_params(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)])
+    colour_params = np.array(
+        [draw_colour_params(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)]
+    )
     for column, p in ((0, 0.5), (1, 0.8), (10, 0.2), (11, 0.0), (12, 0.0)):
         assert colour_params[:, column].mean() == pytest.approx(p, abs=0.03)
     assert colour_params[:, 6:9].min() >= 0.6
@@ -241,7 +268,9 @@ def test_the_sheet_shows_images_beside_their_views(shard_folder, params, tmp_pat
         }
     )
     reader = Reader(shard_folder, "train")
-    view_sheet.draw(params.dataset, TrainSet(reader, [still], Plan(len(reader), 40, 0)), tmp_path / "views.png")
+    view_sheet.draw(
+        params.dataset, TrainSet(reader, [still], Plan(len(reader), 40, 0)), tmp_path / "views.png"
+    )
     sheet = np.asarray(Picture.open(tmp_path / "views.png")).astype(int)
     assert sheet.shape == (8 * 68 - 4, 3 * 68 + 4, 3)
     for row, position in enumerate(Plan(len(reader), 40, 0).step(0)[1][:8]):

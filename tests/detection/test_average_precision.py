@@ -13,11 +13,15 @@ from cl.detection.records import Record
 
 def record(boxes: list, labels: list, difficult: list | None = None) -> Record:
     ignored = np.array(difficult or [False] * len(boxes), bool)
-    return Record(1, Path(), 100, 100, np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int64), ignored)
+    return Record(
+        1, Path(), 100, 100, np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int64), ignored
+    )
 
 
 def detections(boxes: list, scores: list, labels: list) -> Detections:
-    return Detections(np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(labels, np.int64))
+    return Detections(
+        np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(labels, np.int64)
+    )
 
 
 @pytest.fixture
@@ -39,7 +43,11 @@ def test_average_precision_by_hand() -> None:
     """
     truth = [record([[0, 0, 10, 10], [50, 50, 60, 60]], [0, 0])]
     found = [
-        detections([[0, 0, 10, 10], [80, 80, 90, 90], [50, 50, 60, 60], [0, 0, 10, 10]], [0.9, 0.8, 0.7, 0.6], [0, 0, 0, 0])
+        detections(
+            [[0, 0, 10, 10], [80, 80, 90, 90], [50, 50, 60, 60], [0, 0, 10, 10]],
+            [0.9, 0.8, 0.7, 0.6],
+            [0, 0, 0, 0],
+        )
     ]
     assert voc(found, truth, 1, eleven_points=False)[0, 0] == pytest.approx(100 * (0.5 + 0.5 * 2 / 3))
     assert voc(found, truth, 1, eleven_points=True)[0, 0] == pytest.approx(100 * (6 + 5 * 2 / 3) / 11)
@@ -65,7 +73,9 @@ def noisy(data: DataSet) -> list[Detections]:
     rng = np.random.default_rng(0)
     found = []
     for r in data.test:
-        boxes = np.concatenate([r.boxes + rng.normal(0, 1.5, r.boxes.shape), rng.uniform(0, 40, (3, 4)) + [0, 0, 45, 45]])
+        boxes = np.concatenate(
+            [r.boxes + rng.normal(0, 1.5, r.boxes.shape), rng.uniform(0, 40, (3, 4)) + [0, 0, 45, 45]]
+        )
         labels = np.concatenate([r.labels, rng.integers(0, len(data.classes), 3)])
         found.append(detections(boxes, rng.uniform(0, 1, len(boxes)), labels))
     return found
@@ -90,7 +100,10 @@ def test_means_are_those_of_the_classes(drawn, tested, boxes_alone, params) -> N
 def test_perfect_detections_have_full_precision(drawn, params) -> None:
     config = params.transfers["coco_c4"]
     data = read(config, drawn)
-    found = [Detections(r.boxes, np.ones(len(r.boxes), np.float32), r.labels, encoded(r.masks())) for r in data.test]
+    found = [
+        Detections(r.boxes, np.ones(len(r.boxes), np.float32), r.labels, encoded(r.masks()))
+        for r in data.test
+    ]
     metrics, _ = evaluate(found, data, config)
     assert {"box_ap", "mask_ap", "mask_ap50", "mask_ap_s"} <= set(metrics)
     assert all(value == pytest.approx(100) for value in metrics.values())
@@ -121,7 +134,9 @@ def test_masks_count_as_small_by_their_own_area(drawn, params) -> None:
         masks = np.concatenate([np.zeros((1, r.height, r.width), np.uint8), r.masks()])
         masks[0, :5, :5] = 1
         boxes = np.concatenate([[[0, 0, 90, 90]], r.boxes])
-        found.append(Detections(boxes, np.linspace(1, 0.5, len(masks)), np.r_[r.labels[:1], r.labels], encoded(masks)))
+        found.append(
+            Detections(boxes, np.linspace(1, 0.5, len(masks)), np.r_[r.labels[:1], r.labels], encoded(masks))
+        )
     metrics, _ = evaluate(found, data, config)
     assert metrics["mask_ap_s"] < 90
     assert metrics["mask_ap_m"] == pytest.approx(100)

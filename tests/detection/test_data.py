@@ -28,7 +28,9 @@ def test_scenes_are_the_same_bytes_every_time(drawn, tmp_path) -> None:
 
 
 def test_scenes_of_what_is_no_photograph(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"dataset.scenes.classes=\['cat'\]: expected some of the photographs, but not all"):
+    with pytest.raises(
+        ValueError, match=r"dataset.scenes.classes=\['cat'\]: expected some of the photographs, but not all"
+    ):
         scenes.write(SCENES.model_copy(update={"classes": ["cat"]}), tmp_path)
 
 
@@ -127,7 +129,9 @@ def test_missing_and_broken_xml(copied, voc_config) -> None:
 
 
 def test_missing_lists(tmp_path, voc_config) -> None:
-    with pytest.raises(ValueError, match=r"no file .*trainval.txt: put VOCdevkit or coco below the folder that CL_RAW"):
+    with pytest.raises(
+        ValueError, match=r"no file .*trainval.txt: put VOCdevkit or coco below the folder that CL_RAW"
+    ):
         read(voc_config, tmp_path)
 
 
@@ -155,7 +159,10 @@ def test_boxes_are_cut_off_or_left_out_and_counted(copied, voc_config, tmp_path)
     assert data.train[0].boxes.tolist() == [*first.boxes.tolist(), [90.0, 90.0, 96.0, 96.0]]
     assert len(data.train) == len(before.train) - 1
     lines = data.findings.lines()
-    assert f"1 boxes that reach beyond their image, cut off: {first.path.stem}.xml [90.0, 90.0, 120.0, 96.0]" in lines
+    assert (
+        f"1 boxes that reach beyond their image, cut off: {first.path.stem}.xml [90.0, 90.0, 120.0, 96.0]"
+        in lines
+    )
     assert f"1 boxes without area, left out: {first.path.stem}.xml [49.0, 49.0, 40.0, 60.0]" in lines
     assert "1 training images without objects, left out: 000002.jpg" in lines
     data.findings.write(tmp_path / "data.csv")
@@ -201,13 +208,19 @@ def test_what_is_wrong_in_coco_is_named(copied, coco_config) -> None:
 def test_annotations_of_coco_need_an_id(copied, coco_config, identity) -> None:
     """0 is pycocotools' word for "no object", with which a perfect detector would have 60 percent."""
     changed_json(copied, lambda content: content["annotations"][0].update(id=identity), "val2017")
-    with pytest.raises(ValueError, match=rf"annotation {2 if identity == 2 else identity} needs an id of its own"):
+    with pytest.raises(
+        ValueError, match=rf"annotation {2 if identity == 2 else identity} needs an id of its own"
+    ):
         read(coco_config, copied)
 
 
 def test_classes_and_images_of_coco_must_be_the_same_in_training_and_test(copied, coco_config) -> None:
-    changed_json(copied, lambda content: [c.update(name=n) for c, n in zip(content["categories"], "ab", strict=True)])
-    with pytest.raises(ValueError, match=r"instances_train2017.json and instances_val2017.json .* have different categories"):
+    changed_json(
+        copied, lambda content: [c.update(name=n) for c, n in zip(content["categories"], "ab", strict=True)]
+    )
+    with pytest.raises(
+        ValueError, match=r"instances_train2017.json and instances_val2017.json .* have different categories"
+    ):
         read(coco_config, copied)
     changed_json(copied, lambda content: content["images"].append(content["images"][0]))
     with pytest.raises(ValueError, match="11 images have 10 different ids"):
@@ -215,21 +228,28 @@ def test_classes_and_images_of_coco_must_be_the_same_in_training_and_test(copied
 
 
 @pytest.mark.parametrize(
-    "segmentation", [None, [], 3, [1, 2, 3, 4, 5, 6], [[1, 2, 3, 4]], {"size": [96, 96]}, {"size": [9, 9], "counts": "1"}]
+    "segmentation",
+    [None, [], 3, [1, 2, 3, 4, 5, 6], [[1, 2, 3, 4]], {"size": [96, 96]}, {"size": [9, 9], "counts": "1"}],
 )
 def test_masks_of_coco(copied, coco_config, segmentation) -> None:
     """What is no mask is left out of the training images, and an error in the test images, which its evaluators read."""
     change = lambda content: content["annotations"][0].update(segmentation=segmentation)  # noqa: E731
     changed_json(copied, change)
-    assert any(line.startswith("1 objects without a mask") for line in read(coco_config, copied).findings.lines())
+    assert any(
+        line.startswith("1 objects without a mask") for line in read(coco_config, copied).findings.lines()
+    )
     changed_json(copied, change, "val2017")
-    with pytest.raises(ValueError, match=r"\(1\): the mask of a test object is neither polygons nor runs of 96x96 pixels"):
+    with pytest.raises(
+        ValueError, match=r"\(1\): the mask of a test object is neither polygons nor runs of 96x96 pixels"
+    ):
         read(coco_config, copied)
 
 
 def test_polygons_of_two_corners_are_left_out(copied, coco_config) -> None:
     outline = [1.0, 2, 30, 2, 30, 40]
-    changed_json(copied, lambda content: content["annotations"][0].update(segmentation=[[1, 2, 3, 4], outline]))
+    changed_json(
+        copied, lambda content: content["annotations"][0].update(segmentation=[[1, 2, 3, 4], outline])
+    )
     data = read(coco_config, copied)
     assert [outline] in [s for record in data.train for s in record.segmentations or []]
 
@@ -239,22 +259,31 @@ def test_misspelt_and_missing_names_of_voc(copied, voc_config) -> None:
     for number, name in ((1, "Person"), (2, " ")):
         path = annotations / f"{number:06d}.xml"
         path.write_text(f"<annotation><object><name>{name}</name></object></annotation>")
-    with pytest.raises(ValueError, match=r"1.xml: class 'Person', expected 'person'; .*2.xml: an object without a name"):
+    with pytest.raises(
+        ValueError, match=r"1.xml: class 'Person', expected 'person'; .*2.xml: an object without a name"
+    ):
         read(voc_config, copied)
 
 
 def test_empty_lists(copied, voc_config) -> None:
     (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_text("")
-    with pytest.raises(ValueError, match=r"10 images with objects to train on in 2007/trainval, and 0 to test on in 2007/test"):
+    with pytest.raises(
+        ValueError,
+        match=r"10 images with objects to train on in 2007/trainval, and 0 to test on in 2007/test",
+    ):
         read(voc_config, copied)
-    (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_bytes("000001".encode("utf-16"))
+    (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_bytes(
+        "000001".encode("utf-16")
+    )
     with pytest.raises(ValueError, match="test.txt is not in UTF-8"):
         read(voc_config, copied)
 
 
 def test_what_is_trained_on_has_a_digest(copied, coco_config) -> None:
     before = read(coco_config, copied).digest()
-    changed_json(copied, lambda content: content["annotations"][0].update(segmentation=[[1, 2, 30, 2, 30, 40]]))
+    changed_json(
+        copied, lambda content: content["annotations"][0].update(segmentation=[[1, 2, 30, 2, 30, 40]])
+    )
     assert read(coco_config, copied).digest() != before
 
 
@@ -277,7 +306,9 @@ def test_gaps_crowds_and_masks_of_coco(copied, coco_config) -> None:
     assert sum(len(r.boxes) for r in data.train) == sum(len(r.boxes) for r in before) - 2
     assert sum(r.ignored.sum() for r in data.test) == 1
     changed_json(copied, lambda content: content["categories"].pop())
-    with pytest.raises(ValueError, match=r"instances_train2017.json and instances_val2017.json .* have different categories"):
+    with pytest.raises(
+        ValueError, match=r"instances_train2017.json and instances_val2017.json .* have different categories"
+    ):
         read(coco_config, copied)
 
 
@@ -295,7 +326,9 @@ def test_masks_are_resized_by_the_centres_of_pixels() -> None:
     square = [[100, 100, 140, 100, 140, 140, 100, 140]]
     record = Record(1, Path(), 480, 480, np.zeros((1, 4)), np.zeros(1), np.zeros(1, bool), [square])
     resized = Sample(torch.zeros(3, 800, 800), torch.zeros(1, 4), torch.zeros(1), record, False).masks()
-    assert np.array_equal(resized[0], Picture.fromarray(record.masks()[0]).resize((800, 800), Picture.Resampling.NEAREST))
+    assert np.array_equal(
+        resized[0], Picture.fromarray(record.masks()[0]).resize((800, 800), Picture.Resampling.NEAREST)
+    )
 
 
 def test_masks_of_polygons_and_runs() -> None:
@@ -309,7 +342,12 @@ def test_masks_of_polygons_and_runs() -> None:
 
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [((500, 375), (1067, 800)), ((375, 500), (800, 1067)), ((640, 160), (1333, 333)), ((100, 100), (800, 800))],
+    [
+        ((500, 375), (1067, 800)),
+        ((375, 500), (800, 1067)),
+        ((640, 160), (1333, 333)),
+        ((100, 100), (800, 800)),
+    ],
 )
 def test_the_short_side_is_given_and_the_long_one_bounded(size, expected) -> None:
     assert resized_size(*size, 800, 1333) == expected
@@ -324,7 +362,10 @@ def test_boxes_masks_and_outlines_move_with_the_image(tmp_path, mirrored) -> Non
     outline = [4, 5, 12, 5, 12, 10, 4, 10]
     box = np.array([[4, 5, 12, 10]], np.float32)
     made = sample(
-        Record(1, tmp_path / "a.png", 30, 20, box, np.array([0]), np.zeros(1, bool), [[outline]]), 40, 99, mirrored=mirrored
+        Record(1, tmp_path / "a.png", 30, 20, box, np.array([0]), np.zeros(1, bool), [[outline]]),
+        40,
+        99,
+        mirrored=mirrored,
     )
     left = 60 - 24 if mirrored else 8
     assert made.image.shape == (3, 40, 60)
@@ -334,7 +375,9 @@ def test_boxes_masks_and_outlines_move_with_the_image(tmp_path, mirrored) -> Non
     assert torch.equal(made.masks(), inside)
     points = made.polygons()[0][0].reshape(-1, 2)
     assert {tuple(p) for p in points.tolist()} == {(left, 10), (left + 16, 10), (left + 16, 20), (left, 20)}
-    assert (made.image[0][inside[0] == 1].float().mean() > 200) and (made.image[0][inside[0] == 0].float().mean() < 5)
+    assert (made.image[0][inside[0] == 1].float().mean() > 200) and (
+        made.image[0][inside[0] == 0].float().mean() < 5
+    )
 
 
 def test_batches_are_of_seed_and_step_exclusive(drawn, coco_config, monkeypatch) -> None:
@@ -343,7 +386,9 @@ def test_batches_are_of_seed_and_step_exclusive(drawn, coco_config, monkeypatch)
     records = read(config, drawn).train
 
     def batches(start: int, stop: int, workers: int = 0, seed: int = 3) -> list[list[tuple]]:
-        made = TrainImages(records, config, seed, lambda s: (s.record.path.name, s.mirrored, *s.image.shape)).batches
+        made = TrainImages(
+            records, config, seed, lambda s: (s.record.path.name, s.mirrored, *s.image.shape)
+        ).batches
         return list(made(start, stop, workers))
 
     whole = batches(0, 5)

@@ -139,7 +139,14 @@ TABLE = {
 @pytest.fixture(scope="module")
 def imagenet(tmp_path_factory):  # type: ignore[no-untyped-def]
     """The experiment with the papers' transfers."""
-    overrides = ["dataset=imagenet", "views=mocov2", "backbone=resnet50", "evaluation=[]", "analysis=[]", "baseline=[]"]
+    overrides = [
+        "dataset=imagenet",
+        "views=mocov2",
+        "backbone=resnet50",
+        "evaluation=[]",
+        "analysis=[]",
+        "baseline=[]",
+    ]
     folder = tmp_path_factory.mktemp("imagenet")
     return check(compose(folder, *overrides, f"transfer=[{','.join(TABLE)}]"))
 
@@ -151,7 +158,9 @@ def test_the_configuration_is_the_papers_key_by_key(imagenet, name) -> None:
     found = settings(config, "resnet50", imagenet.dataset, classes, polygons=config.masks)
     assert found.pop("MODEL.PIXEL_MEAN") == pytest.approx(MEAN)
     assert found.pop("MODEL.PIXEL_STD") == pytest.approx(STD)
-    expected = {key: value for key, value in TABLE[name].items() if key not in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}
+    expected = {
+        key: value for key, value in TABLE[name].items() if key not in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")
+    }
     assert found == expected
 
 
@@ -159,7 +168,11 @@ def test_batch_rate_and_schedule_scale_together(imagenet) -> None:
     config = imagenet.transfers["voc_c4_24k"].model_copy(update={"batch_size": 8})
     found = settings(config, "resnet50", imagenet.dataset, 20, polygons=False)
     assert (found["SOLVER.IMS_PER_BATCH"], found["SOLVER.BASE_LR"]) == (8, 0.01)
-    assert (found["SOLVER.MAX_ITER"], found["SOLVER.STEPS"], found["SOLVER.WARMUP_ITERS"]) == (48000, [36000, 44000], 200)
+    assert (found["SOLVER.MAX_ITER"], found["SOLVER.STEPS"], found["SOLVER.WARMUP_ITERS"]) == (
+        48000,
+        [36000, 44000],
+        200,
+    )
 
 
 def test_the_backbone_of_fast_moco_has_a_tenth_of_the_rate(imagenet) -> None:
@@ -209,7 +222,9 @@ def test_detectron2_takes_every_key(imagenet, drawn, params, name, tmp_path) -> 
 def test_both_backbones_compute_the_same(params, drawn, kind, changes) -> None:
     """res2 to res5 of one image, in eval mode, from the same backbone with statistics of its own."""
     config = small(params, **changes)
-    detector, backbone = build(config, params, read(config, drawn), RESNET18.model_copy(update={"kind": kind}))
+    detector, backbone = build(
+        config, params, read(config, drawn), RESNET18.model_copy(update={"kind": kind})
+    )
     torch.manual_seed(3)
     x = torch.randn(1, 3, 128, 96)
     backbone.train()(torch.randn(4, 3, 64, 64))
@@ -241,12 +256,16 @@ def test_a_tensor_without_a_place_is_refused(params, drawn) -> None:
 
     config = small(params)
     detector, _ = build(config, params, read(config, drawn), RESNET18)
-    with pytest.raises(ValueError, match="res2.0.conv3.weight of the backbone has 0 places in detectron2's model"):
+    with pytest.raises(
+        ValueError, match="res2.0.conv3.weight of the backbone has 0 places in detectron2's model"
+    ):
         load(detector.network, backbones.build(RESNET50))
 
 
 @needs_detectron2
-@pytest.mark.parametrize("changes", [{}, {"backbone_lr": 0.1, "milestones": [7], "warmup": 3, "iterations": 10}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"backbone_lr": 0.1, "milestones": [7], "warmup": 3, "iterations": 10}]
+)
 def test_optimizer_and_schedule_are_detectron2s(params, drawn, changes) -> None:
     """Rate and weight decay of every tensor at every step, as its own builders make them from the written configuration."""
     from detectron2.solver import build_lr_scheduler
@@ -317,7 +336,9 @@ def test_a_training_image_is_detectron2s(drawn, params) -> None:
         for box, shape in zip(record.boxes.tolist(), outline, strict=True)
     ]
     shape = given.image.shape[:2]
-    theirs = annotations_to_instances([transform_instance_annotations(a, moved, shape) for a in annotations], shape)
+    theirs = annotations_to_instances(
+        [transform_instance_annotations(a, moved, shape) for a in annotations], shape
+    )
     assert torch.allclose(theirs.gt_boxes.tensor, ours.boxes, atol=1e-4)
     for a, b in zip(theirs.gt_masks.polygons, ours.polygons(), strict=True):
         np.testing.assert_allclose(a[0], b[0], atol=1e-6)
@@ -370,10 +391,16 @@ def test_evaluators_agree(params, drawn, tmp_path, name, data_set) -> None:
     found = rounded(noisy(data))
     if name == "coco_c4":
         rng = np.random.default_rng(2)
-        shapes = [[(rng.random((r.height, r.width)) > 0.5) for _ in d.scores] for d, r in zip(found, data.test, strict=True)]
+        shapes = [
+            [(rng.random((r.height, r.width)) > 0.5) for _ in d.scores]
+            for d, r in zip(found, data.test, strict=True)
+        ]
         for masks, r in zip(shapes, data.test, strict=True):
             masks[: len(r.boxes)] = list(r.masks().astype(bool))
-        found = [Detections(d.boxes, d.scores, d.labels, encoded(np.stack(m))) for d, m in zip(found, shapes, strict=True)]
+        found = [
+            Detections(d.boxes, d.scores, d.labels, encoded(np.stack(m)))
+            for d, m in zip(found, shapes, strict=True)
+        ]
     ours, theirs = evaluate_ours(found, data, config)[0], evaluate(found, data, config)[0]
     assert ours == pytest.approx(theirs, abs=1e-6)
     assert min(ours["ap50" if name == "voc_c4" else "box_ap50"], 95) > 5
@@ -387,7 +414,14 @@ def test_both_engines_train_on_real_images(params, here, quiet, tmp_path, name, 
     """A few iterations from the same backbone; the loss falls, and the metrics have the same names."""
     (tmp_path / "coco").symlink_to(REAL / "coco-sample")
     (tmp_path / "VOCdevkit").symlink_to(REAL / "voc-sample" / "VOCdevkit")
-    changes = {"iterations": 16, "train_sides": [160], "test_side": 160, "base_lr": 0.004, "reference_batch": 2, "subset": 4}
+    changes = {
+        "iterations": 16,
+        "train_sides": [160],
+        "test_side": 160,
+        "base_lr": 0.004,
+        "reference_batch": 2,
+        "subset": 4,
+    }
     if name == "coco_fpn":
         changes |= FPN
     config = small(params, "voc_c4" if name == "voc_c4" else "coco_c4", engine=engine, data="raw", **changes)
@@ -396,7 +430,9 @@ def test_both_engines_train_on_real_images(params, here, quiet, tmp_path, name, 
     torch.manual_seed(0)
     backbone = backbones.build(RESNET50)
     data = read(config, tmp_path)
-    metrics = run(config, backbone, data, source=params.dataset, seed=0, machine=here, progress=quiet, out=out)
+    metrics = run(
+        config, backbone, data, source=params.dataset, seed=0, machine=here, progress=quiet, out=out
+    )
     first, *_, last = (out / "epochs.csv").read_text().splitlines()[1:]
     assert float(last.split(",")[2]) < float(first.split(",")[2])
     assert {"ap50", "ap75", "ap"} <= {key.removeprefix("box_") for key in metrics}
@@ -417,7 +453,9 @@ def test_the_area_of_voc_agrees(params, drawn, tmp_path) -> None:
     shutil.copytree(drawn / "VOCdevkit" / "VOC2007", tmp_path / "VOCdevkit" / "VOC2012")
     for path in (tmp_path / "VOCdevkit" / "VOC2012" / "Annotations").iterdir():
         path.write_text(re.sub("<(pose|truncated|difficult)>[^<]*</[^>]*>", "", path.read_text()))
-    config = Config(**params.transfers["voc_c4"].model_dump() | {"train": ["2012/trainval"], "test": "2012/test"})
+    config = Config(
+        **params.transfers["voc_c4"].model_dump() | {"train": ["2012/trainval"], "test": "2012/test"}
+    )
     data = read(config, tmp_path)
     found = rounded(noisy(data))
     ours, theirs = evaluate_ours(found, data, config)[0], evaluate(found, data, config)[0]

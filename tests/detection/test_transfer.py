@@ -22,7 +22,14 @@ from cl.training.optim import lr_factor, set_lr
 
 RESNET18 = backbones.Config(kind="resnet18", width=1, stem="imagenet", zero_init_residual=False)
 FPN = {"detector": "faster_rcnn_fpn", "pooled": 7, "anchors": [16, 32, 64, 128, 256]}
-SMALL = {"iterations": 2, "milestones": [], "warmup": 0, "precise_bn": 1, "train_sides": [96], "test_side": 96}
+SMALL = {
+    "iterations": 2,
+    "milestones": [],
+    "warmup": 0,
+    "precise_bn": 1,
+    "train_sides": [96],
+    "test_side": 96,
+}
 SMALL |= {"batch_size": 2, "reference_batch": 2}
 
 
@@ -63,7 +70,9 @@ def test_a_transfer_runs_from_the_pretrained_backbone(drawn, params, here, quiet
         out=tmp_path,
     )
     names = ["ap50", "ap75", "ap"]
-    expected = names if name == "voc_c4" else [f"{k}_{m}" for k in ("box", "mask") for m in (*names, "ap_s", "ap_m")]
+    expected = (
+        names if name == "voc_c4" else [f"{k}_{m}" for k in ("box", "mask") for m in (*names, "ap_s", "ap_m")]
+    )
     assert set(names if name == "voc_c4" else ["box_ap", "mask_ap"]) <= set(metrics) <= set(expected)
     assert {p.name for p in tmp_path.iterdir()} == {"detections.png", "classes.csv", "epochs.csv", "data.csv"}
     assert len((tmp_path / "classes.csv").read_text().splitlines()) == 3
@@ -89,7 +98,9 @@ def test_fpn_has_the_parts_of_the_paper(params, drawn) -> None:
 def test_every_layer_is_trained(drawn, params, changes) -> None:
     config = small(params, **changes)
     detector = built(config, params, drawn).train()
-    items = [detector.item(sample(record, 96, 256, mirrored=False)) for record in read(config, drawn).train[:2]]
+    items = [
+        detector.item(sample(record, 96, 256, mirrored=False)) for record in read(config, drawn).train[:2]
+    ]
     losses = detector(items)
     assert set(losses) >= {"loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg"}
     assert ("loss_mask" in losses) == config.masks
@@ -107,7 +118,11 @@ def test_pretrained_layers_have_their_own_rate(params, drawn, changes, slow) -> 
     optimizer = build_optimizer(detector, config)
     set_lr(optimizer, 0.01, 0.5)
     groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
-    assert len(groups) == sum(len(group["params"]) for group in optimizer.param_groups) == len(list(detector.parameters()))
+    assert (
+        len(groups)
+        == sum(len(group["params"]) for group in optimizer.param_groups)
+        == len(list(detector.parameters()))
+    )
     for name, parameter in detector.named_parameters():
         norm = isinstance(detector.get_submodule(name.rpartition(".")[0]), nn.BatchNorm2d)
         assert groups[parameter]["lr"] == pytest.approx(0.0005 if name.startswith(slow) else 0.005), name
@@ -116,7 +131,13 @@ def test_pretrained_layers_have_their_own_rate(params, drawn, changes, slow) -> 
 
 def test_the_schedule_is_that_of_the_papers(params) -> None:
     """VOC at 8 images: half the rate of 16, and twice its 24,000 iterations, its warm-up of 100, and its drops."""
-    changes = {"iterations": 24000, "milestones": [18000, 22000], "warmup": 100, "base_lr": 0.02, "reference_batch": 16}
+    changes = {
+        "iterations": 24000,
+        "milestones": [18000, 22000],
+        "warmup": 100,
+        "base_lr": 0.02,
+        "reference_batch": 16,
+    }
     config = small(params, "voc_c4", **changes, batch_size=8)
     for images in (16551, 300):
         solver = config.solver(images // 8)
@@ -174,7 +195,9 @@ class Stops(Checkpoints):
         return True
 
 
-def trained(config: Config, data: DataSet, params, here, quiet, out: Path, checkpoints: Checkpoints) -> dict[str, float]:  # type: ignore[no-untyped-def]
+def trained(
+    config: Config, data: DataSet, params, here, quiet, out: Path, checkpoints: Checkpoints
+) -> dict[str, float]:  # type: ignore[no-untyped-def]
     out.mkdir(exist_ok=True)
     return run(
         config,
@@ -213,14 +236,31 @@ def tensors(path: Path) -> dict[str, torch.Tensor]:
     return load_tensors(path)[0]
 
 
-OVERFIT = {"iterations": 34, "milestones": [28], "warmup": 5, "batch_size": 4, "subset": 4, "precise_bn": 4, "base_lr": 0.02}
+OVERFIT = {
+    "iterations": 34,
+    "milestones": [28],
+    "warmup": 5,
+    "batch_size": 4,
+    "subset": 4,
+    "precise_bn": 4,
+    "base_lr": 0.02,
+}
 OVERFIT |= {"reference_batch": 4, "train_sides": [96], "test_side": 96, "pooled": 4, "rois": 16}
 
 
 def overfitted(engine: str, drawn, params, here, quiet, out: Path) -> float:  # type: ignore[no-untyped-def]
     """AP50 on the four images that the detector was trained on."""
     config = small(params, "voc_c4", **OVERFIT, engine=engine, test="2007/trainval")
-    metrics = run(config, seeded(), read(config, drawn), source=params.dataset, seed=0, machine=here, progress=quiet, out=out)
+    metrics = run(
+        config,
+        seeded(),
+        read(config, drawn),
+        source=params.dataset,
+        seed=0,
+        machine=here,
+        progress=quiet,
+        out=out,
+    )
     return metrics["ap50"]
 
 
@@ -233,7 +273,9 @@ def test_an_engine_that_is_not_installed_is_told() -> None:
     try:
         import detectron2  # noqa: F401
     except ModuleNotFoundError:
-        with pytest.raises(ValueError, match="detectron2 is not installed; `make detectron2` compiles it, or choose engine=t"):
+        with pytest.raises(
+            ValueError, match="detectron2 is not installed; `make detectron2` compiles it, or choose engine=t"
+        ):
             engine("detectron2")
     else:
         assert engine("detectron2").Detector

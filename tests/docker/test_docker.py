@@ -57,7 +57,10 @@ def project(tmp_path: Path) -> Path:
 
 
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen:
-    command, together = [ROOT / "docker/entrypoint.sh", *arguments], {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    command, together = (
+        [ROOT / "docker/entrypoint.sh", *arguments],
+        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+    )
     variables = environment() | {"PYTHONPATH": str(ROOT)} | variables
     return subprocess.Popen(command, cwd=folder, env=variables, text=True, start_new_session=True, **together)
 
@@ -79,7 +82,9 @@ def wait_for(folder: Path, pattern: str, process: subprocess.Popen) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, env=environment(), check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, env=environment(), check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_every_stage_is_a_command() -> None:
@@ -95,7 +100,9 @@ def test_every_stage_is_a_command() -> None:
 
 
 def test_a_folder_without_project_or_permission_is_answered_with_a_sentence(tmp_path) -> None:
-    assert run(tmp_path, "dvc", "repro", code=1).startswith(f"no dvc.yaml in {tmp_path}: start the container in a clone")
+    assert run(tmp_path, "dvc", "repro", code=1).startswith(
+        f"no dvc.yaml in {tmp_path}: start the container in a clone"
+    )
     assert run(tmp_path, "pretrain", code=1).startswith(f"no dvc.yaml in {tmp_path}")
     (tmp_path / "file").touch()
     assert "is what the image does" in run(tmp_path, "init", code=1, CL_IMAGE="")
@@ -167,7 +174,9 @@ def test_experiments_of_a_list_run_in_clones_and_end_up_in_the_project(project, 
     assert "commit your changes" in run(project, "experiment", "list.txt", "1", code=1)
     assert "list.txt, line 2: check its quotes" in run(project, "experiment", "list.txt", "2", code=1)
     run(project, "experiment", "list.txt", "1", CL_COMMIT="HEAD")
-    told = run(project, "experiment", "list.txt", "3", CL_COMMIT="HEAD", code=1)  # DVC's own 255 would end xargs
+    told = run(
+        project, "experiment", "list.txt", "3", CL_COMMIT="HEAD", code=1
+    )  # DVC's own 255 would end xargs
     assert "failed to reproduce 'slow'" in told
 
 
@@ -225,7 +234,13 @@ def nodes(tmp_path) -> Callable[..., subprocess.Popen]:
     (tmp_path / "node.py").write_text(NODE)
     (tmp_path / "dvc.yaml").touch()
     shutil.copy(ROOT / "params.yaml", tmp_path)
-    names = {"CL_RUN": "a run", "CL_NODES": "2", "CL_FIRST_NODE": "127.0.0.1", "CL_PORT": "29611", "CL_PROCESSES": "1"}
+    names = {
+        "CL_RUN": "a run",
+        "CL_NODES": "2",
+        "CL_FIRST_NODE": "127.0.0.1",
+        "CL_PORT": "29611",
+        "CL_PROCESSES": "1",
+    }
     names["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"
     return lambda number, *command: start(tmp_path, "nodes", *command, CL_NODE=str(number), **names)
 

@@ -28,14 +28,18 @@ from tests.support.tiny import evaluated
 
 @pytest.fixture
 def context(shard_folder, params, here, quiet, tiny_backbone, tmp_path) -> Context:
-    return evaluated(Reader(shard_folder, "train"), Reader(shard_folder, "val"), params, tiny_backbone, tmp_path)
+    return evaluated(
+        Reader(shard_folder, "train"), Reader(shard_folder, "val"), params, tiny_backbone, tmp_path
+    )
 
 
 NO_LIST = {"list": None, "list_md5": None, "list_url": None}
 
 
 def tiny(config, **changes):  # type: ignore[no-untyped-def]
-    return config.model_copy(update={"optim": config.optim.model_copy(update={"epochs": 3, "batch_size": 20, **changes})})
+    return config.model_copy(
+        update={"optim": config.optim.model_copy(update={"epochs": 3, "batch_size": 20, **changes})}
+    )
 
 
 def heads(context: Context, number: int = 0) -> dict[str, torch.Tensor]:
@@ -67,7 +71,9 @@ def test_a_grid_of_classifiers_is_what_each_is_exclusive(context, params, featur
         linear.evaluate(single, context)
         alone += scores(context)
         for name, weight in heads(context, number + 1).items():
-            torch.testing.assert_close(grid[name.replace("heads.0", f"heads.{number}")], weight, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                grid[name.replace("heads.0", f"heads.{number}")], weight, rtol=1e-6, atol=1e-6
+            )
     assert alone == table
     assert fingerprint(context.backbone) == before
     prefix = "cached_" if features == "cached" else ""
@@ -105,7 +111,9 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
     config = config.model_copy(update={"features": "cached", "views": {}, "base_lrs": []})
     metrics = linear.evaluate(config, context)
 
-    features, queries = (extract(context.backbone, r, context.source, context.machine) for r in (context.train, context.val))
+    features, queries = (
+        extract(context.backbone, r, context.source, context.machine) for r in (context.train, context.val)
+    )
     labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
     torch.manual_seed(context.seed)
     weight = torch.cat([classifier(8, 20).weight.detach().T, torch.zeros(1, 20)])
@@ -122,7 +130,10 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
     torch.testing.assert_close(found["model.heads.0.weight"], weight[:-1].T)
     torch.testing.assert_close(found["model.heads.0.bias"], weight[-1])
     logits = F.pad(queries, (0, 1), value=1.0) @ weight
-    among = [int(t) in sorted(range(20), key=lambda c: -row[c])[:5] for row, t in zip(logits.tolist(), truth, strict=True)]
+    among = [
+        int(t) in sorted(range(20), key=lambda c: -row[c])[:5]
+        for row, t in zip(logits.tolist(), truth, strict=True)
+    ]
     assert metrics["cached_top5"] == pytest.approx(100 * sum(among) / len(among))
     assert metrics["cached_top1"] == pytest.approx(100 * float((logits.argmax(1) == truth).float().mean()))
 
@@ -156,7 +167,9 @@ def test_wrong_settings_of_linear_are_named(tmp_path, changes, message) -> None:
 
 def test_a_classifier_that_diverges_is_named(context, params) -> None:
     config = tiny(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0, 1e38]})
-    with pytest.raises(FloatingPointError, match=r"at step \d.*One of the 2 classifiers did this: leave out base_lrs=1e\+38"):
+    with pytest.raises(
+        FloatingPointError, match=r"at step \d.*One of the 2 classifiers did this: leave out base_lrs=1e\+38"
+    ):
         linear.evaluate(config, context)
 
 
@@ -165,7 +178,9 @@ def test_a_stopped_evaluation_goes_on(context, params, monkeypatch) -> None:
     kept = Context(**{**context.__dict__, "checkpoints": lambda part: Checkpoints(context.out / "kept")})
     expected = linear.evaluate(settings, context)
     score = linear._score
-    monkeypatch.setattr(linear, "_score", lambda *rest: [os.kill(os.getpid(), signal.SIGTERM), score(*rest)][1])
+    monkeypatch.setattr(
+        linear, "_score", lambda *rest: [os.kill(os.getpid(), signal.SIGTERM), score(*rest)][1]
+    )
     with pytest.raises(StoppedError, match="after step 7; run the same command again"):
         linear.evaluate(settings, kept)
     monkeypatch.setattr(linear, "_score", score)
@@ -192,7 +207,9 @@ def test_linear_notices_a_backbone_that_changes(context, params) -> None:
         linear.evaluate(tiny(params.evaluations["linear"]), leaky)
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.01, [1, 1, 1]), (0.1, [1, 5, 10]), (1.0, [5, 50, 100])])
+@pytest.mark.parametrize(
+    ("fraction", "expected"), [(0.01, [1, 1, 1]), (0.1, [1, 5, 10]), (1.0, [5, 50, 100])]
+)
 def test_semi_chooses_a_stratified_part(fraction, expected) -> None:
     labels = np.repeat([0, 1, 2], [5, 50, 100])
     chosen = semi.choose(labels, fraction, seed=3)
@@ -236,7 +253,9 @@ def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
     assert fingerprint(backbone) == fingerprint(context.backbone) == before
 
     torch.manual_seed(context.seed)
-    initial = torch.cat([classifier(8, 20).weight.detach().T, torch.zeros(1, 20)])  # (D + 1, classes), the bias last
+    initial = torch.cat(
+        [classifier(8, 20).weight.detach().T, torch.zeros(1, 20)]
+    )  # (D + 1, classes), the bias last
     velocity, expected = torch.zeros_like(initial), initial.clone()
     settings, plan = config.optim, Plan(len(chosen), config.optim.batch_size, context.seed)
     data = TrainSet(context.train, list(config.views.values()), plan, chosen)
@@ -258,7 +277,9 @@ def test_semi_on_a_frozen_backbone_is_a_linear_probe(context, params) -> None:
 def test_semi_on_all_labels_with_a_frozen_backbone_is_the_linear_evaluation(context, params) -> None:
     linear_config = tiny(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0]})
     same = linear_config.model_dump(include={"optim", "views", "seeds"})
-    config = semi.Config(**same, kind="semi", fraction=1.0, backbone_lr=0.0, from_scratch=linear_config.optim, **NO_LIST)
+    config = semi.Config(
+        **same, kind="semi", fraction=1.0, backbone_lr=0.0, from_scratch=linear_config.optim, **NO_LIST
+    )
     assert semi.evaluate(config, context)["top1"] == linear.evaluate(linear_config, context)["top1"]
 
 

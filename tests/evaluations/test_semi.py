@@ -27,7 +27,10 @@ NAMES = ["n00000002_0.JPEG", "n00000003_2.JPEG", "n00000001_1.JPEG", "n00000003_
 def shards(tmp_path: Path, kind: str, **settings: object) -> tuple[Reader, Reader]:
     if not (tmp_path / "raw").exists():
         imagenet_folders(tmp_path / "raw/imagenet")
-    return write(module_of("sources", kind).splits(SimpleNamespace(**settings), tmp_path / "raw"), tmp_path / f"{kind} shards")
+    return write(
+        module_of("sources", kind).splits(SimpleNamespace(**settings), tmp_path / "raw"),
+        tmp_path / f"{kind} shards",
+    )
 
 
 @pytest.fixture
@@ -44,7 +47,9 @@ def listing(tmp_path: Path, names: list[str], **changes: object) -> semi.Config:
     path = tmp_path / "list.txt"
     path.write_text("".join(f"{name}\n" for name in names))
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
-    return shipped(tmp_path).model_copy(update={"list": str(path), "list_md5": md5, "list_url": URL} | changes)
+    return shipped(tmp_path).model_copy(
+        update={"list": str(path), "list_md5": md5, "list_url": URL} | changes
+    )
 
 
 def keys(reader: Reader, positions) -> list[str]:  # type: ignore[no-untyped-def]
@@ -63,14 +68,17 @@ def test_of_a_list_the_classes_that_there_are_are_taken(tmp_path) -> None:
     chosen = semi.listed(listing(tmp_path, NAMES), train)
     assert keys(train, chosen) == ["n00000001/n00000001_1", "n00000003/n00000003_0", "n00000003/n00000003_2"]
     with pytest.raises(
-        ValueError, match="list.txt names 1 images that the training split has not, such as n00000002_0.JPEG: it"
+        ValueError,
+        match="list.txt names 1 images that the training split has not, such as n00000002_0.JPEG: it",
     ):
         semi.listed(listing(tmp_path, ["n00000002_0.JPEG"]), train)
 
 
 def test_names_that_are_not_there_are_told(tmp_path, readers) -> None:
     wrong = [*NAMES, "n00000001_8.JPEG", "n00000001_7.JPEG"]
-    with pytest.raises(ValueError, match=r"names 2 images that .* such as n00000001_7.JPEG: .* evaluation=\[semi_1,semi_10\]"):
+    with pytest.raises(
+        ValueError, match=r"names 2 images that .* such as n00000001_7.JPEG: .* evaluation=\[semi_1,semi_10\]"
+    ):
         semi.listed(listing(tmp_path, wrong), readers[0])
 
 
@@ -79,11 +87,14 @@ def test_another_list_is_refused(tmp_path, readers) -> None:
     found = settings.list_md5
     command = f"dvc import-url {URL} {tmp_path}/list.txt"
     with pytest.raises(
-        ValueError, match=f"list.txt has md5 {found}, expected {'0' * 32}: remove it and get it with `{command}`"
+        ValueError,
+        match=f"list.txt has md5 {found}, expected {'0' * 32}: remove it and get it with `{command}`",
     ):
         semi.listed(settings.model_copy(update={"list_md5": "0" * 32}), readers[0])
     (tmp_path / "list.txt").unlink()
-    with pytest.raises(ValueError, match=rf"no list {tmp_path}/list.txt \(md5 {found}\): get it with `{command}`"):
+    with pytest.raises(
+        ValueError, match=rf"no list {tmp_path}/list.txt \(md5 {found}\): get it with `{command}`"
+    ):
         semi.listed(settings, readers[0])
     with pytest.raises(ValueError, match="no list .*: put it there"):
         semi.listed(settings.model_copy(update={"list_url": None}), readers[0])
@@ -92,10 +103,22 @@ def test_another_list_is_refused(tmp_path, readers) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fraction": 0.1}, "fraction=0.1 and list=data/imagenet_1percent.txt: choose one of the two, null for the other"),
-        ({"list": None, "list_md5": None, "list_url": None}, "fraction=None and list=None: choose one of the two"),
-        ({"list_md5": None}, "list=data/imagenet_1percent.txt and list_md5=None belong together: give both, or null for both"),
-        ({"fraction": 0.1, "list": None, "list_url": None}, "list=None and list_md5=b61c91.* belong together"),
+        (
+            {"fraction": 0.1},
+            "fraction=0.1 and list=data/imagenet_1percent.txt: choose one of the two, null for the other",
+        ),
+        (
+            {"list": None, "list_md5": None, "list_url": None},
+            "fraction=None and list=None: choose one of the two",
+        ),
+        (
+            {"list_md5": None},
+            "list=data/imagenet_1percent.txt and list_md5=None belong together: give both, or null for both",
+        ),
+        (
+            {"fraction": 0.1, "list": None, "list_url": None},
+            "list=None and list_md5=b61c91.* belong together",
+        ),
         ({"fraction": 0.1, "list": None, "list_md5": None}, "list_url=https.* has no effect without a list"),
         ({"list_md5": "b61c"}, "list_md5='b61c'"),
     ],
@@ -107,17 +130,24 @@ def test_a_list_and_a_fraction_exclude_each_other(changes, message, tmp_path) ->
         config.check(values)
 
 
-def test_evaluation_trains_on_the_listed_labels_exclusive(tmp_path, readers, here, quiet, tiny_backbone) -> None:
+def test_evaluation_trains_on_the_listed_labels_exclusive(
+    tmp_path, readers, here, quiet, tiny_backbone
+) -> None:
     params = config.check(compose(tmp_path, "dataset.resize=32", "dataset.crop=32"))
     context = evaluated(*readers, params, tiny_backbone, tmp_path)
-    settings = listing(tmp_path, NAMES, optim=params.evaluations["semi_1"].optim.model_copy(update={"epochs": 2}))
+    settings = listing(
+        tmp_path, NAMES, optim=params.evaluations["semi_1"].optim.model_copy(update={"epochs": 2})
+    )
     metrics = semi.evaluate(settings, context)
     assert metrics["labels"] == 4
-    assert sorted((tmp_path / "labels.txt").read_text().split()) == sorted(f"{n.split('_')[0]}/{n[:-5]}" for n in NAMES)
+    assert sorted((tmp_path / "labels.txt").read_text().split()) == sorted(
+        f"{n.split('_')[0]}/{n[:-5]}" for n in NAMES
+    )
 
 
 @pytest.mark.parametrize(
-    ("percent", "md5"), [("1", "b61c91b8ddb75fabdb02a9bb2ae3bd74"), ("10", "b0d861160cc9531910d069ff547fc1b6")]
+    ("percent", "md5"),
+    [("1", "b61c91b8ddb75fabdb02a9bb2ae3bd74"), ("10", "b0d861160cc9531910d069ff547fc1b6")],
 )
 def test_the_shipped_lists_are_simclrs(percent, md5, tmp_path) -> None:
     settings = shipped(tmp_path, f"semi_{percent}_fastmoco")
@@ -125,7 +155,9 @@ def test_the_shipped_lists_are_simclrs(percent, md5, tmp_path) -> None:
     commit = "383d4143fd8cf7879ae10f1046a9baeb753ff438"
     address = f"https://raw.githubusercontent.com/google-research/simclr/{commit}/imagenet_subsets/{percent}percent.txt"
     assert settings.list_url == address
-    assert f"dvc import-url {address} \\\n    {settings.list}" in (ROOT / "README.md").read_text().replace("\n  ", "\n")
+    assert f"dvc import-url {address} \\\n    {settings.list}" in (ROOT / "README.md").read_text().replace(
+        "\n  ", "\n"
+    )
     assert subprocess.run(["git", "check-ignore", "-q", settings.list], cwd=ROOT).returncode == 0
 
 

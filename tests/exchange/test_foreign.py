@@ -60,7 +60,10 @@ def moco_v3(state: dict[str, Tensor]) -> dict:
 
 
 def simsiam(state: dict[str, Tensor]) -> dict:
-    return {"epoch": 100, "state_dict": {**below("module.encoder.", state), "module.predictor.0.weight": torch.zeros(4, 4)}}
+    return {
+        "epoch": 100,
+        "state_dict": {**below("module.encoder.", state), "module.predictor.0.weight": torch.zeros(4, 4)},
+    }
 
 
 def solo_learn(state: dict[str, Tensor]) -> dict:
@@ -97,7 +100,9 @@ def test_lightly_itself(tmp_path) -> None:
     from lightly.models import ResNetGenerator
 
     torch.manual_seed(0)
-    theirs = nn.Sequential(*list(ResNetGenerator("resnet-18").children())[:-1], nn.AdaptiveAvgPool2d(1)).eval()
+    theirs = nn.Sequential(
+        *list(ResNetGenerator("resnet-18").children())[:-1], nn.AdaptiveAvgPool2d(1)
+    ).eval()
     torch.save({"state_dict": below("backbone.", theirs.state_dict())}, tmp_path / "small.ckpt")
     found = foreign.load(str(tmp_path / "small.ckpt"))
     assert found.config.stem == "small"
@@ -125,10 +130,14 @@ def test_torchvision_weights_by_name(tmp_path, monkeypatch) -> None:
         torch.testing.assert_close(found[version].network(IMAGES), features(network))
     assert len({each.sha256 for each in found.values()}) == 2
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
-    with pytest.raises(ValueError, match=rf"torchvision:resnet18 cannot .*; put resnet18-f37072fd.pth into {tmp_path}/check"):
+    with pytest.raises(
+        ValueError, match=rf"torchvision:resnet18 cannot .*; put resnet18-f37072fd.pth into {tmp_path}/check"
+    ):
         foreign.load("torchvision:resnet18")
     (tmp_path / "checkpoints/resnet50-0676ba61.pth").write_bytes(b"half")
-    with pytest.raises(ValueError, match="checkpoints/resnet50-0676ba61.pth is no checkpoint of torch.* get it again"):
+    with pytest.raises(
+        ValueError, match="checkpoints/resnet50-0676ba61.pth is no checkpoint of torch.* get it again"
+    ):
         foreign.load("torchvision:resnet50")
     with pytest.raises(ValueError, match="resnet50 has the weights IMAGENET1K_V1, IMAGENET1K_V2"):
         foreign.load("torchvision:resnet50:V3")
@@ -168,8 +177,14 @@ def below_numbers() -> dict:
         ({}, "should hold one residual network, found no tensors at all"),
         ([1, 2], "holds a list, expected tensors by name"),
         (two_networks(), "found those below 'first.', 'second.': say which with --prefix"),
-        (resnet34().state_dict(), r"\[3, 4, 6, 3\] basic blocks and 64 channels .*; known are resnet18 and resnet50"),
-        (without("layer3.1.bn2.weight"), 'is no resnet18 with imagenet stem: .*Missing key.*"layer3.1.bn2.weight"'),
+        (
+            resnet34().state_dict(),
+            r"\[3, 4, 6, 3\] basic blocks and 64 channels .*; known are resnet18 and resnet50",
+        ),
+        (
+            without("layer3.1.bn2.weight"),
+            'is no resnet18 with imagenet stem: .*Missing key.*"layer3.1.bn2.weight"',
+        ),
         ({**without(""), "layer2.0.se.weight": torch.zeros(2)}, 'Unexpected key.*"layer2.0.se.weight"'),
         ({**without(""), "attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
         (below_numbers() | {"attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
@@ -190,9 +205,17 @@ def test_damaged_and_missing_files_are_refused(tmp_path) -> None:
     torch.save(torchvision_network().state_dict(), tmp_path / "a.pth")
     content = (tmp_path / "a.pth").read_bytes()
     noise = np.random.default_rng(0)
-    for damaged in (b"", content[:1000], content[: len(content) // 2], b"x" * 100, *(noise.bytes(2000) for _ in range(300))):
+    for damaged in (
+        b"",
+        content[:1000],
+        content[: len(content) // 2],
+        b"x" * 100,
+        *(noise.bytes(2000) for _ in range(300)),
+    ):
         (tmp_path / "a.pth").write_bytes(damaged)
-        with pytest.raises(ValueError, match="a.pth (is no checkpoint of torch, or a damaged one: get it again|holds a )"):
+        with pytest.raises(
+            ValueError, match="a.pth (is no checkpoint of torch, or a damaged one: get it again|holds a )"
+        ):
             foreign.load(f"{tmp_path}/a.pth")
     with pytest.raises(ValueError, match="no file .*/a.safetensors: give a checkpoint"):
         foreign.load(f"{tmp_path}/a.safetensors")
@@ -207,7 +230,12 @@ def test_a_prefix_chooses(tmp_path) -> None:
         foreign.load(f"{tmp_path}/two.pth", "third.")
 
 
-KINDS = [("resnet18", 1, "imagenet"), ("resnet18", 1, "small"), ("resnet50", 1, "imagenet"), ("resnet18", 2, "imagenet")]
+KINDS = [
+    ("resnet18", 1, "imagenet"),
+    ("resnet18", 1, "small"),
+    ("resnet50", 1, "imagenet"),
+    ("resnet18", 2, "imagenet"),
+]
 
 
 def ours(kind: str = "resnet18", width: int = 1, stem: str = "imagenet") -> nn.Module:
@@ -226,7 +254,9 @@ def test_a_safetensors_file_comes_back(kind, width, stem, tmp_path) -> None:
     export.write(network, "torchvision", path, 64, {"mean": "1"})
     found = foreign.load(str(path))
     assert (found.config.kind, found.config.width, found.config.stem) == (kind, width, stem)
-    assert all(torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items())
+    assert all(
+        torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items()
+    )
     assert load_tensors(path)[1] == {"mean": "1"}
     assert [file.name for file in path.parent.iterdir()] == ["out.safetensors"]
 

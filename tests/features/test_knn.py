@@ -43,7 +43,9 @@ def loop(queries: Tensor, bank: Tensor, k: int, itself: Tensor | None = None) ->
     return ranked
 
 
-def winners(queries: Tensor, bank: Tensor, labels: Tensor, ranked: list[list[int]], temperature: float) -> list[int]:
+def winners(
+    queries: Tensor, bank: Tensor, labels: Tensor, ranked: list[list[int]], temperature: float
+) -> list[int]:
     """The class with most votes, the weights as the paper has them."""
     result = []
     for query, positions in zip(queries, ranked, strict=True):
@@ -67,14 +69,18 @@ def test_it_equals_a_plain_loop(rows, memory, but_itself, monkeypatch) -> None:
     ranked = loop(queries, bank, 9, itself)
     shapes = []
     product = torch.mm
-    monkeypatch.setattr(torch, "mm", lambda a, b, out: [shapes.append((len(a), b.shape[1])), product(a, b, out=out)][1])
+    monkeypatch.setattr(
+        torch, "mm", lambda a, b, out: [shapes.append((len(a), b.shape[1])), product(a, b, out=out)][1]
+    )
     blocks = list(nearest(queries, bank, 9, memory=memory, itself=itself))
     assert torch.cat([positions for _, _, positions in blocks]).tolist() == ranked
     for block, cosines, positions in blocks:
         torch.testing.assert_close(cosines, (queries[block, None] * bank[positions]).sum(2))
     widest = max(columns for _, columns in shapes)
     assert (shapes == [(40, 300)]) == (memory == MIB)
-    assert memory == MIB or (len(blocks) >= 3 and {1: widest == 300, 10: 9 < widest < 300, 17: widest == 9}[rows])
+    assert memory == MIB or (
+        len(blocks) >= 3 and {1: widest == 300, 10: 9 < widest < 300, 17: widest == 9}[rows]
+    )
 
     ks, temperatures = [9, 1, 4], [0.1, 1.0]
     settings = {"k": ks, "temperature": temperatures, "memory": memory, "itself": itself}
@@ -117,7 +123,9 @@ def test_it_equals_scikit_learn() -> None:
 
     torch.manual_seed(0)
     queries, bank, labels = unit(100, 6), unit(400, 6), torch.randint(0, 4, (400,))
-    classifier = KNeighborsClassifier(9, metric="cosine", algorithm="brute", weights=lambda d: np.exp((1 - d) / 0.07))
+    classifier = KNeighborsClassifier(
+        9, metric="cosine", algorithm="brute", weights=lambda d: np.exp((1 - d) / 0.07)
+    )
     expected = classifier.fit(bank.numpy(), labels.numpy()).predict(queries.numpy())
     predicted, _ = classify(queries, bank, labels, 4, k=[9], temperature=[0.07], memory=MIB)
     assert predicted[0, 0].tolist() == expected.tolist()
@@ -130,7 +138,9 @@ def test_perfect_features_are_right_and_shuffled_labels_chance() -> None:
     queries = torch.eye(4).repeat(250, 1)
     predicted, _ = classify(queries, bank, labels, 4, k=[20], temperature=[0.07], memory=MIB)
     assert predicted[0, 0].tolist() == [0, 1, 2, 3] * 250
-    predicted, _ = classify(bank[:1000], bank, labels[torch.randperm(2000)], 4, k=[20], temperature=[0.07], memory=MIB)
+    predicted, _ = classify(
+        bank[:1000], bank, labels[torch.randperm(2000)], 4, k=[20], temperature=[0.07], memory=MIB
+    )
     assert float((predicted[0, 0] == labels[:1000]).float().mean()) == pytest.approx(0.25, abs=0.06)
 
 
@@ -144,7 +154,10 @@ def test_a_low_temperature_does_not_overflow() -> None:
 def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
     torch.manual_seed(0)
     queries, bank, labels = unit(200, 32).float(), unit(2000, 32).float(), torch.randint(0, 5, (2000,))
-    whole, half = (classify(queries, b, labels, 5, k=[20], temperature=[0.07], memory=400_000)[0] for b in (bank, bank.half()))
+    whole, half = (
+        classify(queries, b, labels, 5, k=[20], temperature=[0.07], memory=400_000)[0]
+        for b in (bank, bank.half())
+    )
     assert (whole == half).float().mean() > 0.98
     cosines = torch.cat([cosines for _, cosines, _ in nearest(queries, bank.half(), 20, memory=400_000)])
     torch.testing.assert_close(cosines, (queries @ bank.T).topk(20).values, rtol=0, atol=1e-3)
@@ -153,7 +166,9 @@ def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
 @pytest.mark.parametrize(("size", "but_itself"), [(3, False), (20, True)])
 def test_k_larger_than_the_bank_is_refused(size, but_itself) -> None:
     itself = torch.arange(2) if but_itself else None
-    with pytest.raises(ValueError, match=f"k=20 needs as many labelled training images, there are {size - but_itself}"):
+    with pytest.raises(
+        ValueError, match=f"k=20 needs as many labelled training images, there are {size - but_itself}"
+    ):
         list(nearest(unit(2, 4), unit(size, 4), 20, memory=MIB, itself=itself))
 
 
@@ -187,13 +202,17 @@ def held(device: str, dtype: str) -> float:
 def test_memory_stays_within_the_bound(dtype, device) -> None:
     """In a process whose allocator keeps nothing of what is freed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MALLOC_MMAP_THRESHOLD_": "65536"}
-    output = subprocess.run([sys.executable, __file__, device, dtype], env=environment, capture_output=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, __file__, device, dtype], env=environment, capture_output=True, check=True
+    ).stdout
     assert 48 < float(output) < 66  # the answers come on top
 
 
 @pytest.fixture
 def context(shard_folder, params, tiny_backbone, tmp_path) -> Context:
-    return evaluated(Reader(shard_folder, "train"), Reader(shard_folder, "val"), params, tiny_backbone, tmp_path)
+    return evaluated(
+        Reader(shard_folder, "train"), Reader(shard_folder, "val"), params, tiny_backbone, tmp_path
+    )
 
 
 def config(**changes: object) -> knn.Config:
@@ -202,7 +221,10 @@ def config(**changes: object) -> knn.Config:
 
 
 def by_pixels(context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False) -> float:
-    bank, queries = (F.normalize(extract(Pixels(), r, context.source, context.machine)) for r in (context.train, context.val))
+    bank, queries = (
+        F.normalize(extract(Pixels(), r, context.source, context.machine))
+        for r in (context.train, context.val)
+    )
     labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
     queries, truth = (bank, labels) if itself else (queries, truth)
     similarity = queries @ bank.T
@@ -221,7 +243,9 @@ def test_every_representation_is_evaluated(context) -> None:
     assert set(metrics) == {"top1", "embedding_top1", "pixels_top1"}
     assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
     # the head's is that of a backbone which ends in it
-    whole = Context(**{**context.__dict__, "backbone": nn.Sequential(context.backbone, head), "representations": {}})
+    whole = Context(
+        **{**context.__dict__, "backbone": nn.Sequential(context.backbone, head), "representations": {}}
+    )
     assert metrics["embedding_top1"] == knn.evaluate(config(), whole)["top1"]
     assert metrics["top1"] == knn.evaluate(config(), context)["top1"]
     assert len((context.out / "classes.csv").read_text().splitlines()) == 21
@@ -234,7 +258,9 @@ def test_a_grid_is_what_each_of_its_points_is_exclusive(context) -> None:
         rows = [row for row in csv.DictReader(file) if row["representation"] == "pixels"]
     assert len(rows) == 6
     for row in rows:
-        assert float(row["top1"]) == pytest.approx(by_pixels(context, int(row["k"]), float(row["temperature"])), abs=0.01)
+        assert float(row["top1"]) == pytest.approx(
+            by_pixels(context, int(row["k"]), float(row["temperature"])), abs=0.01
+        )
 
 
 def test_leave_one_out_and_half_precision(context) -> None:

@@ -55,7 +55,9 @@ def infonce_loop(first: Tensor, second: Tensor, alpha: float | None) -> Tensor:
 
 def dcl_loop(first: Tensor, second: Tensor) -> Tensor:
     """DCL, eq. 5."""
-    return torch.stack([-positive + negatives.exp().sum().log() for positive, negatives in pairs(first, second)]).mean()
+    return torch.stack(
+        [-positive + negatives.exp().sum().log() for positive, negatives in pairs(first, second)]
+    ).mean()
 
 
 def dclw_loop(first: Tensor, second: Tensor, sigma: float, *, detach: bool) -> Tensor:
@@ -78,8 +80,16 @@ CASES = [
     (infonce, infonce.Config(kind="infonce", alpha=65536), lambda a, b: infonce_loop(a, b, 65536)),
     (infonce, infonce.Config(kind="infonce", alpha=3), lambda a, b: infonce_loop(a, b, 3)),
     (dcl, dcl.Config(kind="dcl"), dcl_loop),
-    (dclw, dclw.Config(kind="dclw", sigma=0.5, detach_weight=True), lambda a, b: dclw_loop(a, b, 0.5, detach=True)),
-    (dclw, dclw.Config(kind="dclw", sigma=0.5, detach_weight=False), lambda a, b: dclw_loop(a, b, 0.5, detach=False)),
+    (
+        dclw,
+        dclw.Config(kind="dclw", sigma=0.5, detach_weight=True),
+        lambda a, b: dclw_loop(a, b, 0.5, detach=True),
+    ),
+    (
+        dclw,
+        dclw.Config(kind="dclw", sigma=0.5, detach_weight=False),
+        lambda a, b: dclw_loop(a, b, 0.5, detach=False),
+    ),
 ]
 
 
@@ -88,7 +98,9 @@ def test_value_and_gradient_equal_the_papers_loop(views, module, config, loop) -
     first, second = (v.requires_grad_() for v in views)
     ours, theirs = module.loss(simclr(first, second), config, 0.0), loop(first, second)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    for a, b in zip(torch.autograd.grad(ours, (first, second)), torch.autograd.grad(theirs, (first, second)), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(ours, (first, second)), torch.autograd.grad(theirs, (first, second)), strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
@@ -101,7 +113,8 @@ def test_cosine_is_the_squared_distance(views) -> None:
 def test_infonce_with_alpha_equal_to_the_count_is_plain(views) -> None:
     count = 2 * (len(views[0]) - 1)
     plain, margin = (
-        infonce.loss(simclr(*views), infonce.Config(kind="infonce", alpha=alpha), 0.0) for alpha in (None, float(count))
+        infonce.loss(simclr(*views), infonce.Config(kind="infonce", alpha=alpha), 0.0)
+        for alpha in (None, float(count))
     )
     torch.testing.assert_close(plain, margin, rtol=1e-14, atol=1e-14)
 
@@ -119,15 +132,24 @@ def test_identical_keys_give_log_1_plus_k() -> None:
     q = unit(4, 5)
     key = unit(1, 5)
     contrast = Contrast(q, key.expand(4, 1, 5), key.expand(7, 5), temperature=TAU)
-    assert float(infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0)) == pytest.approx(math.log(8))
+    assert float(infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0)) == pytest.approx(
+        math.log(8)
+    )
 
 
 def test_several_positives_give_the_mean_of_the_losses() -> None:
     q, positives, negatives = unit(4, 5), unit(4, 3, 5), unit(9, 5)
-    for kind, settings in (("infonce", {"alpha": None}), ("dcl", {}), ("dclw", {"sigma": 0.5, "detach_weight": True})):
+    for kind, settings in (
+        ("infonce", {"alpha": None}),
+        ("dcl", {}),
+        ("dclw", {"sigma": 0.5, "detach_weight": True}),
+    ):
         module = module_of("losses", kind)
         config = module.Config(kind=kind, **settings)
-        single = [module.loss(Contrast(q, positives[:, [p]], negatives, temperature=TAU), config, 0.0) for p in range(3)]
+        single = [
+            module.loss(Contrast(q, positives[:, [p]], negatives, temperature=TAU), config, 0.0)
+            for p in range(3)
+        ]
         together = module.loss(Contrast(q, positives, negatives, temperature=TAU), config, 0.0)
         torch.testing.assert_close(together, torch.stack(single).mean())
 
@@ -142,7 +164,9 @@ def test_dcl_gradient_is_infonces_divided_by_the_multiplier(views) -> None:
         anchor = z[i : i + 1].clone().requires_grad_()
         keys = torch.stack([z[j] for j in range(len(z)) if j not in (i, int(other[i]))])
         contrast = Contrast(anchor, z[other[i]].view(1, 1, -1), keys, temperature=TAU)
-        (plain,) = torch.autograd.grad(infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0), anchor)
+        (plain,) = torch.autograd.grad(
+            infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0), anchor
+        )
         (decoupled,) = torch.autograd.grad(dcl.loss(contrast, dcl.Config(kind="dcl"), 0.0), anchor)
         torch.testing.assert_close(plain, q_b[i] * decoupled, rtol=1e-10, atol=1e-12)
 
@@ -154,7 +178,10 @@ def test_values_equal_lightlys() -> None:
     first, second = unit(12, 16), unit(12, 16)
     contrast = simclr(first, second, 0.1)
     for ours, theirs in (
-        (infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0), NTXentLoss(temperature=0.1)),
+        (
+            infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0),
+            NTXentLoss(temperature=0.1),
+        ),
         (dcl.loss(contrast, dcl.Config(kind="dcl"), 0.0), DCLLoss(temperature=0.1)),
         (
             dclw.loss(contrast, dclw.Config(kind="dclw", sigma=0.5, detach_weight=True), 0.0),
@@ -252,7 +279,9 @@ def test_jcl_is_the_limit_of_gaussian_keys() -> None:
     torch.manual_seed(1)
     keys = contrast.positives
     centred = keys - keys.mean(1, keepdim=True)
-    draws = keys.mean(1, keepdim=True) + torch.randn(6, 400_000, 4, dtype=torch.float64) @ centred / 2  # covariance / M'
+    draws = (
+        keys.mean(1, keepdim=True) + torch.randn(6, 400_000, 4, dtype=torch.float64) @ centred / 2
+    )  # covariance / M'
     inside = (torch.einsum("nd,nmd->nm", contrast.queries, draws) / TAU).exp().mean(1)
     expected = (inside + contrast.negative_log_partition().exp()).log() - contrast.positive_logits().mean(1)
     ours = jcl.loss(contrast, jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False), 0.0)
@@ -265,16 +294,22 @@ def test_jcls_limits() -> None:
     """lambda = 0 is InfoNCE against the mean key, one key is InfoNCE; the ramp is linear; the bound holds."""
     plain = infonce.Config(kind="infonce", alpha=None)
     contrast = jcl_contrast()
-    mean = Contrast(contrast.queries, contrast.positives.mean(1, keepdim=True), contrast.negatives, temperature=TAU)
+    mean = Contrast(
+        contrast.queries, contrast.positives.mean(1, keepdim=True), contrast.negatives, temperature=TAU
+    )
     settings = {"kind": "jcl", "unbiased": False}
     none = jcl.loss(contrast, jcl.Config(strength=0.0, ramp=False, **settings), 0.0)
     torch.testing.assert_close(none, infonce.loss(mean, plain, 0.0), rtol=1e-12, atol=1e-12)
     one = jcl_contrast(keys=1)
     for unbiased in (False, True):
         config = jcl.Config(kind="jcl", strength=4.0, ramp=False, unbiased=unbiased)
-        torch.testing.assert_close(jcl.loss(one, config, 0.0), infonce.loss(one, plain, 0.0), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            jcl.loss(one, config, 0.0), infonce.loss(one, plain, 0.0), rtol=1e-12, atol=1e-12
+        )
     ramped = jcl.loss(contrast, jcl.Config(strength=4.0, ramp=True, **settings), 0.25)
-    torch.testing.assert_close(ramped, jcl.loss(contrast, jcl.Config(strength=1.0, ramp=False, **settings), 0.0))
+    torch.testing.assert_close(
+        ramped, jcl.loss(contrast, jcl.Config(strength=1.0, ramp=False, **settings), 0.0)
+    )
 
 
 def test_with_two_images_a_query_has_two_negatives() -> None:

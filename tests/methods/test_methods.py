@@ -33,7 +33,11 @@ SETTINGS: dict[str, dict] = {
 OPTIONS: dict[str, list[dict]] = {
     "simclr": [{"pool": "other_view"}, {"pool": "other_view", "negatives": 3}, {"negatives": 4}],
     "moco": [{"symmetric": True}, {"keys": "rest"}, {"queue": 3}],
-    "simo": [{"negatives": 3, "sampling": "shared"}, {"negatives": 3, "sampling": "per_query"}, {"shuffle": True}],
+    "simo": [
+        {"negatives": 3, "sampling": "shared"},
+        {"negatives": 3, "sampling": "per_query"},
+        {"shuffle": True},
+    ],
     "nnclr": [{"ema": EMA}],
 }
 VARIANTS = [(kind, option) for kind in kinds("methods") for option in [{}, *OPTIONS.get(kind, [])]]
@@ -144,10 +148,18 @@ def moco_v3_loop(method, inputs):  # type: ignore[no-untyped-def]
 
 
 def simo_loop(method, inputs):  # type: ignore[no-untyped-def]
-    queries, keys = normal(method.projector(method.backbone(inputs[0]))), normal(method.target(inputs[1])).detach()
+    queries, keys = (
+        normal(method.projector(method.backbone(inputs[0]))),
+        normal(method.target(inputs[1])).detach(),
+    )
     n = len(queries)
     return torch.stack(
-        [cross_entropy(queries[i] @ keys[i] / TAU, [queries[i] @ keys[j] / TAU for j in range(n) if j != i]) for i in range(n)]
+        [
+            cross_entropy(
+                queries[i] @ keys[i] / TAU, [queries[i] @ keys[j] / TAU for j in range(n) if j != i]
+            )
+            for i in range(n)
+        ]
     ).mean()
 
 
@@ -185,7 +197,9 @@ def fast_moco_loop(method, inputs):  # type: ignore[no-untyped-def]
     targets = [normal(method.target(x)).detach() for x in inputs]
     losses = []
     for x, target in ((inputs[0], targets[1]), (inputs[1], targets[0])):
-        corners = [x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)]  # column by column
+        corners = [
+            x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)
+        ]  # column by column
         encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (n, 4))
         pairs = [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)]
         projected = method.projector(torch.stack(pairs, 1).flatten(0, 1))
@@ -205,7 +219,9 @@ def predictions_loop(method, inputs, cut):  # type: ignore[no-untyped-def]
         side = x.shape[-1] // 2
         corners = [x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)]
         encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (len(x), 4))
-        pairs = torch.stack([(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)], 1)
+        pairs = torch.stack(
+            [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)], 1
+        )
         made = normal(method.predictor(method.projector(pairs.flatten(0, 1))))
         return list(made.unflatten(0, (len(x), 6)).unbind(1))
 
@@ -231,7 +247,10 @@ def crops_loop(cut: bool):  # type: ignore[no-untyped-def]
                 continue
             for p in predictions[a]:
                 if type(method).__module__.endswith("nnclr"):
-                    nearest = [max(method.queue.rows, key=lambda entry, row=row: float(entry @ row)) for row in projections[b]]
+                    nearest = [
+                        max(method.queue.rows, key=lambda entry, row=row: float(entry @ row))
+                        for row in projections[b]
+                    ]
                     logits = torch.stack(nearest) @ p.T / TAU
                     losses.append(F.cross_entropy(logits, torch.arange(len(p))))
                 elif gives_negatives(method):
@@ -267,7 +286,10 @@ def inputs_embedded(method, inputs):  # type: ignore[no-untyped-def]
 
 LOOPS = [
     *((kind, {}, crops_loop(cut=False), (12, 12, 8, 8)) for kind in ("moco_v3", "byol", "nnclr")),
-    *((kind, {"cut": FAST}, crops_loop(cut=True), (12, 12, 8, 8)) for kind in ("moco_v3", "byol", "simsiam", "nnclr")),
+    *(
+        (kind, {"cut": FAST}, crops_loop(cut=True), (12, 12, 8, 8))
+        for kind in ("moco_v3", "byol", "simsiam", "nnclr")
+    ),
     ("simclr", {"pool": "other_view", "negatives": 3}, sampled_loop, (12, 12)),
     ("simo", {"negatives": 3, "sampling": "per_query"}, sampled_loop, (12, 12)),
     ("simo", {"negatives": 2, "sampling": "shared"}, sampled_loop, (12, 12)),
@@ -311,7 +333,10 @@ def test_moco_equals_its_algorithm() -> None:
         queries = normal(online(first))
         keys = normal(target(second)).detach()
         theirs = torch.stack(
-            [cross_entropy(q @ k / TAU, [q @ n / TAU for n in queue]) for q, k in zip(queries, keys, strict=True)]
+            [
+                cross_entropy(q @ k / TAU, [q @ n / TAU for n in queue])
+                for q, k in zip(queries, keys, strict=True)
+            ]
         ).mean()
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
         ours.backward()
@@ -324,7 +349,9 @@ def test_moco_equals_its_algorithm() -> None:
                 t.copy_(0.9 * t + 0.1 * o)
         queue = queue[len(keys) :] + list(keys)
         start = int(method.queue.oldest)
-        torch.testing.assert_close(torch.cat([method.queue.rows[start:], method.queue.rows[:start]]), torch.stack(queue))
+        torch.testing.assert_close(
+            torch.cat([method.queue.rows[start:], method.queue.rows[:start]]), torch.stack(queue)
+        )
 
 
 def test_symmetric_moco_is_both_directions() -> None:
@@ -333,7 +360,11 @@ def test_symmetric_moco_is_both_directions() -> None:
     first, second = views(6)
     module, config = loss_of(method)
     ours = [module.loss(c, config, 0.0) for c in method([first, second])]
-    theirs = [module.loss(c, config, 0.0) for m, v in ((forth, [first, second]), (back, [second, first])) for c in m(v)]
+    theirs = [
+        module.loss(c, config, 0.0)
+        for m, v in ((forth, [first, second]), (back, [second, first]))
+        for c in m(v)
+    ]
     torch.testing.assert_close(torch.stack(ours), torch.stack(theirs))
     method.after_step(1.0)
     torch.testing.assert_close(method.queue.rows[:6], forth._keys[0])
@@ -449,7 +480,9 @@ def test_shuffled_keys_are_the_keys_of_shuffled_groups() -> None:
         expected = torch.empty(12, 5, dtype=torch.float64)
         expected[order] = normal(plain.target(inputs[1][order]))
         torch.testing.assert_close(shuffled(inputs)[0].positives[:, 0], expected)
-        assert not torch.allclose(expected, build(kind, bn_groups=3, shuffle=False)(inputs)[0].positives[:, 0])
+        assert not torch.allclose(
+            expected, build(kind, bn_groups=3, shuffle=False)(inputs)[0].positives[:, 0]
+        )
 
 
 def test_simos_shared_sample_is_one_permutation_of_the_others() -> None:
@@ -499,12 +532,18 @@ def test_multicrop_of_two_views_is_two_views() -> None:
     """SimCLR: the one contrast of 2N queries is the mean of the two pairs of the general form."""
     method = build("simclr")
     inputs = views(5)
-    for kind, settings in (("infonce", {"alpha": 100.0}), ("dcl", {}), ("dclw", {"sigma": 0.5, "detach_weight": True})):
+    for kind, settings in (
+        ("infonce", {"alpha": 100.0}),
+        ("dcl", {}),
+        ("dclw", {"sigma": 0.5, "detach_weight": True}),
+    ):
         module = module_of("losses", kind)
         config = module.Config(kind=kind, **settings)
         (joint,) = method(inputs)
         z = joint.queries.unflatten(0, (5, 2))
-        apart = [method._contrast(z[:, a], z[:, 1 - a], joint.negatives, method.generator("")) for a in range(2)]
+        apart = [
+            method._contrast(z[:, a], z[:, 1 - a], joint.negatives, method.generator("")) for a in range(2)
+        ]
         torch.testing.assert_close(
             module.loss(joint, config, 0.0), torch.stack([module.loss(c, config, 0.0) for c in apart]).mean()
         )
@@ -543,9 +582,13 @@ CUTS = [
 def test_patches_give_so_many_embeddings(change, count) -> None:
     config = patches.Combine(**{**COMBINE, **change})
     torch.manual_seed(0)
-    network = backbones.build(backbones.Config(kind="resnet18", width=1, stem="small", zero_init_residual=False))
+    network = backbones.build(
+        backbones.Config(kind="resnet18", width=1, stem="small", zero_init_residual=False)
+    )
     projector, predictor = nn.Linear(512, 8), nn.Linear(8, 8)
-    embeddings = patches.encode(config, torch.randn(3, 3, 24, 24), network, projector, predictor, torch.Generator())
+    embeddings = patches.encode(
+        config, torch.randn(3, 3, 24, 24), network, projector, predictor, torch.Generator()
+    )
     assert embeddings.shape == (3, count, 8)
     embeddings.sum().backward()
     assert all(p.grad is not None for p in network.parameters())
@@ -565,7 +608,9 @@ def test_patches_are_cut_column_by_column_and_stitched_back() -> None:
 def test_patches_stitched_at_the_input_are_halves_of_the_image() -> None:
     """Pixels, encoder and all: the left half of an image is what its two left patches make."""
     torch.manual_seed(0)
-    network = backbones.build(backbones.Config(kind="resnet18", width=1, stem="small", zero_init_residual=False)).eval()
+    network = backbones.build(
+        backbones.Config(kind="resnet18", width=1, stem="small", zero_init_residual=False)
+    ).eval()
     config = patches.Combine(**{**COMBINE, "stage": "input", "pairs": "adjacent"})
     images = torch.randn(2, 3, 16, 16)
     ours = patches.encode(config, images, network, nn.Identity(), nn.Identity(), torch.Generator())
@@ -624,9 +669,12 @@ def test_group_batch_norm_is_batch_norm_of_each_group() -> None:
     torch.testing.assert_close(grouped(x), expected)
     update_running_stats(grouped)
     for name in ("running_mean", "running_var"):
-        torch.testing.assert_close(getattr(grouped, name), torch.stack([getattr(n, name) for n in parts]).mean(0))
+        torch.testing.assert_close(
+            getattr(grouped, name), torch.stack([getattr(n, name) for n in parts]).mean(0)
+        )
     torch.testing.assert_close(
-        torch.autograd.grad(grouped(x).square().sum(), x)[0], torch.autograd.grad(expected.square().sum(), x)[0]
+        torch.autograd.grad(grouped(x).square().sum(), x)[0],
+        torch.autograd.grad(expected.square().sum(), x)[0],
     )
     plain.load_state_dict(grouped.state_dict())
     torch.testing.assert_close(grouped.eval()(x), plain.eval()(x))
@@ -820,11 +868,15 @@ def test_a_run_says_how_many_negatives_a_query_meets(kind, option, count) -> Non
 def test_wide_networks_have_the_papers_size(width, parameters) -> None:
     """94 and 375 million parameters (EqCo, Table 7)."""
     with torch.device("meta"):
-        network = backbones.build(backbones.Config(kind="resnet50", width=width, stem="imagenet", zero_init_residual=True))
+        network = backbones.build(
+            backbones.Config(kind="resnet50", width=width, stem="imagenet", zero_init_residual=True)
+        )
     assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(parameters, abs=0.05)
     assert network.fc_features == 2048 * width
 
 
 def test_a_wide_network_runs() -> None:
-    network = backbones.build(backbones.Config(kind="resnet18", width=2, stem="small", zero_init_residual=False))
+    network = backbones.build(
+        backbones.Config(kind="resnet18", width=2, stem="small", zero_init_residual=False)
+    )
     assert network(torch.randn(2, 3, 16, 16)).shape == (2, network.fc_features) == (2, 1024)

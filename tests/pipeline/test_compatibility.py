@@ -54,7 +54,9 @@ def test_every_cell_that_runs_is_trained_a_step(cell) -> None:
     setup = Setup(TinyBackbone(), params.temperature, params.patches, 2, 0)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     here = machine.Machine(torch.device("cpu"), 0, "fp32")
-    task = PretrainingTask(method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here)
+    task = PretrainingTask(
+        method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here
+    )
     task.begin_step(0, 0.5)
     loss = task([torch.randn(8, 3, size, size) for size in params.view_sizes], torch.zeros(0))
     loss.backward()

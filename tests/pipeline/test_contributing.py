@@ -56,4 +56,6 @@ def test_their_mistakes_are_named_like_all_others(extended) -> None:
     run(extended, "pipeline.compose", "loss=margin", "loss.margin=-1")
     assert "loss.margin=-1: input should be greater than 0" in run(extended, "pipeline.pretrain").stderr
     run(extended, "pipeline.compose", "loss=margin", "method=byol")
-    assert "method=byol gives no negatives, which loss=margin needs" in run(extended, "pipeline.pretrain").stderr
+    assert (
+        "method=byol gives no negatives, which loss=margin needs" in run(extended, "pipeline.pretrain").stderr
+    )

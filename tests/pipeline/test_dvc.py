@@ -50,7 +50,13 @@ SIZES = [
 def environment() -> dict[str, str]:
     """The stages call plain `python`, so this interpreter's folder comes first."""
     own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
-    return {**os.environ, **own, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t.t"} | {
+    return {
+        **os.environ,
+        **own,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_AUTHOR_NAME": "t",
+        "GIT_AUTHOR_EMAIL": "t@t.t",
+    } | {
         "GIT_COMMITTER_NAME": "t",
         "GIT_COMMITTER_EMAIL": "t@t.t",
     }
@@ -111,11 +117,15 @@ def test_repro_runs_every_stage_to_a_report(clone) -> None:
         "baseline@random",
     ):
         assert f"Running stage '{stage}'" in clone.output
-    assert clone.output.rindex("Running stage 'report'") > clone.output.rindex("Running stage 'baseline@random'")
+    assert clone.output.rindex("Running stage 'report'") > clone.output.rindex(
+        "Running stage 'baseline@random'"
+    )
     page = (clone.folder / "report" / "index.html").read_text()
     knn = clone.metrics("evaluate/knn")
     assert f"<b>{knn['knn_top1']:.1f}</b>" in page
-    assert "http://www.w3.org" not in page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
+    assert "http://www.w3.org" not in page.replace("http://www.w3.org/2000/svg", "").replace(
+        "http://www.w3.org/1999/xlink", ""
+    )
     assert page.count("<img") == page.count("data:image/png;base64,") == 3
     assert clone.run("git", "status", "--porcelain") == ""
 
@@ -139,7 +149,13 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
             assert path.with_name(f"{path.stem}.provenance.json").exists()
             names += json.loads(path.read_text())
     assert len(set(names)) == len(names)
-    assert {"knn_top1", "voc_c4_ap50", "random_knn_top1", "random_knn_pixels_top1", "neighbours_same_class"} <= set(names)
+    assert {
+        "knn_top1",
+        "voc_c4_ap50",
+        "random_knn_top1",
+        "random_knn_pixels_top1",
+        "neighbours_same_class",
+    } <= set(names)
 
 
 def test_a_second_repro_does_nothing(clone) -> None:
@@ -282,7 +298,9 @@ def limited(clone: Clone, stage: str, size: int, **variables: str) -> subprocess
 
     command = [sys.executable, "-m", f"pipeline.{stage}"]
     own = {**environment(), **variables, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=clone.folder, env=own, capture_output=True, text=True, preexec_fn=limit)
+    return subprocess.run(
+        command, cwd=clone.folder, env=own, capture_output=True, text=True, preexec_fn=limit
+    )
 
 
 @pytest.mark.parametrize(("stage", "size"), [("prepare", 20_000), ("pretrain", 5_000_000)])
@@ -316,7 +334,10 @@ def imports(path: Path) -> set[Path]:
 
 
 # They check, show and hand over; what they hand over is tracked as parameters and outputs. `foreign` is for no stage.
-GLUE = {f"cl/{name}.py" for name in ("config", "exchange/foreign", "console/progress", "console/stop", "runtime/base_config")}
+GLUE = {
+    f"cl/{name}.py"
+    for name in ("config", "exchange/foreign", "console/progress", "console/stop", "runtime/base_config")
+}
 GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "locations")}
 
 
@@ -365,7 +386,9 @@ def declared(stage: str, group: str, kind: str) -> tuple[set[str], set[str]]:
     return files, chosen
 
 
-@pytest.mark.parametrize("stage", ["prepare", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"])
+@pytest.mark.parametrize(
+    "stage", ["prepare", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"]
+)
 def test_dependencies_are_what_a_stage_imports(stage) -> None:
     """Neither too few for any kind, or an edit goes unnoticed, nor what none imports, or it trains again for nothing."""
     listed: set[str] = set()

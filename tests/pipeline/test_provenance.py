@@ -38,7 +38,12 @@ def write(file: Path, value: object) -> None:
 @pytest.fixture
 def zones(tmp_path) -> Path:
     """Two packages; the cores of one, a part of it, and the whole board, which holds both."""
-    names = {"intel-rapl:0": "package-0", "intel-rapl:1": "package-1", "intel-rapl:0:0": "core", "intel-rapl:2": "psys"}
+    names = {
+        "intel-rapl:0": "package-0",
+        "intel-rapl:1": "package-1",
+        "intel-rapl:0:0": "core",
+        "intel-rapl:2": "psys",
+    }
     for zone, name in names.items():
         write(tmp_path / zone / "name", name)
         write(tmp_path / zone / "energy_uj", 7_000_000)
@@ -49,7 +54,12 @@ def zones(tmp_path) -> Path:
 def test_packages_are_added_up_and_parts_counted_once(zones) -> None:
     with energy.counters(zones, "none.so") as read:
         before = read()
-        for zone, joules in {"intel-rapl:0": 10, "intel-rapl:1": 400, "intel-rapl:0:0": 9, "intel-rapl:2": 500}.items():
+        for zone, joules in {
+            "intel-rapl:0": 10,
+            "intel-rapl:1": 400,
+            "intel-rapl:0:0": 9,
+            "intel-rapl:2": 500,
+        }.items():
             write(zones / zone / "energy_uj", 7_000_000 + joules * 1_000_000)
         assert read()["cpu_joules"] - before["cpu_joules"] == pytest.approx(10 + 400)
         assert set(before) == {"cpu_joules"}
@@ -114,13 +124,24 @@ def nvml(tmp_path) -> Path:
     if compiler is None:
         pytest.skip("no C compiler to make a library of")
     (tmp_path / "nvml.c").write_text(NVML)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "nvml.so", tmp_path / "nvml.c"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", tmp_path / "nvml.so", tmp_path / "nvml.c"], check=True
+    )
     return tmp_path / "nvml.so"
 
 
 @pytest.mark.parametrize(
     ("visible", "joules"),
-    [(None, 11.1), ("1", 0.1), ("GPU-b", 0.1), ("2, 0", 11.0), ("", None), ("7", None), ("0,MIG-c", None), ("-1", None)],
+    [
+        (None, 11.1),
+        ("1", 0.1),
+        ("GPU-b", 0.1),
+        ("2, 0", 11.0),
+        ("", None),
+        ("7", None),
+        ("0,MIG-c", None),
+        ("-1", None),
+    ],
 )
 def test_energy_is_that_of_the_visible_gpus(nvml, monkeypatch, tmp_path, visible, joules) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -263,7 +284,9 @@ def test_changes_of_code_are_told(workspace) -> None:
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t.t"]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
         subprocess.run([*git, *arguments], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    head = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     used = {"seconds": 1.0, "images": 0}
     for file, changed in (("params.yaml", False), ("cl/features/knn.py", True)):
         with (workspace / file).open("a") as text:
@@ -274,6 +297,10 @@ def test_changes_of_code_are_told(workspace) -> None:
 
 def test_detectron2_is_told_where_it_is_installed(workspace, tmp_path, monkeypatch) -> None:
     (tmp_path / "detectron2-9.9.dist-info").mkdir()
-    (tmp_path / "detectron2-9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: detectron2\nVersion: 9.9\n")
+    (tmp_path / "detectron2-9.9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: detectron2\nVersion: 9.9\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert provenance.record("pretrain", None, {"seconds": 1.0, "images": 0})["versions"]["detectron2"] == "9.9"
+    assert (
+        provenance.record("pretrain", None, {"seconds": 1.0, "images": 0})["versions"]["detectron2"] == "9.9"
+    )

@@ -68,7 +68,9 @@ def test_a_recipe_is_what_its_header_says(tmp_path: Path, recipe: str) -> None:
                 inside = any(other.startswith(f"{key}.") for other in overrides)
                 assert inside or composed[key] == chosen(override)[key], f"the recipe changes {override}"
         with torch.device("meta"):
-            setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, 0)
+            setup = Setup(
+                backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, 0
+            )
             method = module_of("methods", params.method.kind).Method(params.method, setup)
         assert all(parameter.is_meta for parameter in method.parameters())
 
@@ -77,19 +79,52 @@ def test_the_rows_that_the_papers_ran_have_a_recipe() -> None:
     small = ("cifar10", "cifar100", "stl10")
     rows = {
         "eqco": [
-            *("fig1", "fig2_moco", "fig2_moco_v2", "fig2_simclr", "fig3", "fig4", "table1", "table3", "table4", "table5"),
-            *("table2_k16", "table2_k256", "table2_k256_a65536", "table2_800", "table6", "table7_2x", "table7_4x", "table8"),
+            *(
+                "fig1",
+                "fig2_moco",
+                "fig2_moco_v2",
+                "fig2_simclr",
+                "fig3",
+                "fig4",
+                "table1",
+                "table3",
+                "table4",
+                "table5",
+            ),
+            *(
+                "table2_k16",
+                "table2_k256",
+                "table2_k256_a65536",
+                "table2_800",
+                "table6",
+                "table7_2x",
+                "table7_4x",
+                "table8",
+            ),
         ],
         "dcl": [
             *("fig1", "fig3_simclr", "fig3_moco", *(f"fig4_{name}" for name in small)),
             *(f"table1_{name}" for name in (*small, "imagenet100")),
             *(f"table2_{name}" for name in small),
-            *(f"table3_{name}" for name in ("cifar10", "cifar100", "imagenet100", "imagenet", "imagenet_sgd")),
+            *(
+                f"table3_{name}"
+                for name in ("cifar10", "cifar100", "imagenet100", "imagenet", "imagenet_sgd")
+            ),
             *("table4_simclr", "table4_moco_v2"),
         ],
         "jcl": ["fig2a", "fig2b", "fig2c", "visualisation", "imagenet", "vanilla"],
         "fast_moco": [
-            *("fig1", "fig2", "table1", "table1_20", "table2", "table3_nnclr", "table3_byol", "table3_simsiam", "table4"),
+            *(
+                "fig1",
+                "fig2",
+                "table1",
+                "table1_20",
+                "table2",
+                "table3_nnclr",
+                "table3_byol",
+                "table3_simsiam",
+                "table4",
+            ),
             *("choose3", "multicrop", "adamw", "adamw_moco_v3"),
         ],
     }
@@ -110,22 +145,47 @@ def test_protocols_of_the_papers(tmp_path: Path) -> None:
         return config.check(compose(tmp_path, f"recipe={recipe}"))
 
     moco = params("eqco/table6")
-    assert (moco.optim.lr(), moco.optim.schedule, moco.optim.per, moco.bn_groups) == (0.03, "cosine", "epoch", 8)
+    assert (moco.optim.lr(), moco.optim.schedule, moco.optim.per, moco.bn_groups) == (
+        0.03,
+        "cosine",
+        "epoch",
+        8,
+    )
     assert moco.method.ema.momentum == 0.999
     simo = params("eqco/table2_k16")
     assert (simo.optim.schedule, simo.optim.warmup_start, simo.bn_group) == ("cosine_whole", 0.001, "global")
-    assert (simo.method.negatives, simo.loss.alpha, simo.temperature, simo.backbone.zero_init_residual) == (16, 256, 0.2, True)
+    assert (simo.method.negatives, simo.loss.alpha, simo.temperature, simo.backbone.zero_init_residual) == (
+        16,
+        256,
+        0.2,
+        True,
+    )
     dcl = params("dcl/table3_imagenet")
     assert (dcl.optim.kind, dcl.optim.lars.norm, dcl.optim.lars.order) == ("lars", "parts", "ratio_rate")
     assert (dcl.optim.decay_1d, dcl.optim.weight_decay, dcl.temperature) == (False, 1e-6, 0.1)
     small = params("dcl/table1_stl10")
-    assert (small.dataset.kind, small.backbone.stem, small.temperature, small.optim.lr()) == ("stl10", "small", 0.07, 0.03)
+    assert (small.dataset.kind, small.backbone.stem, small.temperature, small.optim.lr()) == (
+        "stl10",
+        "small",
+        0.07,
+        0.03,
+    )
     assert small.view_sizes == [96, 96]
     jcl = params("jcl/visualisation")
-    assert (jcl.method.positives(len(jcl.view_sizes)), jcl.loss.strength, jcl.optim.lr(), jcl.bn_groups) == (9, 4.0, 0.1, 8)
+    assert (jcl.method.positives(len(jcl.view_sizes)), jcl.loss.strength, jcl.optim.lr(), jcl.bn_groups) == (
+        9,
+        4.0,
+        0.1,
+        8,
+    )
     v3 = params("fast_moco/adamw_moco_v3")
     assert v3.method.scale == 4 * v3.temperature  # 2 temperature times the sum of both directions
     fast = params("fast_moco/table1")
-    assert (fast.optim.lr(), fast.optim.warmup_start, fast.optim.clip, fast.optim.predictor_lr) == (0.1, 0.25, 1.0, "fixed")
+    assert (fast.optim.lr(), fast.optim.warmup_start, fast.optim.clip, fast.optim.predictor_lr) == (
+        0.1,
+        0.25,
+        1.0,
+        "fixed",
+    )
     assert (fast.temperature, fast.method.ema.schedule, fast.patches.kind) == (1.0, "constant", "combine")
     assert [view.interpolation for view in fast.views.values()] == ["bicubic"]

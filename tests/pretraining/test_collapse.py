@@ -21,7 +21,9 @@ def loops(x: Tensor) -> dict[str, float]:
     """The three definitions in plain numbers."""
     n, width = x.shape
     rows = x.double().tolist()
-    pairs = [math.exp(-2 * math.dist(a, b) ** 2) for i, a in enumerate(rows) for j, b in enumerate(rows) if i != j]
+    pairs = [
+        math.exp(-2 * math.dist(a, b) ** 2) for i, a in enumerate(rows) for j, b in enumerate(rows) if i != j
+    ]
     deviations = []
     for column in zip(*rows, strict=True):
         mean = sum(column) / n
@@ -107,7 +109,9 @@ def test_the_alarm_says_what_was_found_and_what_is_expected(std, rank, width, to
     assert (said is None) == (told is None)
     if said:
         assert told in said
-        assert (f"embedding_std is {std:.3f}" if told.startswith("complete") else f"effective_rank is {rank:.1f}") in said
+        assert (
+            f"embedding_std is {std:.3f}" if told.startswith("complete") else f"effective_rank is {rank:.1f}"
+        ) in said
         assert "expected" in said
         assert "optim.base_lr" in said
 

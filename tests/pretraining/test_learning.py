@@ -49,12 +49,19 @@ def random(prepared: Path) -> dict[int, dict[str, float]]:
 
 
 def stage(folder: Path, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", f"pipeline.{arguments[0]}", *arguments[1:]], cwd=folder, env=os.environ, check=True)
+    subprocess.run(
+        [sys.executable, "-m", f"pipeline.{arguments[0]}", *arguments[1:]],
+        cwd=folder,
+        env=os.environ,
+        check=True,
+    )
 
 
 def trained(folder: Path, evaluations: list[str], *overrides: str) -> dict[str, float]:
     """The metrics of a pretraining with these parameters."""
-    compose(folder / "params.yaml", [*overrides, f"evaluation=[{','.join(evaluations)}]", "baseline=[random]"])
+    compose(
+        folder / "params.yaml", [*overrides, f"evaluation=[{','.join(evaluations)}]", "baseline=[random]"]
+    )
     stage(folder, "pretrain")
     metrics: dict[str, float] = {}
     for name in evaluations:

@@ -25,7 +25,9 @@ def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
     def look() -> tuple[dict[str, float], str]:
         console = Console(file=io.StringIO(), width=500)
         readers = Reader(shard_folder, "train"), Reader(shard_folder, "val")
-        return watch(task, settings, *readers, params.dataset, Progress("test", console)), console.file.getvalue()
+        return watch(
+            task, settings, *readers, params.dataset, Progress("test", console)
+        ), console.file.getvalue()
 
     return task, look
 
@@ -36,7 +38,9 @@ def test_measures_are_those_of_the_validation_embeddings(watched, params, here, 
     features = extract(task.method.backbone, Reader(shard_folder, "val"), params.dataset, here)[:30]
     with torch.no_grad():
         embeddings = F.normalize(task.method.projector(features), dim=1)
-    assert {key: measured[key] for key in ("uniformity", "embedding_std", "effective_rank")} == collapse.measures(embeddings)
+    assert {
+        key: measured[key] for key in ("uniformity", "embedding_std", "effective_rank")
+    } == collapse.measures(embeddings)
     assert measured["alignment"] == 0.25
     assert 0 <= measured["knn_top1"] <= 100
     assert 0 <= measured["knn_embedding_top1"] <= 100
@@ -50,4 +54,7 @@ def test_a_collapse_is_told_but_not_at_the_start(watched) -> None:
     task.progress = 0.1
     assert "collapse" not in look()[1]
     task.progress = 0.5
-    assert "complete collapse: the embeddings of all images are nearly the same, embedding_std is 0.000" in look()[1]
+    assert (
+        "complete collapse: the embeddings of all images are nearly the same, embedding_std is 0.000"
+        in look()[1]
+    )

@@ -27,7 +27,9 @@ def write(root: Path, name: str, metrics: dict) -> None:
 
 def test_nothing_run_is_said(values, tmp_path) -> None:
     page = render(values, tmp_path)
-    assert page.count("not run") >= len(values["evaluations"]) + len(values["transfers"]) + len(values["analyses"])
+    assert page.count("not run") >= len(values["evaluations"]) + len(values["transfers"]) + len(
+        values["analyses"]
+    )
     assert "None" not in page.split("all parameters")[0]
 
 
@@ -37,14 +39,20 @@ def test_numbers_stand_beside_the_baselines_with_the_difference(values, tmp_path
     page = render(values, tmp_path)
     assert "<td>65.4</td>" in page
     assert '39.8 <span class="gain up">(+25.6)</span>' in page
-    assert '<td><span class="soft">-</span></td>\n<td>22.6</td>' in page, "raw pixels belong to the random baseline alone"
+    assert '<td><span class="soft">-</span></td>\n<td>22.6</td>' in page, (
+        "raw pixels belong to the random baseline alone"
+    )
     assert '<td><span class="soft">not run</span></td>' in page, "the supervised baseline has no results"
 
 
 def test_several_seeds_are_a_mean_with_its_deviation(values, tmp_path) -> None:
     several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_base_lr": 0.5, "linear_n": 3}
     write(tmp_path, "evaluate/linear", several)
-    write(tmp_path, "baseline/random", {"random_linear_top1": 50.0, "random_linear_top1_sd": 1.5, "random_linear_n": 3})
+    write(
+        tmp_path,
+        "baseline/random",
+        {"random_linear_top1": 50.0, "random_linear_top1_sd": 1.5, "random_linear_n": 3},
+    )
     page = render(values, tmp_path)
     assert "<td>60.0 ± 0.5</td>" in page
     assert '<td>50.0 ± 1.5 <span class="gain up">(+10.0)</span></td>' in page

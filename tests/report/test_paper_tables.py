@@ -21,7 +21,12 @@ from cl.report.page import TITLES
 from tests.support.project import ROOT, compose
 
 SOURCE = ROOT.parent / "shared" / "reference" / "paper-results.yaml"
-TITLE_IN_SOURCE = {"eqco": "EqCo", "dcl": "DCL", "jcl": "JCL (supplementary)", "fast_moco": "Fast-MoCo (supplementary)"}
+TITLE_IN_SOURCE = {
+    "eqco": "EqCo",
+    "dcl": "DCL",
+    "jcl": "JCL (supplementary)",
+    "fast_moco": "Fast-MoCo (supplementary)",
+}
 
 
 class Printed(NamedTuple):
@@ -37,12 +42,20 @@ def printed() -> Iterator[Printed]:
     for name in papers.NAMES:
         paper = papers.load(name)
         for table, row in ((t, row) for t in paper.tables for row in t.rows):
-            kind = "text" if table.name.startswith("text") else "printed gain" if row.minus is not None else "result"
+            kind = (
+                "text"
+                if table.name.startswith("text")
+                else "printed gain"
+                if row.minus is not None
+                else "result"
+            )
             yield from (Printed(name, table.name, kind, value) for value in row.values)
         for figure in dict.fromkeys(figure.name.split(", ")[0] for figure in paper.figures):
             yield Printed(name, figure, "figure", None)
         for group in paper.settings:
-            yield from (Printed(name, group.place, "hyperparameter", setting.printed) for setting in group.settings)
+            yield from (
+                Printed(name, group.place, "hyperparameter", setting.printed) for setting in group.settings
+            )
 
 
 class Answer(NamedTuple):
@@ -112,7 +125,14 @@ DATASET = {
     "CIFAR100": "cifar100",
     "STL10": "stl10",
 }
-LOSS = {"NT-Xent": "infonce", "InfoNCE": "infonce", "InfoNCE+EqCo": "infonce", "NNCLR": "infonce", "DCL": "dcl", "DCLW": "dclw"}
+LOSS = {
+    "NT-Xent": "infonce",
+    "InfoNCE": "infonce",
+    "InfoNCE+EqCo": "infonce",
+    "NNCLR": "infonce",
+    "DCL": "dcl",
+    "DCLW": "dclw",
+}
 LOSS |= {"BYOL": "cosine", "SimSiam": "cosine"}
 
 
@@ -121,7 +141,9 @@ def contradictions(row: dict[str, Any], run: str) -> list[str]:
     params = with_numbers(run)
     stated = {
         "dataset.kind": DATASET.get(row.get("dataset")),
-        "loss.kind": None if "as printed" in row["method"] else LOSS.get(row["loss"]),  # the abstract calls DCLW DCL
+        "loss.kind": None
+        if "as printed" in row["method"]
+        else LOSS.get(row["loss"]),  # the abstract calls DCLW DCL
         "loss.alpha": row.get("alpha"),
         "optim.batch_size": row.get("batch_size") or row.get("N"),
         "optim.epochs": None if row["metric"].startswith("box") else row.get("epochs"),
@@ -147,21 +169,38 @@ def with_numbers(run: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", papers.NAMES)
 def test_every_number_stands_at_the_run_that_the_source_describes(name: str) -> None:
     """So that two rows or columns cannot be exchanged: data, loss, batch, epochs, queue and alpha, as far as stated."""
-    cells = [(table.name, cell) for table in papers.load(name).tables for row in papers.cells(table) for cell in row]
+    cells = [
+        (table.name, cell)
+        for table in papers.load(name).tables
+        for row in papers.cells(table)
+        for cell in row
+    ]
     free = [(place, cell) for place, cell in cells if cell.minus is None]
     for row in YAML(typ="safe").load(SOURCE)["rows"]:
-        if row["paper"] != TITLE_IN_SOURCE[name] or row["kind"] not in ("result", "text") or "gain" in row["metric"]:
+        if (
+            row["paper"] != TITLE_IN_SOURCE[name]
+            or row["kind"] not in ("result", "text")
+            or "gain" in row["metric"]
+        ):
             continue
-        alike = [(place, cell) for place, cell in free if (place, cell.printed) == (row["table_or_figure"], row["value"])]
+        alike = [
+            (place, cell)
+            for place, cell in free
+            if (place, cell.printed) == (row["table_or_figure"], row["value"])
+        ]
         if not alike and any(word in row["metric"] for word in ("drop", "change")):
             continue  # a difference
-        fitting = [(place, cell) for place, cell in alike if cell.row.quoted or not contradictions(row, cell.run)]
+        fitting = [
+            (place, cell) for place, cell in alike if cell.row.quoted or not contradictions(row, cell.run)
+        ]
         assert fitting, (row, [contradictions(row, cell.run) for _, cell in alike])
         free.remove(fitting[0])
     assert not free
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer.run} {answer.analysis or answer.metric}")
+@pytest.mark.parametrize(
+    "answer", ANSWERS, ids=lambda answer: f"{answer.run} {answer.analysis or answer.metric}"
+)
 def test_a_run_composes_and_measures_what_is_printed(answer: Answer) -> None:
     params = checked(answer.run)
     assert params.recipe == answer.run.split()[0].removeprefix("recipe=")

@@ -36,7 +36,10 @@ def experiment(name: str, run: str, metrics: dict[str, float], **changes: object
         functools.reduce(lambda values, part: values[part], path, params)[last] = value
     train, val = papers.IMAGES.get(params["dataset"]["kind"], (0, 0))
     images = {"train_images": train - 5, "train_skipped": 5, "val_images": val}
-    provenance = {"pretrain": {"seconds": 1.0, "finished": "2026-01-01T00:00"}, "prepare": {"data_manifest_sha256": "d"}}
+    provenance = {
+        "pretrain": {"seconds": 1.0, "finished": "2026-01-01T00:00"},
+        "prepare": {"data_manifest_sha256": "d"},
+    }
     return Experiment(name, "abc", params, images | metrics, provenance)
 
 
@@ -47,7 +50,12 @@ KNN = "knn_200_embedding_top1"
 def test_a_number_is_the_recipes_only_with_its_settings() -> None:
     params = composed(TABLE3)
     assert same(KNN, params, params)
-    for free in ({"seed": 7}, {"precision": "bf16"}, {"optim__chunks": 2}, {"evaluations__knn_200__memory": "1GiB"}):
+    for free in (
+        {"seed": 7},
+        {"precision": "bf16"},
+        {"optim__chunks": 2},
+        {"evaluations__knn_200__memory": "1GiB"},
+    ):
         assert same(KNN, params, experiment("", TABLE3, {}, **free).params), free
     for other in (
         {"optim__batch_size": 128},
@@ -87,7 +95,10 @@ def test_names_that_begin_alike_are_told_apart() -> None:
 
 
 def test_seeds_are_averaged_and_count_once() -> None:
-    found = [experiment(str(n), TABLE3, {KNN: value}, seed=seed) for n, (seed, value) in enumerate([(0, 80), (1, 83), (0, 99)])]
+    found = [
+        experiment(str(n), TABLE3, {KNN: value}, seed=seed)
+        for n, (seed, value) in enumerate([(0, 80), (1, 83), (0, 99)])
+    ]
     mean, sd, n, names = measured(found, KNN)
     assert (mean, n, names) == (81.5, 2, ["0", "1"])
     assert sd == pytest.approx(3 / 2**0.5)
@@ -106,7 +117,14 @@ def test_a_workspace_and_its_experiment_are_one() -> None:
 
 def test_a_sweep_joins_what_differs_in_one_number() -> None:
     metrics = iter([60, 62, 70, 64, 66, 50])
-    runs = [("infonce", 32, 0), ("infonce", 32, 1), ("infonce", 64, 0), ("dcl", 32, 0), ("dcl", 64, 0), ("dcl", 128, 0)]
+    runs = [
+        ("infonce", 32, 0),
+        ("infonce", 32, 1),
+        ("infonce", 64, 0),
+        ("dcl", 32, 0),
+        ("dcl", 64, 0),
+        ("dcl", 128, 0),
+    ]
     found = []
     for loss, batch, seed in runs:
         run = f"recipe=dcl/table3_cifar10 loss={loss}"
@@ -131,7 +149,10 @@ def answer(found: list[Experiment], paper: str, table: str, row: str, column: in
 
 
 def test_a_cell_has_ours_beside_the_papers_and_gains_are_computed() -> None:
-    found = [experiment("a", TABLE3.replace("loss=dcl", "loss=infonce"), {KNN: 80.0}), experiment("b", TABLE3, {KNN: 83.5})]
+    found = [
+        experiment("a", TABLE3.replace("loss=dcl", "loss=infonce"), {KNN: 80.0}),
+        experiment("b", TABLE3, {KNN: 83.5}),
+    ]
     cell = answer(found, "dcl", "Table 3", "Baseline")
     assert (cell.printed, cell.ours.mean, round(cell.difference, 6)) == (81.8, 80.0, -1.8)
     cell = answer(found, "dcl", "Table 3", "DCL, gain")
@@ -149,9 +170,13 @@ def test_a_cell_has_ours_beside_the_papers_and_gains_are_computed() -> None:
 
 
 def test_commands_of_a_sweep_are_one() -> None:
-    runs = [f"recipe=a loss={loss} optim.batch_size={size}" for loss in ("dcl", "infonce") for size in (32, 64)]
+    runs = [
+        f"recipe=a loss={loss} optim.batch_size={size}" for loss in ("dcl", "infonce") for size in (32, 64)
+    ]
     assert commands(runs) == ["dvc exp run --queue -S recipe=a -S loss=dcl,infonce -S optim.batch_size=32,64"]
-    assert commands(runs[:3])[2] == "dvc exp run -S recipe=a -S loss=infonce -S optim.batch_size=32", "no whole grid"
+    assert commands(runs[:3])[2] == "dvc exp run -S recipe=a -S loss=infonce -S optim.batch_size=32", (
+        "no whole grid"
+    )
     assert commands(["recipe=a loss=dcl", "recipe=b loss=dcl"]) == [
         f"dvc exp run -S recipe={name} -S loss=dcl" for name in "ab"
     ]
@@ -161,8 +186,13 @@ def test_commands_of_a_sweep_are_one() -> None:
 def test_the_page_of_two_hundred_experiments(tmp_path) -> None:
     """All tables, "not run" where nothing is, names escaped, each experiment once; in HTML and in Markdown."""
     found = [experiment(f"e{n}", TABLE3, {KNN: 80 + n / 100}, seed=n) for n in range(99)]
-    found += [curve(f"c{n}", "recipe=dcl/fig4_cifar10", n, seed=n % 10, temperature=0.1 + n // 10 / 100) for n in range(100)]
-    only = lambda run: composed(run) if run.split()[0] in ("recipe=dcl/table3_cifar10", "recipe=dcl/fig4_cifar10") else {}  # noqa: E731
+    found += [
+        curve(f"c{n}", "recipe=dcl/fig4_cifar10", n, seed=n % 10, temperature=0.1 + n // 10 / 100)
+        for n in range(100)
+    ]
+    only = lambda run: (
+        composed(run) if run.split()[0] in ("recipe=dcl/table3_cifar10", "recipe=dcl/fig4_cifar10") else {}
+    )  # noqa: E731
     html, markdown = page([*found, experiment("<b>", TABLE3, {KNN: 5})], only)
     assert html.count('id="exp-') == 200
     assert "<b></td>" not in html
@@ -173,12 +203,17 @@ def test_the_page_of_two_hundred_experiments(tmp_path) -> None:
             assert f"<h3>{table.name}</h3>" in html
             assert f"## {table.name}\n" in markdown
     assert "not run" in html
-    assert "dvc exp run --queue -S recipe=dcl/table1_imagenet100 -S optim.batch_size=32,64,128,256,512 -S loss=infonce" in html
+    assert (
+        "dvc exp run --queue -S recipe=dcl/table1_imagenet100 -S optim.batch_size=32,64,128,256,512 -S loss=infonce"
+        in html
+    )
     assert len(html) < 1_500_000
     lines = markdown.splitlines()
     for number, line in enumerate(lines):
         if line.startswith("|---"):
-            assert lines[number - 1].count("|") == line.count("|") == lines[number + 1].count("|"), lines[number - 1]
+            assert lines[number - 1].count("|") == line.count("|") == lines[number + 1].count("|"), lines[
+                number - 1
+            ]
 
 
 def test_experiments_of_other_data_compose_no_recipe() -> None:
@@ -212,11 +247,18 @@ class Repository:
 
     def commit(self, params: dict, ref: str | None = None) -> None:
         yaml = YAML()
-        for name, content in (("params.yaml", params), ("dvc.lock", {"schema": "2.0", "stages": self.stages})):
+        for name, content in (
+            ("params.yaml", params),
+            ("dvc.lock", {"schema": "2.0", "stages": self.stages}),
+        ):
             with (self.folder / name).open("w") as file:
                 yaml.dump(content, file)
         git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
-        for arguments in (["add", "-A"], ["commit", "-qm", "run"], *([["update-ref", ref, "HEAD"]] if ref else [])):
+        for arguments in (
+            ["add", "-A"],
+            ["commit", "-qm", "run"],
+            *([["update-ref", ref, "HEAD"]] if ref else []),
+        ):
             subprocess.run([*git, *arguments], cwd=self.folder, check=True)
 
 
@@ -241,9 +283,20 @@ def fill(repository: Repository, top1: float, **used: object) -> None:
     repository.stages = {}
     model = repository.put("pretrain", "models/backbone.safetensors", top1)
     repository.put("pretrain", "results/pretrain.json", {"pretrain_loss": 1.0})
-    repository.put("pretrain", "results/pretrain.provenance.json", {"parameters": {"seed": 0, "loss": {"kind": "dcl"}, **used}})
-    repository.put("evaluate@knn", "results/evaluate/knn.json", {"knn_top1": top1}, {"models/backbone.safetensors": model})
-    repository.put("evaluate@knn", "results/evaluate/knn.provenance.json", {"parameters": {"evaluations.knn": {"k": 20}}})
+    repository.put(
+        "pretrain",
+        "results/pretrain.provenance.json",
+        {"parameters": {"seed": 0, "loss": {"kind": "dcl"}, **used}},
+    )
+    repository.put(
+        "evaluate@knn",
+        "results/evaluate/knn.json",
+        {"knn_top1": top1},
+        {"models/backbone.safetensors": model},
+    )
+    repository.put(
+        "evaluate@knn", "results/evaluate/knn.provenance.json", {"parameters": {"evaluations.knn": {"k": 20}}}
+    )
 
 
 def test_experiments_branches_and_the_workspace_are_gathered(repository) -> None:
@@ -309,7 +362,9 @@ def test_results_that_are_not_in_the_cache_are_told(repository) -> None:
     (repository.folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:]).unlink()
     told: list[str] = []
     assert "knn_top1" not in collect(told.append)[0].metrics
-    assert told[0] == "workspace: 1 files of its results are not in DVC's cache; `dvc pull` or `dvc exp pull` it"
+    assert (
+        told[0] == "workspace: 1 files of its results are not in DVC's cache; `dvc pull` or `dvc exp pull` it"
+    )
 
 
 def test_nothing_finished_is_a_sentence(repository) -> None:
@@ -357,7 +412,9 @@ def test_charts_of_an_analysis_are_laid_over_each_other() -> None:
 
 
 def test_a_part_of_the_data_answers_no_paper() -> None:
-    small, other = (experiment(name, TABLE3, {KNN: 80.0}, seed=seed) for name, seed in (("small", 0), ("other", 1)))
+    small, other = (
+        experiment(name, TABLE3, {KNN: 80.0}, seed=seed) for name, seed in (("small", 0), ("other", 1))
+    )
     assert answer([small], "dcl", "Table 3", "DCL").ours.mean == 80
     small.metrics["train_images"] -= 1
     assert answer([small], "dcl", "Table 3", "DCL").ours is None
@@ -373,7 +430,10 @@ def test_a_sweep_keeps_protocols_and_data_apart() -> None:
         for n, k in enumerate(ks)
     ]
     (chart,) = sweeps(found)
-    assert [(point.x, point.y) for points in chart.series.values() for point in points] == [(32, 50), (64, 51)]
+    assert [(point.x, point.y) for points in chart.series.values() for point in points] == [
+        (32, 50),
+        (64, 51),
+    ]
     found[1].provenance["prepare"]["data_manifest_sha256"] = "e"
     assert not list(sweeps(found))
 

@@ -34,7 +34,17 @@ from cl.runtime.memory import growth
 from cl.training.checkpoints import Checkpoints, load_tensors
 from cl.training.loop import replicated
 from tests.detection.test_transfer import RESNET18, small
-from tests.methods.test_methods import CASES, HEAD, HERE, LOSSES, SETTINGS, WHOLE, build, gives_negatives, inputs_of
+from tests.methods.test_methods import (
+    CASES,
+    HEAD,
+    HERE,
+    LOSSES,
+    SETTINGS,
+    WHOLE,
+    build,
+    gives_negatives,
+    inputs_of,
+)
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import TinyBackbone, evaluated
 
@@ -45,34 +55,53 @@ GROUPS = (1, 3, 12)
 # float32: one activation that rounding turns from below zero to above must not be amplified by the steps after it.
 SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
 LOSSES_OF = {
-    kind: [name for name in LOSSES if module_of("losses", name).Config.needs_negatives == gives_negatives(build(kind))]
+    kind: [
+        name
+        for name in LOSSES
+        if module_of("losses", name).Config.needs_negatives == gives_negatives(build(kind))
+    ]
     for kind in {case[0] for case in CASES}
 }
 # Options and patches take one loss each, in turns.
 CELLS = [
     (*case, loss)
     for number, case in enumerate(CASES)
-    for loss in (LOSSES_OF[case[0]] if case[1:] == ({}, WHOLE) else [LOSSES_OF[case[0]][number % len(LOSSES_OF[case[0]])]])
+    for loss in (
+        LOSSES_OF[case[0]]
+        if case[1:] == ({}, WHOLE)
+        else [LOSSES_OF[case[0]][number % len(LOSSES_OF[case[0]])]]
+    )
 ]
 
 
 # One of each method, whole and with patches.
 IN_PIECES = [
-    number for number, cell in enumerate(CELLS) if (cell[1] == {} and cell[3] == LOSSES_OF[cell[0]][0]) or cell[2] != WHOLE
+    number
+    for number, cell in enumerate(CELLS)
+    if (cell[1] == {} and cell[3] == LOSSES_OF[cell[0]][0]) or cell[2] != WHOLE
 ]
 
 
 def name(number: int) -> str:
     kind, option, cut, loss = CELLS[number]
-    return " ".join([kind, cut.kind, *(key if key == "ema" else f"{key}={option[key]}" for key in option), loss])
+    return " ".join(
+        [kind, cut.kind, *(key if key == "ema" else f"{key}={option[key]}" for key in option), loss]
+    )
 
 
 def trajectory(
-    number: int, *, microbatches: int = 1, groups: int | None = None, dtype: torch.dtype = torch.float64, lr: float = 0.05
+    number: int,
+    *,
+    microbatches: int = 1,
+    groups: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    lr: float = 0.05,
 ) -> dict[str, Tensor]:
     """The state after the steps, and the losses, of this process's part of the batches."""
     kind, option, cut, loss = CELLS[number]
-    method = build(kind, cut=cut, bn_groups=groups or GROUPS[number % 3], microbatches=microbatches, **option).to(dtype)
+    method = build(
+        kind, cut=cut, bn_groups=groups or GROUPS[number % 3], microbatches=microbatches, **option
+    ).to(dtype)
     module = module_of("losses", loss)
     task = PretrainingTask(method, module, module.Config(kind=loss, **LOSSES[loss]), 2.0, HERE)
     model = replicated(task)
@@ -80,7 +109,9 @@ def trajectory(
     losses = []
     for step in range(STEPS):
         task.begin_step(step, step / STEPS)
-        value = model([local_part(view).to(dtype) for view in inputs_of(option, IMAGES, step)], torch.zeros(0))
+        value = model(
+            [local_part(view).to(dtype) for view in inputs_of(option, IMAGES, step)], torch.zeros(0)
+        )
         value.backward()
         nn.utils.clip_grad_norm_(task.parameters(), 1.0)
         optimizer.step()
@@ -98,7 +129,11 @@ def parts() -> dict[str, Tensor]:
     x = torch.arange(48, dtype=torch.float64).sin().view(IMAGES, 2)
     mine = local_part(x).clone().requires_grad_()
     gather(mine).pow(3).sum().backward()
-    found = {"gather": gather(mine.detach()), "rows": gather(global_rows(len(mine))), "gather gradient": gather(mine.grad)}
+    found = {
+        "gather": gather(mine.detach()),
+        "rows": gather(global_rows(len(mine))),
+        "gather gradient": gather(mine.grad),
+    }
     mine.grad = None
     mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
     found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
@@ -117,13 +152,18 @@ def parts() -> dict[str, Tensor]:
             found |= {f"{name}: y": gather(y.detach()), f"{name}: gradient": gather(images.grad)}
             found |= {f"{name}: {key}": value for key, value in norm.state_dict().items()}
             if affine:
-                found |= {f"{name}: {key}'": mean_over_ranks(value.grad) for key, value in norm.named_parameters()}
+                found |= {
+                    f"{name}: {key}'": mean_over_ranks(value.grad) for key, value in norm.named_parameters()
+                }
     return found | unequal()
 
 
 def unequal() -> dict[str, Tensor]:
     """Batch norm of one group of which the ranks hold different numbers of rows, as of a detector's regions."""
-    edges = [IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1)) for r in range(distributed.ranks() + 1)]
+    edges = [
+        IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1))
+        for r in range(distributed.ranks() + 1)
+    ]
     mine = slice(*edges[distributed.rank() : distributed.rank() + 2])
     torch.manual_seed(0)
     norm = GroupBatchNorm(nn.BatchNorm2d(2).double(), 1)
@@ -133,7 +173,11 @@ def unequal() -> dict[str, Tensor]:
     update_running_stats(norm)
     whole = torch.zeros_like(everything)
     whole[mine] = y.detach()
-    shared = {"y": whole, "gradient'": everything.grad, **{f"{key}'": value.grad for key, value in norm.named_parameters()}}
+    shared = {
+        "y": whole,
+        "gradient'": everything.grad,
+        **{f"{key}'": value.grad for key, value in norm.named_parameters()},
+    }
     found = {f"unequal: {key}": mean_over_ranks(value) * distributed.ranks() for key, value in shared.items()}
     return found | {f"unequal: {key}": value for key, value in norm.state_dict().items()}
 
@@ -141,8 +185,14 @@ def unequal() -> dict[str, Tensor]:
 def to_transfer(folder: Path) -> dict[str, Any]:
     """What a detector is built from."""
     params = check(read(folder / "params.yaml"))
-    all_of_them = {"rpn_rois": 512, "rois": 512, "train_proposals": (50, 20)}  # drawn by each process for itself otherwise
-    config = small(params, "voc_c4", iterations=3, batch_size=4, reference_batch=4, base_lr=0.001, **all_of_them)
+    all_of_them = {
+        "rpn_rois": 512,
+        "rois": 512,
+        "train_proposals": (50, 20),
+    }  # drawn by each process for itself otherwise
+    config = small(
+        params, "voc_c4", iterations=3, batch_size=4, reference_batch=4, base_lr=0.001, **all_of_them
+    )
     torch.manual_seed(0)
     backbone = backbones.build(RESNET18)
     torch.manual_seed(0)
@@ -163,7 +213,9 @@ def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
     if distributed.rank() == 0:
         assert (out / "detections.png").exists()
     found = {key: torch.tensor(value) for key, value in metrics.items()}
-    state = load_tensors(folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors")[0]
+    state = load_tensors(folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors")[
+        0
+    ]
     return found | {key: value.double() for key, value in state.items() if key.startswith("model.")}
 
 
@@ -172,14 +224,20 @@ def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
     params = check(read(folder / "params.yaml"))
     torch.manual_seed(0)
     backbone = TinyBackbone()
-    assert (plan_of(120, 24, 0).share, plan_of(120, 18, 0).share) == {1: (24, 18), 2: (12, 9), 4: (6, 18)}[distributed.ranks()]
-    context = evaluated(*(Reader(folder / "shards", split) for split in ("train", "val")), params, backbone, out)
+    assert (plan_of(120, 24, 0).share, plan_of(120, 18, 0).share) == {1: (24, 18), 2: (12, 9), 4: (6, 18)}[
+        distributed.ranks()
+    ]
+    context = evaluated(
+        *(Reader(folder / "shards", split) for split in ("train", "val")), params, backbone, out
+    )
     found = {}
     for entry, batch in (("linear", 24), ("semi_10", 24), ("semi_10", 18), ("knn", 0)):
         config = params.evaluations[entry]
         if batch:
             optim = config.optim.model_copy(update={"batch_size": batch, "epochs": 4, "base_lr": 0.01})
-            config = config.model_copy(update={"optim": optim, "fraction": 0.5} if entry == "semi_10" else {"optim": optim})
+            config = config.model_copy(
+                update={"optim": optim, "fraction": 0.5} if entry == "semi_10" else {"optim": optim}
+            )
         metrics = module_of("evaluations", config.kind).evaluate(config, context)
         found |= {f"{entry} of {batch}: {key}": torch.tensor(value) for key, value in metrics.items()}
     for file in sorted(out.glob("checkpoints/*/*.safetensors")):
@@ -193,12 +251,15 @@ def work(folder: Path, rank: int) -> None:
     for ranks in (4, 2):
         if rank >= ranks:
             return
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store of {ranks}", rank=rank, world_size=ranks)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store of {ranks}", rank=rank, world_size=ranks
+        )
         results = {"parts": parts(), **{name(number): trajectory(number) for number in range(len(CELLS))}}
         if ranks == 2:
             results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in IN_PIECES}
             results |= {
-                f"{name(number)} in microbatches": trajectory(number, microbatches=3, groups=12) for number in IN_PIECES
+                f"{name(number)} in microbatches": trajectory(number, microbatches=3, groups=12)
+                for number in IN_PIECES
             }
         results["evaluations"] = evaluations(folder, folder / str(ranks) / str(rank))
         if ranks == 2:
@@ -226,7 +287,9 @@ def folder(tmp_path_factory, shard_folder, drawn) -> Path:
 def found(folder) -> dict[int, dict[str, dict[str, Tensor]]]:
     """What two and four processes found."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen([sys.executable, __file__, folder, str(rank)], env=environment) for rank in range(4)]
+    started = [
+        subprocess.Popen([sys.executable, __file__, folder, str(rank)], env=environment) for rank in range(4)
+    ]
     assert [process.wait(timeout=500) for process in started] == [0] * 4
     return {ranks: torch.load(folder / f"{ranks}.pt") for ranks in (2, 4)}
 
@@ -250,7 +313,9 @@ def test_building_blocks(found, ranks) -> None:
     for key in one:
         # A rank's loss is its own: the gathered sum counts once a rank, and a rank's mean W times that of all.
         factor = ranks if key.endswith((": gradient", "mean gradient", "gather gradient")) else 1
-        torch.testing.assert_close(several[key], one[key] * factor, rtol=1e-11, atol=1e-13, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            several[key], one[key] * factor, rtol=1e-11, atol=1e-13, msg=lambda m, k=key: f"{k}: {m}"
+        )
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -285,7 +350,9 @@ def test_evaluations_on_several_processes(found, folder) -> None:
     for several in found.values():
         assert several["evaluations"].keys() == one.keys()
         for key, value in several["evaluations"].items():
-            torch.testing.assert_close(value, one[key], rtol=1e-4, atol=2e-5, msg=lambda m, k=key: f"{k}: {m}")
+            torch.testing.assert_close(
+                value, one[key], rtol=1e-4, atol=2e-5, msg=lambda m, k=key: f"{k}: {m}"
+            )
 
 
 def test_a_detector_on_two_processes(found, folder) -> None:
@@ -294,7 +361,10 @@ def test_a_detector_on_two_processes(found, folder) -> None:
     Measured: 0.15; 1.4 where batch norm takes its statistics from a process alone.
     """
     one, two = transferred(folder, folder / "1/0"), found[2]["transfer"]
-    start = {f"model.detector.{key}": value.double() for key, value in Detector(**to_transfer(folder)).state_dict().items()}
+    start = {
+        f"model.detector.{key}": value.double()
+        for key, value in Detector(**to_transfer(folder)).state_dict().items()
+    }
     assert one.keys() == two.keys()
     names = [key for key in start if key.endswith(WEIGHTS)]
     moved = torch.cat([(one[key] - start[key]).flatten() for key in names]).norm()
@@ -312,8 +382,12 @@ def test_pieces_hold_the_activations_of_one_at_a_time() -> None:
         torch.manual_seed(0)
         kind = {"kind": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False}
         backbone = backbones.build(backbones.Config(**kind))
-        config = module_of("methods", "simclr").Config(kind="simclr", projector=HEAD, scale=1.0, **SETTINGS["simclr"])
-        method = module_of("methods", "simclr").Method(config, Setup(backbone, 0.1, WHOLE, 8, 0, microbatches))
+        config = module_of("methods", "simclr").Config(
+            kind="simclr", projector=HEAD, scale=1.0, **SETTINGS["simclr"]
+        )
+        method = module_of("methods", "simclr").Method(
+            config, Setup(backbone, 0.1, WHOLE, 8, 0, microbatches)
+        )
         module = module_of("losses", "dcl")
         task = PretrainingTask(method, module, module.Config(kind="dcl"), 1.0, HERE)
         images = [torch.randn(32, 3, 32, 32) for _ in range(2)]

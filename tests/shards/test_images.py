@@ -83,7 +83,9 @@ def test_pixels_are_those_of_pillow(name) -> None:
     assert np.array_equal(found, by_pillow(content))
     stored = images.store(content, COPY)
     assert (stored.content, stored.reencoded, stored.turned) == (content, False, False)
-    assert stored.extension == {"jpeg": "jpg", "mpo": "jpg", "tiff": "tif"}.get(name.split()[0], name.split()[0])
+    assert stored.extension == {"jpeg": "jpg", "mpo": "jpg", "tiff": "tif"}.get(
+        name.split()[0], name.split()[0]
+    )
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason="no ImageNet samples on this machine")
@@ -116,14 +118,20 @@ def test_images_are_turned_as_exif_says_if_that_is_asked_for(form, orientation) 
             stored = images.store(content, COPY.model_copy(update={"upright": upright, "encode": encode}))
             pixels = np.load(io.BytesIO(stored.content)) if encode == "raw" else images.decode(stored.content)
             with Picture.open(io.BytesIO(content)) as picture:
-                expected = np.asarray((ImageOps.exif_transpose(picture) if upright else picture).convert("RGB"))
+                expected = np.asarray(
+                    (ImageOps.exif_transpose(picture) if upright else picture).convert("RGB")
+                )
             assert np.array_equal(images.turn(pixels, stored.orientation), expected)
-            assert stored.turned == (upright and orientation in range(2, 9) and form != "TIFF")  # Pillow turns those
+            assert stored.turned == (
+                upright and orientation in range(2, 9) and form != "TIFF"
+            )  # Pillow turns those
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-@pytest.mark.parametrize("exif", [b"XX*\0\x08\0\0\0\0\0", b"II*\0\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff", b"I"])
+@pytest.mark.parametrize(
+    "exif", [b"XX*\0\x08\0\0\0\0\0", b"II*\0\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff", b"I"]
+)
 def test_damaged_exif_does_not_lose_the_image(form, exif) -> None:
     content = file_of(COLOUR, form, exif=b"Exif\0\0" + exif)
     assert exif in content
@@ -135,10 +143,17 @@ def png(width: int, height: int) -> bytes:
     """The head of an RGB PNG of that size, and next to no pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(bytes(100)))
+        + chunk(b"IEND", b"")
+    )
 
 
 def large(form: str) -> bytes:
@@ -151,7 +166,9 @@ def large(form: str) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP"])
-@pytest.mark.parametrize("function", [images.decode, lambda content: images.store(content, COPY)], ids=["decode", "store"])
+@pytest.mark.parametrize(
+    "function", [images.decode, lambda content: images.store(content, COPY)], ids=["decode", "store"]
+)
 def test_a_decompression_bomb_is_refused_at_once(form, function) -> None:
     def refuse() -> None:
         with pytest.raises(Picture.DecompressionBombError, match="3600000000 pixels"):
@@ -165,7 +182,9 @@ def test_a_decompression_bomb_is_refused_at_once(form, function) -> None:
 @pytest.mark.parametrize("form", ["GIF", "ICO", "TGA", "EPS"])
 def test_other_formats_are_named(form) -> None:
     for function in (images.decode, lambda content: images.store(content, COPY)):
-        with pytest.raises(ValueError, match=f"the format {form} is none of JPEG, MPO, PNG, BMP, WEBP, PPM, TIFF"):
+        with pytest.raises(
+            ValueError, match=f"the format {form} is none of JPEG, MPO, PNG, BMP, WEBP, PPM, TIFF"
+        ):
             function(file_of(COLOUR, form))
 
 
@@ -181,7 +200,9 @@ def test_what_is_no_image_is_called_so(content) -> None:
 @pytest.mark.parametrize(("height", "width"), [(100, 150), (150, 100), (300, 301), (66, 65), (1000, 65)])
 @pytest.mark.parametrize("encode", ["copy", "jpeg", "raw"])
 def test_larger_images_are_shrunk_to_the_short_side(height, width, encode) -> None:
-    stored = images.store(file_of(photograph(height, width)), COPY.model_copy(update={"shrink": 64, "encode": encode}))
+    stored = images.store(
+        file_of(photograph(height, width)), COPY.model_copy(update={"shrink": 64, "encode": encode})
+    )
     shape = (np.load(io.BytesIO(stored.content)) if encode == "raw" else images.decode(stored.content)).shape
     assert min(shape[:2]) == 64
     assert abs(max(shape[:2]) - 64 * max(height, width) / min(height, width)) <= 0.5
@@ -282,7 +303,11 @@ def test_mutated_files_give_pixels_or_a_reason() -> None:
                     seen["refused"] += 1
                     continue
                 if storage.verify:
-                    pixels = np.load(io.BytesIO(stored.content)) if stored.extension == "npy" else images.decode(stored.content)
+                    pixels = (
+                        np.load(io.BytesIO(stored.content))
+                        if stored.extension == "npy"
+                        else images.decode(stored.content)
+                    )
                     assert pixels.dtype == np.uint8
                     assert pixels.ndim == 3 == pixels.shape[2]
                     assert stored.extension == "npy" or np.array_equal(pixels, by_pillow(stored.content))

@@ -43,7 +43,11 @@ from tests.support.tiny import write_shards
 
 
 def digest(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 def picture_file(path: Path, seed: int = 0, size: tuple[int, int] = (30, 20)) -> Path:
@@ -92,7 +96,9 @@ def test_bytes_depend_on_the_images_exclusive(tmp_path, encode, shrink) -> None:
             if path.is_file():
                 os.utime(path, (workers, workers))
         shards = tmp_path / f"shards {workers}"
-        manifest = write_shards(class_folders(root), shards, 7, workers=workers, encode=encode, shrink=shrink, upright=True)
+        manifest = write_shards(
+            class_folders(root), shards, 7, workers=workers, encode=encode, shrink=shrink, upright=True
+        )
         found.append(digest(shards))
         assert set(manifest.splits["train"].skipped) == UNREADABLE
     assert found[0] == found[1] == found[2]
@@ -151,7 +157,9 @@ def test_reasons_are_sentences_without_a_place_or_an_address(tmp_path) -> None:
 
 def test_a_png_named_jpeg_is_stored_as_png(tmp_path) -> None:
     root = tree(tmp_path / "own")
-    Picture.new("RGB", (20, 30)).save(root / "train" / "cat" / "n02105855_2933.JPEG", "PNG")  # such a one is in ILSVRC
+    Picture.new("RGB", (20, 30)).save(
+        root / "train" / "cat" / "n02105855_2933.JPEG", "PNG"
+    )  # such a one is in ILSVRC
     write_shards(class_folders(root), tmp_path / "shards", 4)
     names = [m.name for p in (tmp_path / "shards").glob("train*.tar") for m in tarfile.open(p)]
     assert "cat/n02105855_2933.png" in names
@@ -179,7 +187,9 @@ def test_jpegs_are_copied_byte_by_byte(shard_folder) -> None:
     reader = Reader(shard_folder, "train")
     raw = next((shard_folder.parent / "raw" / "photos").iterdir())
     for position in (0, 57, 119):
-        assert reader.read(position) == (raw / "train" / (reader.keys[position].decode() + ".jpg")).read_bytes()
+        assert (
+            reader.read(position) == (raw / "train" / (reader.keys[position].decode() + ".jpg")).read_bytes()
+        )
 
 
 def test_manifest_names_every_shard_with_its_hash(shard_folder) -> None:
@@ -245,7 +255,9 @@ def test_a_class_without_a_readable_image_is_refused(tmp_path) -> None:
     root = tree(tmp_path / "own")
     for file in (root / "val" / "dog").iterdir():
         file.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"class dog has no readable image in val \(dog/\d: ValueError: the file is empty"):
+    with pytest.raises(
+        ValueError, match=r"class dog has no readable image in val \(dog/\d: ValueError: the file is empty"
+    ):
         write_shards(class_folders(root), tmp_path / "shards", 4)
     assert not (tmp_path / "shards").exists()
 
@@ -269,7 +281,9 @@ def test_mutated_images_are_stored_and_read_or_listed(tmp_path) -> None:
     root = tree(tmp_path / "own")
     whole = list(FILES.values())
     for seed in range(500):
-        (root / "train" / "dog" / f"mutated {seed}.jpg").write_bytes(mutated(whole[seed * 7 % len(whole)], seed))
+        (root / "train" / "dog" / f"mutated {seed}.jpg").write_bytes(
+            mutated(whole[seed * 7 % len(whole)], seed)
+        )
     train = write_shards(class_folders(root), tmp_path / "shards", 40, workers=2).splits["train"]
     assert train.images + len(train.skipped) == 506
     assert min(train.images, len(train.skipped)) > 50
@@ -300,12 +314,20 @@ def test_mutated_archives_are_read_or_refused_in_a_sentence(tmp_path) -> None:
                 content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
             (root / name).write_bytes(content)
             try:
-                found = imagenet._train(root / name) if name == imagenet.TRAIN else imagenet._val(root / name, truth)
+                found = (
+                    imagenet._train(root / name)
+                    if name == imagenet.TRAIN
+                    else imagenet._val(root / name, truth)
+                )
             except ValueError as error:
                 assert str(root / name) in str(error)
                 seen["refused"] += 1
             else:
-                assert all(offset + length <= len(whole) for images in found.values() for *_, offset, length in images)
+                assert all(
+                    offset + length <= len(whole)
+                    for images in found.values()
+                    for *_, offset, length in images
+                )
                 seen["read"] += 1
         (root / name).write_bytes(whole)
     assert min(seen.values()) > 20, seen
@@ -329,7 +351,10 @@ def test_mutated_shard_folders_are_read_or_refused_in_a_sentence(copied) -> None
                 assert len(reader.keys) > 0
                 for position in range(len(reader)):
                     reader.pixels(position)
-            except (ValueError, OSError) as error:  # OSError: bytes that are no image, as the offset is another
+            except (
+                ValueError,
+                OSError,
+            ) as error:  # OSError: bytes that are no image, as the offset is another
                 refused += 1
                 assert str(error)
         (copied / name).write_bytes(whole)
@@ -338,13 +363,16 @@ def test_mutated_shard_folders_are_read_or_refused_in_a_sentence(copied) -> None
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("shard", 2), ("shard", 2**32 - 1), ("offset", 2**63), ("offset", 10**6), ("length", 2**32 - 1)]
+    ("field", "value"),
+    [("shard", 2), ("shard", 2**32 - 1), ("offset", 2**63), ("offset", 10**6), ("length", 2**32 - 1)],
 )
 def test_an_index_that_points_outside_is_refused(copied, field, value) -> None:
     index = np.load(copied / "val.npy")
     index[3][field] = value
     np.save(copied / "val.npy", index)
-    with pytest.raises(ValueError, match="row 3 of val.npy goes with no shard: run `dvc repro prepare` again"):
+    with pytest.raises(
+        ValueError, match="row 3 of val.npy goes with no shard: run `dvc repro prepare` again"
+    ):
         Reader(copied, "val").pixels(3)
 
 
@@ -360,7 +388,9 @@ def test_an_index_of_another_length_or_type_is_refused(copied) -> None:
             Reader(copied, "val")
     index["height"], index["width"] = 3, 5
     np.save(copied / "val.npy", index)
-    with pytest.raises(ValueError, match="row 0 of val.npy goes with no shard: run `dvc repro prepare` again"):
+    with pytest.raises(
+        ValueError, match="row 0 of val.npy goes with no shard: run `dvc repro prepare` again"
+    ):
         Reader(copied, "val").pixels(0)
     for damaged in (b"", b"\x93NUMPY", (copied / "train.npy").read_bytes()[:-1]):
         (copied / "val.npy").write_bytes(damaged)
@@ -393,7 +423,15 @@ def stopped(splits, folder: Path, shards: int, **changes: object) -> None:  # ty
             raise KeyboardInterrupt
 
     storage = Storage(
-        **{"shard_images": 2, "encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False} | changes
+        **{
+            "shard_images": 2,
+            "encode": "copy",
+            "shrink": None,
+            "quality": 90,
+            "verify": True,
+            "upright": False,
+        }
+        | changes
     )
     with pytest.raises(KeyboardInterrupt):
         writing.write(splits, "test", storage, folder, report, workers=1)
@@ -429,7 +467,9 @@ def test_other_images_or_settings_start_over(tmp_path, change) -> None:
             settings[change] = 3
     splits = class_folders(root)
     if change == "label":
-        splits = Splits(splits.classes, [replace(image, label=1 - image.label) for image in splits.train], splits.val)
+        splits = Splits(
+            splits.classes, [replace(image, label=1 - image.label) for image in splits.train], splits.val
+        )
     size = settings.pop("shard_images")
     for folder in ("shards", "fresh"):
         write_shards(splits, tmp_path / folder, size, **settings)
@@ -490,8 +530,16 @@ def test_a_run_killed_at_any_change_of_the_disk_is_made_good_by_the_next(tmp_pat
         killed = process(publish, tmp_path / "now", die)
         killed.join()
         exitcode = killed.exitcode
-        shards = digest(tmp_path / "now" / "data" / "shards") if (tmp_path / "now" / "data" / "shards").exists() else {}
-        assert {f"shards/{name}": sha for name, sha in shards.items()} in (finished["before"], finished["now"], {})
+        shards = (
+            digest(tmp_path / "now" / "data" / "shards")
+            if (tmp_path / "now" / "data" / "shards").exists()
+            else {}
+        )
+        assert {f"shards/{name}": sha for name, sha in shards.items()} in (
+            finished["before"],
+            finished["now"],
+            {},
+        )
         again = process(publish, tmp_path / "now")
         again.join()
         assert again.exitcode == 0
@@ -515,7 +563,9 @@ class Stage:
 
     def _run(self, limit: int, log: str) -> None:
         os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job of a shell is started without
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # which a background job of a shell is started without
         os.chdir(self.folder)
         os.environ["CL_RAW"] = "raw"
         sys.stdout = sys.stderr = open(log, "w", buffering=1)
@@ -544,7 +594,9 @@ class Stage:
 
     @property
     def files(self) -> dict[str, str]:
-        return {name: sha for name, sha in digest(self.folder).items() if name.startswith(("data", "results"))}
+        return {
+            name: sha for name, sha in digest(self.folder).items() if name.startswith(("data", "results"))
+        }
 
 
 def workers_of(leader: int) -> list[int]:
@@ -630,7 +682,9 @@ def test_a_killed_worker_is_a_sentence_and_not_a_hang(stage, undisturbed) -> Non
     os.kill(workers_of(running.pid)[0], signal.SIGKILL)
     running.join(120)
     assert running.exitcode == 1
-    assert "Error: a worker was killed, perhaps as memory ran out: run again, it goes on from here" in stage.log
+    assert (
+        "Error: a worker was killed, perhaps as memory ran out: run again, it goes on from here" in stage.log
+    )
     assert "Traceback" not in stage.log
     ends_well(stage, undisturbed)
 
@@ -644,13 +698,17 @@ def test_a_second_run_at_once_is_refused_and_does_no_harm(stage, undisturbed) ->
     os.killpg(first.pid, signal.SIGCONT)
     first.join(120)
     assert first.exitcode == 0, stage.log
-    assert {name for name, _ in stage.files.items() ^ undisturbed.items()} == {"results/prepare.provenance.json"}
+    assert {name for name, _ in stage.files.items() ^ undisturbed.items()} == {
+        "results/prepare.provenance.json"
+    }
 
 
 @contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[None]:
     folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True
+    )
     if mount.returncode:
         pytest.skip("no file system can be mounted here")
     try:

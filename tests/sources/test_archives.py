@@ -27,7 +27,15 @@ from torchvision.datasets import CIFAR10, CIFAR100
 from cl.sources import Splits, cifar10, cifar100, imagenet, imagenet100, stl10
 from cl.sources._shared import archives
 from cl.sources._shared import imagenet as archive
-from tests.sources.test_sources import WNIDS, add, files, imagenet_archives, imagenet_folders, tiny_cifar, tiny_stl10
+from tests.sources.test_sources import (
+    WNIDS,
+    add,
+    files,
+    imagenet_archives,
+    imagenet_folders,
+    tiny_cifar,
+    tiny_stl10,
+)
 
 ONCE = 2  # requests a download: torchvision first asks where the address leads
 
@@ -78,12 +86,16 @@ def offered(request, server, tmp_path, monkeypatch):  # type: ignore[no-untyped-
     tiny.url = f"http://127.0.0.1:{server.server_port}/{tiny.filename}"
     tiny.tgz_md5 = hashlib.md5(served.read_bytes()).hexdigest()
     monkeypatch.setattr(module, kind.upper(), tiny)
-    return SimpleNamespace(module=module, archive=tiny, served=served, made=tmp_path / "made", raw=tmp_path / "raw")
+    return SimpleNamespace(
+        module=module, archive=tiny, served=served, made=tmp_path / "made", raw=tmp_path / "raw"
+    )
 
 
 def lying(raw: Path) -> set[str]:
     """What lies in the raw folder but the empty lock file."""
-    return {path.name for path in raw.iterdir()} - {path.name for path in raw.glob(".*.lock") if not path.stat().st_size}
+    return {path.name for path in raw.iterdir()} - {
+        path.name for path in raw.glob(".*.lock") if not path.stat().st_size
+    }
 
 
 def refusal(offered: SimpleNamespace) -> str:
@@ -134,10 +146,14 @@ def test_another_archive_is_refused(offered, server) -> None:
     assert refusal(offered).startswith(
         f"{offered.raw}/{offered.archive.base_folder}.partial/{offered.archive.filename} has md5"
     )
-    assert refusal(offered).endswith(f"has md5 {found}, expected {md5}; {put(offered)} that holds the raw data sets")
+    assert refusal(offered).endswith(
+        f"has md5 {found}, expected {md5}; {put(offered)} that holds the raw data sets"
+    )
     shutil.copy(offered.served, offered.raw)
     asked = len(server.asked)
-    assert refusal(offered).startswith(f"{offered.raw / offered.archive.filename} has md5 {found}, expected {md5}; put")
+    assert refusal(offered).startswith(
+        f"{offered.raw / offered.archive.filename} has md5 {found}, expected {md5}; put"
+    )
     assert len(server.asked) == asked
 
 
@@ -236,7 +252,9 @@ def test_two_processes_make_it_once(offered, server) -> None:
     with (offered.raw / f".{offered.archive.base_folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         arguments = ((offered.archive.__base__, attributes), offered.raw)
-        children = [multiprocessing.get_context("fork").Process(target=fetch, args=arguments) for _ in range(2)]
+        children = [
+            multiprocessing.get_context("fork").Process(target=fetch, args=arguments) for _ in range(2)
+        ]
         for child in children:
             child.start()
         time.sleep(0.3)
@@ -343,7 +361,9 @@ def test_flipped_bytes_are_refused_or_lose_nothing(name, ilsvrc) -> None:
         found = listed(ilsvrc)
         refused += isinstance(found, str)
         if isinstance(found, Splits):
-            assert {key: label for key, (label, _) in content(found).items()} == {k: v for k, (v, _) in expected.items()}
+            assert {key: label for key, (label, _) in content(found).items()} == {
+                k: v for k, (v, _) in expected.items()
+            }
     assert refused > 30
 
 
@@ -371,7 +391,10 @@ def test_a_damaged_class_inside_the_training_archive_is_refused(ilsvrc) -> None:
     ids=["link", "hard link", "character device", "block device", "pipe", "folder"],
 )
 def test_only_plain_files_are_taken(name, outer, kind, ilsvrc) -> None:
-    good = {archive.TRAIN: "n00000001.tar" if outer else "n00000001_1.JPEG", archive.VAL: "ILSVRC2012_val_00000001.JPEG"}
+    good = {
+        archive.TRAIN: "n00000001.tar" if outer else "n00000001_1.JPEG",
+        archive.VAL: "ILSVRC2012_val_00000001.JPEG",
+    }
     memory = io.BytesIO()
     with tarfile.open(fileobj=memory, mode="w") as tar:
         special(tar, good[name], kind, "/etc/passwd")
@@ -385,7 +408,9 @@ def test_only_plain_files_are_taken(name, outer, kind, ilsvrc) -> None:
     assert f"{name} has {good[name]!r}, which the official archive has not" in listed(ilsvrc)
 
 
-@pytest.mark.parametrize("bad", ["../n00000001_1.JPEG", "/n00000001_1.JPEG", "n00000002_1.JPEG", "n00000001_1.JPEG\n", "x.txt"])
+@pytest.mark.parametrize(
+    "bad", ["../n00000001_1.JPEG", "/n00000001_1.JPEG", "n00000002_1.JPEG", "n00000001_1.JPEG\n", "x.txt"]
+)
 def test_names_inside_a_class_are_its_own(bad, ilsvrc) -> None:
     memory = io.BytesIO()
     with tarfile.open(fileobj=memory, mode="w") as tar:
@@ -398,7 +423,11 @@ def test_names_inside_a_class_are_its_own(bad, ilsvrc) -> None:
 def test_a_sparse_file_is_refused(ilsvrc) -> None:
     """It is a plain file to `tarfile`, of as many bytes as it likes, which do not lie in the archive."""
     member = tarfile.TarInfo("ILSVRC2012_val_00000001.JPEG")
-    member.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**50), "GNU.sparse.realsize": str(2**50)}
+    member.pax_headers = {
+        "GNU.sparse.map": "0,1",
+        "GNU.sparse.size": str(2**50),
+        "GNU.sparse.realsize": str(2**50),
+    }
     with tarfile.open(ilsvrc / archive.VAL, "w", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(member)
     assert "has 'ILSVRC2012_val_00000001.JPEG', which the official archive has not" in listed(ilsvrc)
@@ -421,12 +450,16 @@ def val_of(root: Path, numbers: list[int]) -> None:
             add(tar, f"ILSVRC2012_val_{number:08d}.JPEG", b"image")
 
 
-@pytest.mark.parametrize("numbers", [[1, 2, 3, 4, 5], [*range(1, 8)], [1, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], []])
+@pytest.mark.parametrize(
+    "numbers", [[1, 2, 3, 4, 5], [*range(1, 8)], [1, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], []]
+)
 def test_validation_images_are_as_many_as_the_truth_has_lines(numbers, ilsvrc) -> None:
     val_of(ilsvrc, [1, 2, 3, 4, 5, 6])
     assert isinstance(listed(ilsvrc), Splits)
     val_of(ilsvrc, numbers)
-    assert f"{archive.VAL} has {len(numbers)} images, expected number 1 to 6, as the ground truth" in listed(ilsvrc)
+    assert f"{archive.VAL} has {len(numbers)} images, expected number 1 to 6, as the ground truth" in listed(
+        ilsvrc
+    )
 
 
 def devkit_of(root: Path, members: dict[str, bytes]) -> None:
@@ -454,7 +487,14 @@ def test_a_devkit_of_other_content_is_refused(ilsvrc, devkit) -> None:
         add(tar, archive.META, devkit[archive.META])
         special(tar, archive.TRUTH, tarfile.SYMTYPE, "/etc/passwd")
     assert f"{archive.DEVKIT} has no file {archive.TRUTH}" in listed(ilsvrc)
-    for stored in (b"no gzip", gzip.compress(b"no tar"), gzip.compress(b""), b"", b"\x1f\x8b", os.urandom(5000)):
+    for stored in (
+        b"no gzip",
+        gzip.compress(b"no tar"),
+        gzip.compress(b""),
+        b"",
+        b"\x1f\x8b",
+        os.urandom(5000),
+    ):
         (ilsvrc / archive.DEVKIT).write_bytes(stored)
         assert "is no complete archive" in listed(ilsvrc) or "has no file" in listed(ilsvrc)
 
@@ -489,7 +529,9 @@ def test_imagenet_has_as_many_classes_as_it_should(ilsvrc, tmp_path) -> None:
     for root in (ilsvrc.parent, tmp_path / "as_folders"):
         if root != ilsvrc.parent:
             imagenet_folders(root / "imagenet")
-        with pytest.raises(ValueError, match=r"imagenet has 3 classes, expected the 1000 of ImageNet; .* dataset=folder"):
+        with pytest.raises(
+            ValueError, match=r"imagenet has 3 classes, expected the 1000 of ImageNet; .* dataset=folder"
+        ):
             imagenet.splits(SimpleNamespace(classes=1000), root)
 
 

@@ -46,8 +46,20 @@ def test_nothing_is_ignored_where_all_are_images(root) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("train/cat/.DS_Store", "train/cat/._0.jpg", "val/cat/.hidden.png", "train/cat/.cache/0.png", "train/.git/0.png"),
-        *("train/cat/notes.txt", "val/dog/movie.mp4", "train/cat/README", "train/cat/deep/labels.csv", "train/cat/0.png.bak"),
+        *(
+            "train/cat/.DS_Store",
+            "train/cat/._0.jpg",
+            "val/cat/.hidden.png",
+            "train/cat/.cache/0.png",
+            "train/.git/0.png",
+        ),
+        *(
+            "train/cat/notes.txt",
+            "val/dog/movie.mp4",
+            "train/cat/README",
+            "train/cat/deep/labels.csv",
+            "train/cat/0.png.bak",
+        ),
         *("train/0.png", "train/notes.txt", "val/.DS_Store"),
     ],
 )
@@ -89,7 +101,8 @@ def test_a_link_to_a_folder_below_a_class_is_refused(target, root) -> None:
     """It may lead back: following it would not end, leaving it out would lose its images."""
     (root / "train/cat/more").symlink_to(target)
     with pytest.raises(
-        ValueError, match=r"train/cat/more is a link to a folder: only class folders may be links; put the images"
+        ValueError,
+        match=r"train/cat/more is a link to a folder: only class folders may be links; put the images",
     ):
         listed(root)
 

@@ -49,7 +49,10 @@ def hashed(official: type, folder: Path) -> type:
     def md5(name: str) -> str:
         return hashlib.md5((folder / name).read_bytes()).hexdigest()
 
-    tiny = {name: [[file, md5(file)] for file, _ in getattr(official, name)] for name in ("train_list", "test_list")}
+    tiny = {
+        name: [[file, md5(file)] for file, _ in getattr(official, name)]
+        for name in ("train_list", "test_list")
+    }
     if meta := getattr(official, "meta", None):
         tiny["meta"] = {**meta, "md5": md5(meta["filename"])}
     return type("Tiny", (official,), {**tiny, "url": "http://127.0.0.1:9/nothing"})
@@ -160,7 +163,11 @@ def test_imagenet_is_every_class_folder_in_the_order_of_wnids(source, tmp_path) 
     (tmp_path / "raw/imagenet/val/n01").rename(tmp_path / "n01")
     found = splits(settings, tmp_path / "raw")
     assert found.classes == CLASSES
-    assert [(image.key, image.label) for image in found.val[:3]] == [("apple/0", 0), ("apple/1", 0), ("bee/0", 1)]
+    assert [(image.key, image.label) for image in found.val[:3]] == [
+        ("apple/0", 0),
+        ("apple/1", 0),
+        ("bee/0", 1),
+    ]
 
 
 def test_raw_images_come_back_pixel_for_pixel() -> None:
@@ -186,7 +193,9 @@ def test_cifar_keeps_pixels_and_labels(kind, batch, source, tmp_path) -> None:
         position = stored[f"train/{first + number:06d}"]
         image = train.pixels(position)
         for channel in range(3):  # a row is red, green, blue, each line by line
-            assert np.array_equal(image[:, :, channel].reshape(-1), row[1024 * channel : 1024 * (channel + 1)])
+            assert np.array_equal(
+                image[:, :, channel].reshape(-1), row[1024 * channel : 1024 * (channel + 1)]
+            )
         assert train.labels[position] == [3, 2, 1, 0][number % 4]
 
 
@@ -195,7 +204,9 @@ class Trap:
         return Path.touch, (Path("trap"),)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("cifar10", "data_batch_3"), ("cifar10", "batches.meta"), ("cifar100", "meta")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("cifar10", "data_batch_3"), ("cifar10", "batches.meta"), ("cifar100", "meta")]
+)
 def test_a_foreign_pickle_is_never_opened(kind, name, source, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = source(kind)
@@ -203,9 +214,13 @@ def test_a_foreign_pickle_is_never_opened(kind, name, source, tmp_path, monkeypa
     content = pickle.dumps(Trap())
     file.write_bytes(content)
     md5 = hashlib.md5(content).hexdigest()
-    archive = {"cifar10": "cifar-10-python.tar.gz .md5 c58f30108f", "cifar100": "cifar-100-python.tar.gz .md5 eb9058c3a3"}[kind]
+    archive = {
+        "cifar10": "cifar-10-python.tar.gz .md5 c58f30108f",
+        "cifar100": "cifar-100-python.tar.gz .md5 eb9058c3a3",
+    }[kind]
     with pytest.raises(
-        ValueError, match=f"{name} has md5 {md5}, expected .*; remove .*: the next run makes it anew from {archive}"
+        ValueError,
+        match=f"{name} has md5 {md5}, expected .*; remove .*: the next run makes it anew from {archive}",
     ):
         splits(settings, tmp_path / "raw")
     assert not Path("trap").exists()
@@ -221,7 +236,9 @@ def test_the_real_cifar10_equals_torchvisions(tmp_path) -> None:
     assert found.classes[0] == "airplane"
     for images, count in ((found.train, 5000), (found.val, 1000)):
         assert np.bincount([image.label for image in images]).tolist() == [count] * 10
-    readers = write(Splits(found.classes, found.train[::10], found.val[::10]), tmp_path / "shards", 500)  # all take 25 s
+    readers = write(
+        Splits(found.classes, found.train[::10], found.val[::10]), tmp_path / "shards", 500
+    )  # all take 25 s
     for reader, train in zip(readers, (True, False), strict=True):
         expected = CIFAR10(tmp_path, train=train)
         for position in range(0, len(reader), len(reader) // 500):
@@ -247,13 +264,23 @@ def test_stl10_trains_on_labelled_and_unlabelled_images(stl, tmp_path) -> None:
         name, number = train.keys[position].decode().split("/")
         content = (tmp_path / f"raw/stl10_binary/{name}_X.bin").read_bytes()
         image = train.pixels(position)
-        for y, x, channel in ((0, 0, 0), (0, 95, 1), (95, 0, 2), (17, 60, 0)):  # the file goes column by column
+        for y, x, channel in (
+            (0, 0, 0),
+            (0, 95, 1),
+            (95, 0, 2),
+            (17, 60, 0),
+        ):  # the file goes column by column
             assert image[y, x, channel] == content[int(number) * 27648 + channel * 9216 + x * 96 + y]
         if name == "train":
-            assert train.labels[position] == (tmp_path / "raw/stl10_binary/train_y.bin").read_bytes()[int(number)] - 1
+            assert (
+                train.labels[position]
+                == (tmp_path / "raw/stl10_binary/train_y.bin").read_bytes()[int(number)] - 1
+            )
 
 
-@pytest.mark.parametrize("name", ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "unlabeled_X.bin"])
+@pytest.mark.parametrize(
+    "name", ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "unlabeled_X.bin"]
+)
 def test_stl10_files_that_are_not_the_official_ones_are_named(name, source, tmp_path) -> None:
     settings = source("stl10")
     path = tmp_path / "raw" / "stl10_binary" / name
@@ -273,7 +300,9 @@ def test_stl10_needs_a_name_for_every_class(names, source, tmp_path) -> None:
     path = tmp_path / "raw/stl10_binary/class_names.txt"
     path.unlink() if names is None else path.write_text(names)
     count = len((names or "").split())
-    with pytest.raises(ValueError, match=f"class_names.txt has {count} names for 4 classes: take it from stl10_binary.tar.gz"):
+    with pytest.raises(
+        ValueError, match=f"class_names.txt has {count} names for 4 classes: take it from stl10_binary.tar.gz"
+    ):
         splits(settings, tmp_path / "raw")
 
 
@@ -309,7 +338,11 @@ def params(stl, tmp_path) -> config.Params:
 @pytest.fixture
 def context(stl, params, here, quiet, tiny_backbone, tmp_path) -> Context:
     return evaluated(
-        Recording(tmp_path / "shards", "train"), Reader(tmp_path / "shards", "val"), params, tiny_backbone, tmp_path
+        Recording(tmp_path / "shards", "train"),
+        Reader(tmp_path / "shards", "val"),
+        params,
+        tiny_backbone,
+        tmp_path,
     )
 
 
@@ -343,12 +376,18 @@ def test_the_monitor_looks_at_the_first_labelled_images(context, params, here, q
     assert context.train.seen == set(context.train.labelled[:5])
 
 
-def test_the_supervised_baseline_trains_on_the_labelled_images(context, params, here, tmp_path, monkeypatch) -> None:
+def test_the_supervised_baseline_trains_on_the_labelled_images(
+    context, params, here, tmp_path, monkeypatch
+) -> None:
     from pipeline import baseline, locations
 
-    monkeypatch.setattr(machine, "find", lambda *_, **__: here)  # without workers, which would note what they read
+    monkeypatch.setattr(
+        machine, "find", lambda *_, **__: here
+    )  # without workers, which would note what they read
     monkeypatch.setattr(locations, "reader", lambda split: context.train)
-    baseline.train(params.baselines["supervised"], "supervised", params, Checkpoints(tmp_path / "checkpoints", 60))
+    baseline.train(
+        params.baselines["supervised"], "supervised", params, Checkpoints(tmp_path / "checkpoints", 60)
+    )
     assert context.train.seen == set(context.train.labelled)
 
 
@@ -361,8 +400,12 @@ def imagenet_folders(root: Path) -> None:
         for split, count in (("train", 3), ("val", 2)):
             (root / split / wnid).mkdir(parents=True)
             for number in range(count):
-                name = f"{wnid}_{number}" if split == "train" else f"ILSVRC2012_val_{2 * label + number + 1:08d}"
-                Picture.fromarray(noise(10 * label + number, 40, 50, 3)).save(root / split / wnid / f"{name}.JPEG")
+                name = (
+                    f"{wnid}_{number}" if split == "train" else f"ILSVRC2012_val_{2 * label + number + 1:08d}"
+                )
+                Picture.fromarray(noise(10 * label + number, 40, 50, 3)).save(
+                    root / split / wnid / f"{name}.JPEG"
+                )
 
 
 def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -398,7 +441,10 @@ def test_imagenet_is_the_same_from_archives_as_from_folders(tmp_path) -> None:
     imagenet_folders(tmp_path / "folders/imagenet")
     imagenet_archives(tmp_path / "folders/imagenet", tmp_path / "archives/imagenet")
     (tmp_path / "list.txt").write_text("n00000002\nn00000003\n")
-    for kind, settings in (("imagenet", {"classes": 3}), ("imagenet100", {"list": str(tmp_path / "list.txt")})):
+    for kind, settings in (
+        ("imagenet", {"classes": 3}),
+        ("imagenet100", {"list": str(tmp_path / "list.txt")}),
+    ):
         module = module_of("sources", kind)
         for name in ("folders", "archives"):
             found = module.splits(SimpleNamespace(**settings), tmp_path / name)
@@ -406,7 +452,9 @@ def test_imagenet_is_the_same_from_archives_as_from_folders(tmp_path) -> None:
         files = sorted(p.name for p in (tmp_path / kind / "folders").iterdir())
         assert files == sorted(p.name for p in (tmp_path / kind / "archives").iterdir())
         for file in files:
-            assert (tmp_path / kind / "folders" / file).read_bytes() == (tmp_path / kind / "archives" / file).read_bytes()
+            assert (tmp_path / kind / "folders" / file).read_bytes() == (
+                tmp_path / kind / "archives" / file
+            ).read_bytes()
 
 
 def test_wrong_imagenet_archives_are_named(tmp_path) -> None:
@@ -433,5 +481,7 @@ def test_wrong_imagenet_archives_are_named(tmp_path) -> None:
     (root / archive.TRAIN).write_bytes(whole)
     with tarfile.open(root / archive.VAL, "w") as tar:
         add(tar, "ILSVRC2012_val_00000001.JPEG", b"")
-    with pytest.raises(ValueError, match=r"ILSVRC2012_img_val.tar has 1 images, expected number 1 to 6, as the ground truth"):
+    with pytest.raises(
+        ValueError, match=r"ILSVRC2012_img_val.tar has 1 images, expected number 1 to 6, as the ground truth"
+    ):
         imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")

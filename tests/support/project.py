@@ -6,7 +6,13 @@ from cl import config
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"  # real images, where this machine has them
-TINY = ["dataset.train_patches=6", "dataset.val_patches=3", "dataset.shard_images=50", "optim.batch_size=32", "optim.epochs=2"]
+TINY = [
+    "dataset.train_patches=6",
+    "dataset.val_patches=3",
+    "dataset.shard_images=50",
+    "optim.batch_size=32",
+    "optim.epochs=2",
+]
 
 
 def compose(tmp_path: Path, *overrides: str) -> dict:

@@ -22,7 +22,9 @@ from cl.training.checkpoints import Checkpoints
 SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 48), objects=(1, 3))
 
 
-def write_shards(splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object) -> Manifest:
+def write_shards(
+    splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object
+) -> Manifest:
     """Shards of images as they are, but for the changes."""
     usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
     storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]
@@ -42,7 +44,9 @@ class TinyBackbone(nn.Module):
         return self.fc(self.bn(self.conv(x)).relu().mean((2, 3)))
 
 
-def evaluated(train: Reader, val: Reader, params: config.Params, backbone: nn.Module, out: Path, **changes: object) -> Context:
+def evaluated(
+    train: Reader, val: Reader, params: config.Params, backbone: nn.Module, out: Path, **changes: object
+) -> Context:
     """What an evaluation of this backbone is given; each training saves itself in a folder of its own."""
     number = itertools.count()
     usual = {

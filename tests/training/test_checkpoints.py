@@ -27,7 +27,8 @@ TENSORS = {
 
 def same(found: dict[str, torch.Tensor]) -> bool:
     return found.keys() == TENSORS.keys() and all(
-        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in TENSORS.items()
+        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
+        for name, tensor in TENSORS.items()
     )
 
 
@@ -135,7 +136,10 @@ def kill_in_a_save(folder: Path) -> bool:
     saving = multiprocessing.get_context("fork").Process(target=save_on_and_on, args=(folder,))
     saving.start()
     deadline = time.monotonic() + 60
-    while not (list(folder.glob("*.safetensors")) and list(folder.glob("*.partial/*"))) and time.monotonic() < deadline:
+    while (
+        not (list(folder.glob("*.safetensors")) and list(folder.glob("*.partial/*")))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.001)
     saving.kill()
     saving.join()
@@ -183,4 +187,8 @@ def test_the_state_of_an_optimizer_lies_where_its_parameters_lie(tmp_path) -> No
         assert set(loaded) == set(saved) == {"step", "exp_avg", "exp_avg_sq"}
         for name, tensor in loaded.items():
             assert tensor.device.type == "meta"
-            assert (tensor.shape, tensor.dtype, tensor.stride()) == (saved[name].shape, saved[name].dtype, saved[name].stride())
+            assert (tensor.shape, tensor.dtype, tensor.stride()) == (
+                saved[name].shape,
+                saved[name].dtype,
+                saved[name].stride(),
+            )

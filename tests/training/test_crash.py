@@ -33,7 +33,9 @@ class Counting(Checkpoints):
         self.saves += 1
 
 
-def train(rank: int, ranks: int, shards: Path, params: Params, folder: Path, scratch: Path, seconds: float) -> None:
+def train(
+    rank: int, ranks: int, shards: Path, params: Params, folder: Path, scratch: Path, seconds: float
+) -> None:
     """One of the processes of a run that saves itself every so many seconds."""
     torch.set_num_threads(1)
     if ranks > 1:
@@ -51,13 +53,17 @@ def train(rank: int, ranks: int, shards: Path, params: Params, folder: Path, scr
 def start(ranks: int, shards: Path, params: Params, folder: Path, scratch: Path, seconds: float = 0) -> list:
     folder.mkdir()
     arguments = (shards, params, folder, scratch, seconds)
-    processes = [PROCESSES.Process(target=train, args=(rank, ranks, *arguments), daemon=True) for rank in range(ranks)]
+    processes = [
+        PROCESSES.Process(target=train, args=(rank, ranks, *arguments), daemon=True) for rank in range(ranks)
+    ]
     for process in processes:
         process.start()
     return processes
 
 
-@pytest.mark.parametrize(("ranks", "kills"), [(1, 3), (2, 3), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)])
+@pytest.mark.parametrize(
+    ("ranks", "kills"), [(1, 3), (2, 3), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)]
+)
 def test_kills_change_nothing(ranks, kills, shard_folder, params, tmp_path) -> None:
     """At random moments, whatever the process is doing, a save included."""
     for process in start(ranks, shard_folder, params, tmp_path / "undisturbed", tmp_path / "scratch"):

@@ -27,7 +27,11 @@ from pipeline.pretrain import build
 from tests.support.tiny import TinyBackbone
 
 LARS = optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio")
-OPTIMIZERS: list[dict] = [{}, {"kind": "lars", "lars": LARS}, {"kind": "adamw", "momentum": 0.0, "betas": (0.9, 0.99)}]
+OPTIMIZERS: list[dict] = [
+    {},
+    {"kind": "lars", "lars": LARS},
+    {"kind": "adamw", "momentum": 0.0, "betas": (0.9, 0.99)},
+]
 
 
 def run(folder, params, here, quiet, checkpoints=None, settings=None, **arguments):  # type: ignore[no-untyped-def]
@@ -41,7 +45,16 @@ def run(folder, params, here, quiet, checkpoints=None, settings=None, **argument
     plan = Plan(len(reader), 40, 0, rank(), ranks())
     data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), plan)
     optimizer = optim.build(config, [optim.Part(task)])
-    rows = train(task, data, config, optimizer, source=params.dataset, progress=quiet, checkpoints=checkpoints, **arguments)
+    rows = train(
+        task,
+        data,
+        config,
+        optimizer,
+        source=params.dataset,
+        progress=quiet,
+        checkpoints=checkpoints,
+        **arguments,
+    )
     return task, rows
 
 
@@ -73,7 +86,9 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
     for a, b in zip(rows, again, strict=True):
-        assert [a[key] for key in ("epoch", "step", "loss", "lr")] == [b[key] for key in ("epoch", "step", "loss", "lr")]
+        assert [a[key] for key in ("epoch", "step", "loss", "lr")] == [
+            b[key] for key in ("epoch", "step", "loss", "lr")
+        ]
 
 
 def test_measuring_after_an_epoch_changes_nothing(shard_folder, params, here, quiet) -> None:
@@ -85,7 +100,9 @@ def test_measuring_after_an_epoch_changes_nothing(shard_folder, params, here, qu
         assert torch.equal(measured.state_dict()[name], value), name
 
 
-def test_clipping_bounds_the_gradient_of_all_parameters_together(shard_folder, params, here, quiet, monkeypatch) -> None:
+def test_clipping_bounds_the_gradient_of_all_parameters_together(
+    shard_folder, params, here, quiet, monkeypatch
+) -> None:
     """Plain gradient descent moves no further than the rate times the bound, and moves that far where the bound is small."""
     moved = []
 
@@ -93,7 +110,13 @@ def test_clipping_bounds_the_gradient_of_all_parameters_together(shard_folder, p
         moved.append(torch.cat([p.detach().flatten().clone() for p in self.parameters()]))
 
     monkeypatch.setattr(tasks.Classification, "after_step", follow)
-    settings = {"momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "warmup_epochs": 0, "clip": 1e-3}
+    settings = {
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "warmup_epochs": 0,
+        "clip": 1e-3,
+    }
     _, rows = run(shard_folder, params, here, quiet, settings=settings)
     lengths = [float((b - a).norm()) for a, b in itertools.pairwise(moved)]
     assert lengths == pytest.approx([rows[0]["lr"] * 1e-3] * len(lengths), rel=1e-3)
@@ -148,11 +171,16 @@ def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, qui
         update={"base_lr": 1e38, "batch_size": 40, "warmup_epochs": 0}
     )
     reader = Reader(shard_folder, "train")
-    data = TrainSet(reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0))
+    data = TrainSet(
+        reader, list(params.baselines["supervised"].training.views.values()), Plan(len(reader), 40, 0)
+    )
     with pytest.raises(
-        FloatingPointError, match=r"the loss is nan at step \d+ \(loss nan, largest logit .*, learning rate .*Lower"
+        FloatingPointError,
+        match=r"the loss is nan at step \d+ \(loss nan, largest logit .*, learning rate .*Lower",
     ):
-        train(task, data, config, optim.build(config, [optim.Part(task)]), source=params.dataset, progress=quiet)
+        train(
+            task, data, config, optim.build(config, [optim.Part(task)]), source=params.dataset, progress=quiet
+        )
 
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
@@ -204,7 +232,9 @@ def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:
     """The stage in two processes, or as the variables say."""
     usual = {"CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0", "CL_PROCESSES": "2"}
     command = [sys.executable, "-m", "pipeline.pretrain"]
-    return subprocess.Popen(command, cwd=folder, env={**os.environ, **usual, **variables}, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **usual, **variables}, stderr=subprocess.PIPE, text=True
+    )
 
 
 def newest(scratch: Path) -> int:
@@ -219,7 +249,9 @@ def wait_for(scratch: Path, step: int, process: subprocess.Popen) -> None:
 
 def ranks_of(launcher: subprocess.Popen) -> list[int]:
     """The processes that a launcher has started."""
-    return [int(pid) for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()]
+    return [
+        int(pid) for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +306,9 @@ def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp
         ),
     ],
 )
-def test_ways_to_start_processes_that_do_not_work_are_refused(prepared, tmp_path, variables, sentence) -> None:
+def test_ways_to_start_processes_that_do_not_work_are_refused(
+    prepared, tmp_path, variables, sentence
+) -> None:
     process = pretrain(prepared, tmp_path, **variables)
     _, output = process.communicate()
     assert process.returncode == 1
@@ -337,7 +371,9 @@ def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None
         compose(prepared / "params.yaml", ["method=moco_v2", *SMALL, change])
         assert provenance.identity("pretrain") != base
     (prepared / "params.yaml").write_text(before.replace("memory: 512", "memory: 256"))
-    assert provenance.identity("pretrain") == base, "an evaluation's parameter has nothing to do with pretraining"
+    assert provenance.identity("pretrain") == base, (
+        "an evaluation's parameter has nothing to do with pretraining"
+    )
     (prepared / "params.yaml").write_text(before)
     for file in ("cl/training/optim.py", "data/shards/manifest.json"):
         content = (prepared / file).read_text()

@@ -62,19 +62,25 @@ def test_simos_cosine_is_not_restarted_after_warm_up() -> None:
     simo = config(schedule="cosine_whole", warmup_start=0.001)
     for step in range(100):
         w = 0.001 + 0.999 * min(1, step / 20)
-        assert optim.lr_factor(simo, step, 100, 10) == pytest.approx(w * (1 + math.cos(math.pi * step / 100)) / 2)
+        assert optim.lr_factor(simo, step, 100, 10) == pytest.approx(
+            w * (1 + math.cos(math.pi * step / 100)) / 2
+        )
 
 
 def test_the_schedule_may_move_once_an_epoch() -> None:
     """MoCo and SimSiam: (1 + cos(pi e / E)) / 2 for epochs e = 0 to E - 1."""
     moco = config(per="epoch", warmup_epochs=0)
     for step in range(100):
-        assert optim.lr_factor(moco, step, 100, 10) == pytest.approx((1 + math.cos(math.pi * (step // 10) / 10)) / 2)
+        assert optim.lr_factor(moco, step, 100, 10) == pytest.approx(
+            (1 + math.cos(math.pi * (step // 10) / 10)) / 2
+        )
 
 
 def test_warm_up_may_start_above_0_and_the_cosine_end_there() -> None:
     """Fast-MoCo rises from a quarter; the small-scale benchmark goes down to 1e-6 of 0.03."""
-    factors = [optim.lr_factor(config(warmup_start=0.25, final=0.1), step, 100, 10) for step in (0, 10, 20, 60, 100)]
+    factors = [
+        optim.lr_factor(config(warmup_start=0.25, final=0.1), step, 100, 10) for step in (0, 10, 20, 60, 100)
+    ]
     assert factors == pytest.approx([0.25, 0.625, 1, 0.55, 0.1])
 
 
@@ -134,7 +140,11 @@ def lars_plain(variant: optim.Lars, group: dict, w: Tensor, g: Tensor, v: Tensor
     d, ratio = g + decay * w, 1.0
     norms = float(w.norm()), float((d if variant.norm == "sum" else g).norm())
     if min(norms) > 0 and (w.ndim > 1 or variant.adapt_1d):
-        ratio = variant.eta * norms[0] / (norms[1] + (decay * norms[0] if variant.norm == "parts" else 0.0) + variant.eps)
+        ratio = (
+            variant.eta
+            * norms[0]
+            / (norms[1] + (decay * norms[0] if variant.norm == "parts" else 0.0) + variant.eps)
+        )
     entering = {"ratio": ratio, "ratio_rate": rate * ratio, "last": 1.0}[variant.order]
     v = group["momentum"] * v + entering * d
     return w - {"ratio": rate, "ratio_rate": 1.0, "last": rate * ratio}[variant.order] * v, v
@@ -160,9 +170,15 @@ def lars_tensors(device: str = "cpu") -> list[nn.Parameter]:
 def test_lars_over_lists_equals_its_formula_a_tensor(order, norm, adapt_1d) -> None:
     """Every variant, with and without weight decay, in two groups of mixed tensors; what has no gradient stays."""
     variant = optim.Lars(eta=0.02, eps=1e-8, adapt_1d=adapt_1d, norm=norm, order=order)
-    groups = [{"params": lars_tensors(), "weight_decay": decay, "lr": rate} for decay, rate in ((0.0, 0.3), (0.1, 0.7))]
+    groups = [
+        {"params": lars_tensors(), "weight_decay": decay, "lr": rate}
+        for decay, rate in ((0.0, 0.3), (0.1, 0.7))
+    ]
     optimizer = optim.LARS(groups, 1.0, momentum=0.9, variant=variant)
-    plain = [[(p.detach().clone(), torch.zeros_like(p)) for p in group["params"]] for group in optimizer.param_groups]
+    plain = [
+        [(p.detach().clone(), torch.zeros_like(p)) for p in group["params"]]
+        for group in optimizer.param_groups
+    ]
     for factor in (1.0, 0.5, 2.0):
         for group, expected in zip(optimizer.param_groups, plain, strict=True):
             group["lr"] *= factor

@@ -25,7 +25,9 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
     """
     fpn = config.detector == "faster_rcnn_fpn"
     head = _pyramid(config) if fpn else _res4(config)
-    return _network(config, kind, source, classes) | head | _images(config, polygons=polygons) | _solver(config)
+    return (
+        _network(config, kind, source, classes) | head | _images(config, polygons=polygons) | _solver(config)
+    )
 
 
 def _network(config: Config, kind: str, source: Source, classes: int) -> dict[str, Any]:

@@ -75,7 +75,9 @@ class Detector(nn.Module):
         self.polygons = config.masks and all(isinstance(shape, list) for shape in shapes)
         self.cfg = get_cfg()
         kind = "resnet18" if backbone.fc_features == 512 else "resnet50"
-        for key, value in settings(config, kind, source, len(dataset.classes), polygons=self.polygons).items():
+        for key, value in settings(
+            config, kind, source, len(dataset.classes), polygons=self.polygons
+        ).items():
             self.cfg.merge_from_list([key, value])
         usual, self.cfg.MODEL.DEVICE = self.cfg.MODEL.DEVICE, "cpu"  # where it is built
         self.network = build_model(self.cfg)
@@ -95,7 +97,9 @@ class Detector(nn.Module):
         height, width = sample.image.shape[1:]
         instances = Instances((height, width), gt_boxes=Boxes(sample.boxes), gt_classes=sample.labels)
         if self.config.masks:
-            instances.gt_masks = PolygonMasks(sample.polygons()) if self.polygons else BitMasks(sample.masks())
+            instances.gt_masks = (
+                PolygonMasks(sample.polygons()) if self.polygons else BitMasks(sample.masks())
+            )
         return {"image": sample.image, "instances": instances, "height": height, "width": width}
 
     def forward(self, items: list[dict[str, Any]]) -> dict[str, Tensor]:
@@ -108,7 +112,9 @@ class Detector(nn.Module):
         (output,) = self.network([{"image": image, "height": picture.height, "width": picture.width}])
         found = output["instances"].to("cpu")
         masks = encoded(found.pred_masks.numpy()) if self.config.masks else None
-        return Detections(found.pred_boxes.tensor.numpy(), found.scores.numpy(), found.pred_classes.numpy(), masks)
+        return Detections(
+            found.pred_boxes.tensor.numpy(), found.scores.numpy(), found.pred_classes.numpy(), masks
+        )
 
     def write(self, out: Path) -> None:
         """The whole configuration, and which tensors came from the backbone."""
@@ -125,9 +131,15 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
     own = network.state_dict()
     places = {}
     for name in names(backbone.state_dict()):
-        found = [f"{prefix}{name}" for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.") if f"{prefix}{name}" in own]
+        found = [
+            f"{prefix}{name}"
+            for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.")
+            if f"{prefix}{name}" in own
+        ]
         if len(found) != 1:
-            raise ValueError(f"{name} of the backbone has {len(found)} places in detectron2's model, expected one: {found}")
+            raise ValueError(
+                f"{name} of the backbone has {len(found)} places in detectron2's model, expected one: {found}"
+            )
         places[name] = found[0]
     for name, value in names(backbone.state_dict()).items():
         if own[places[name]].shape != value.shape:
@@ -135,10 +147,15 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
             raise ValueError(f"{name} of the backbone is {shapes}")
         own[places[name]].copy_(value)
     new = set(own) - set(places.values())
-    return {"from the backbone": sorted(places.values()), "new": sorted(name for name in new if "num_batches" not in name)}
+    return {
+        "from the backbone": sorted(places.values()),
+        "new": sorted(name for name in new if "num_batches" not in name),
+    }
 
 
-def evaluate(found: list[Detections], dataset: DataSet, config: Config) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def evaluate(
+    found: list[Detections], dataset: DataSet, config: Config
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """As `cl.detection.average_precision.evaluate`, the metrics by detectron2's evaluators."""
     metrics, by_class = average_precision.evaluate(found, dataset, config)
     if any(len(detections.scores) for detections in found):  # without any its evaluators give nothing
@@ -158,7 +175,9 @@ def _voc(found: list[Detections], dataset: DataSet, config: Config) -> dict[str,
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "ImageSets" / "Main").mkdir(parents=True)
-        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{r.path.stem}\n" for r in dataset.test))
+        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text(
+            "".join(f"{r.path.stem}\n" for r in dataset.test)
+        )
         (folder / "Annotations").mkdir()
         for record in dataset.test:
             _annotate(folder / "Annotations" / f"{record.path.stem}.xml", record, dataset.classes)
@@ -173,7 +192,9 @@ def _voc(found: list[Detections], dataset: DataSet, config: Config) -> dict[str,
             kept = _instances(Detections(detections.boxes[known], detections.scores[known], labels), record)
             evaluator.process([{"image_id": record.path.stem}], [{"instances": kept}])
         results = evaluator.evaluate()["bbox"]
-    return {ours: float(results[theirs]) for ours, theirs in (("ap50", "AP50"), ("ap75", "AP75"), ("ap", "AP"))}
+    return {
+        ours: float(results[theirs]) for ours, theirs in (("ap50", "AP50"), ("ap75", "AP75"), ("ap", "AP"))
+    }
 
 
 def _annotate(path: Path, record: Record, classes: list[str]) -> None:
@@ -181,11 +202,18 @@ def _annotate(path: Path, record: Record, classes: list[str]) -> None:
     root = ElementTree.Element("annotation")
     for box, label, difficult in zip(record.boxes, record.labels, record.ignored, strict=True):
         element = ElementTree.SubElement(root, "object")
-        words = {"name": classes[label], "pose": "Unspecified", "truncated": "0", "difficult": str(int(difficult))}
+        words = {
+            "name": classes[label],
+            "pose": "Unspecified",
+            "truncated": "0",
+            "difficult": str(int(difficult)),
+        }
         for tag, word in words.items():
             ElementTree.SubElement(element, tag).text = word
         corners = ElementTree.SubElement(element, "bndbox")
-        for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), np.add(box, (1, 1, 0, 0)).tolist(), strict=True):
+        for tag, value in zip(
+            ("xmin", "ymin", "xmax", "ymax"), np.add(box, (1, 1, 0, 0)).tolist(), strict=True
+        ):
             ElementTree.SubElement(corners, tag).text = str(round(value))
     ElementTree.ElementTree(root).write(path)
 
@@ -195,7 +223,9 @@ def _coco(found: list[Detections], dataset: DataSet, config: Config) -> dict[str
     data = f"cl_{next(_numbers)}"
     numbers = {category: label for label, category in enumerate(dataset.categories)}
     MetadataCatalog.get(data).set(
-        json_file=str(dataset.annotations), thing_classes=dataset.classes, thing_dataset_id_to_contiguous_id=numbers
+        json_file=str(dataset.annotations),
+        thing_classes=dataset.classes,
+        thing_dataset_id_to_contiguous_id=numbers,
     )
     kinds = {"bbox": "box", "segm": "mask"} if config.masks else {"bbox": "box"}
     evaluator = COCOEvaluator(data, tasks=tuple(kinds), distributed=False)

@@ -35,7 +35,10 @@ from cl.sources import Source
 __all__ = ["Detector", "evaluate"]
 
 RATIOS = (0.5, 1.0, 2.0)
-PYRAMID, HIDDEN = 256, 1024  # channels of the pyramid and of the convolutions behind it; width of the linear layer
+PYRAMID, HIDDEN = (
+    256,
+    1024,
+)  # channels of the pyramid and of the convolutions behind it; width of the linear layer
 
 
 class Res5(nn.Module):
@@ -86,7 +89,9 @@ class Detector(nn.Module):
         }
         architecture = _fpn if config.detector == "faster_rcnn_fpn" else _c4
         self.network = architecture(config, backbone, len(dataset.classes), settings)
-        self.network.transform = _Resized(config.test_side, config.max_side, list(source.mean), list(source.std))
+        self.network.transform = _Resized(
+            config.test_side, config.max_side, list(source.mean), list(source.std)
+        )
 
     @property
     def pretrained(self) -> nn.Module:
@@ -123,7 +128,9 @@ class Detector(nn.Module):
 class _Resized(GeneralizedRCNNTransform):
     """Training images come resized; test images are resized as those, antialiased, which torchvision's own transform is not."""
 
-    def resize(self, image: Tensor, target: dict[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor] | None]:
+    def resize(
+        self, image: Tensor, target: dict[str, Tensor] | None = None
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
         if not self.training:
             size = resized_size(image.shape[2], image.shape[1], self.min_size[-1], self.max_size)
             image = F.interpolate(image[None], size[::-1], mode="bilinear", antialias=True)[0]
@@ -132,7 +139,15 @@ class _Resized(GeneralizedRCNNTransform):
 
 def _c4(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
     body = nn.Sequential(
-        OrderedDict(conv1=b.conv1, bn1=b.bn1, relu=b.relu, maxpool=b.maxpool, res2=b.layer1, res3=b.layer2, res4=b.layer3)
+        OrderedDict(
+            conv1=b.conv1,
+            bn1=b.bn1,
+            relu=b.relu,
+            maxpool=b.maxpool,
+            res2=b.layer1,
+            res3=b.layer2,
+            res4=b.layer3,
+        )
     )
     body.out_channels = b.fc_features // 2
     res5 = Res5(b)
@@ -154,11 +169,18 @@ def _c4(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
 
 
 def _fpn(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
-    levels = {"layer1": "0", "layer2": "1", "layer3": "2", "layer4": "3"}  # P2 to P5; P6 is every other pixel of P5
+    levels = {
+        "layer1": "0",
+        "layer2": "1",
+        "layer3": "2",
+        "layer4": "3",
+    }  # P2 to P5; P6 is every other pixel of P5
     widths = [b.fc_features // share for share in (8, 4, 2, 1)]
     return FasterRCNN(
         BackboneWithFPN(b, levels, widths, PYRAMID, norm_layer=nn.BatchNorm2d),
-        rpn_anchor_generator=AnchorGenerator(tuple((side,) for side in config.anchors), (RATIOS,) * len(config.anchors)),
+        rpn_anchor_generator=AnchorGenerator(
+            tuple((side,) for side in config.anchors), (RATIOS,) * len(config.anchors)
+        ),
         box_roi_pool=MultiScaleRoIAlign(list(levels.values()), config.pooled, 2),
         box_head=FastRCNNConvFCHead(
             (PYRAMID, config.pooled, config.pooled), [PYRAMID] * 4, [HIDDEN], norm_layer=nn.BatchNorm2d

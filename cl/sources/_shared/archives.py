@@ -35,9 +35,15 @@ def unpacked(archive: Archive, raw: Path) -> Path:
             if not folder.exists():
                 _unpack(archive, folder)
     meta = getattr(archive, "meta", None)
-    for name, md5 in [*archive.train_list, *archive.test_list, *([(meta["filename"], meta["md5"])] if meta else [])]:
+    for name, md5 in [
+        *archive.train_list,
+        *archive.test_list,
+        *([(meta["filename"], meta["md5"])] if meta else []),
+    ]:
         _check(
-            folder / name, md5, f"remove {folder}: the next run makes it anew from {archive.filename} (md5 {archive.tgz_md5})"
+            folder / name,
+            md5,
+            f"remove {folder}: the next run makes it anew from {archive.filename} (md5 {archive.tgz_md5})",
         )
     return folder
 
@@ -70,7 +76,9 @@ def _unpack(archive: Archive, folder: Path) -> None:
                     _extract(tar, member, partial, archive.base_folder)
             os.replace(partial / archive.base_folder, folder)
         except (tarfile.TarError, FileNotFoundError) as error:
-            raise ValueError(f"{file} holds no plain folder {archive.base_folder} ({error}); {remedy}") from error
+            raise ValueError(
+                f"{file} holds no plain folder {archive.base_folder} ({error}); {remedy}"
+            ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -78,7 +86,12 @@ def _unpack(archive: Archive, folder: Path) -> None:
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, base: str) -> None:
     """Write a file below `target/base`; nothing else is accepted. The filters of tarfile are not in Python 3.11.2."""
     path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts or path.parts[:1] != (base,) or not (member.isreg() or member.isdir()):
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or path.parts[:1] != (base,)
+        or not (member.isreg() or member.isdir())
+    ):
         raise tarfile.TarError(f"{member.name!r} is no file of it")
     content = tar.extractfile(member)
     if content is not None:
@@ -94,7 +107,9 @@ def _downloaded(archive: Archive, folder: Path, remedy: str) -> Path:
     try:
         download_url(archive.url, folder, archive.filename)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
-        raise ValueError(f"{remedy}; the download of {archive.url} failed: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{remedy}; the download of {archive.url} failed: {type(error).__name__}: {error}"
+        ) from error
     finally:
         socket.setdefaulttimeout(patience)
     return folder / archive.filename
@@ -128,5 +143,9 @@ def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile
                 raise tarfile.ReadError(f"no end mark at byte {tar.offset}")
     except PermissionError:
         raise
-    except Exception as error:  # what tarfile raises for damaged bytes is not documented, and is not only its own errors
-        raise ValueError(f"{path} is no complete archive ({type(error).__name__}: {error}): get it again") from error
+    except (
+        Exception
+    ) as error:  # what tarfile raises for damaged bytes is not documented, and is not only its own errors
+        raise ValueError(
+            f"{path} is no complete archive ({type(error).__name__}: {error}): get it again"
+        ) from error

@@ -17,17 +17,23 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
                 f"no folder {root / split}: put the images at {root}/{{train,val}}/<class>/<image>, "
                 "or set CL_RAW to the folder that holds the raw data sets"
             )
-    found = {split: sorted(p.name for p in (root / split).iterdir() if _is_class(p)) for split in ("train", "val")}
+    found = {
+        split: sorted(p.name for p in (root / split).iterdir() if _is_class(p)) for split in ("train", "val")
+    }
     for split, names in found.items():
         for name in names:
             _check_name(str(root / split / name))
     if classes is None:
         classes = found["train"]
     if not classes:
-        raise ValueError(f"no class folder in {root / 'train'}: the images of a class go into a folder of its name")
+        raise ValueError(
+            f"no class folder in {root / 'train'}: the images of a class go into a folder of its name"
+        )
     for split, names in found.items():
         if missing := [c for c in classes if c not in names]:
-            raise ValueError(f"{root / split} lacks {len(missing)} of {len(classes)} classes, the first is {missing[0]}")
+            raise ValueError(
+                f"{root / split} lacks {len(missing)} of {len(classes)} classes, the first is {missing[0]}"
+            )
     if foreign := [c for c in found["val"] if c not in found["train"]]:
         raise ValueError(f"{root / 'val'} has the class {foreign[0]}, which {root / 'train'} has not")
     train, val = (_images(root / split, classes) for split in ("train", "val"))
@@ -68,8 +74,12 @@ def _below(folder: Path) -> Iterator[os.DirEntry[str]]:
             visible = not entry.name.startswith(".")
             if visible and entry.is_dir(follow_symlinks=False):
                 yield from _below(Path(entry.path))
-            elif visible and entry.is_symlink() and Path(entry.path).is_dir():  # it may lead back to where it lies
-                raise ValueError(f"{entry.path} is a link to a folder: only class folders may be links; put the images there")
+            elif (
+                visible and entry.is_symlink() and Path(entry.path).is_dir()
+            ):  # it may lead back to where it lies
+                raise ValueError(
+                    f"{entry.path} is a link to a folder: only class folders may be links; put the images there"
+                )
             else:
                 yield entry
 
@@ -79,4 +89,6 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
     path = Path(entry.path)
     if path.name.startswith(".") or path.suffix.lower() not in EXTENSIONS:
         return False
-    return entry.is_file(follow_symlinks=False) or (entry.is_symlink() and (path.is_file() or not path.exists()))
+    return entry.is_file(follow_symlinks=False) or (
+        entry.is_symlink() and (path.is_file() or not path.exists())
+    )

@@ -50,7 +50,9 @@ def of_classes(root: Path, classes: list[str] | None = None) -> Splits:
     classes = sorted(train) if classes is None else classes
     for name, found in ((TRAIN, train), (VAL, val)):
         if lacking := [wnid for wnid in classes if wnid not in found]:
-            raise ValueError(f"{root / name} lacks {len(lacking)} of {len(classes)} classes, the first is {lacking[0]}")
+            raise ValueError(
+                f"{root / name} lacks {len(lacking)} of {len(classes)} classes, the first is {lacking[0]}"
+            )
     return Splits(classes, _labelled(train, classes), _labelled(val, classes))
 
 

@@ -46,5 +46,8 @@ def bands(photograph: Picture.Image) -> dict[str, Picture.Image]:
     width, height = photograph.size
     cut = int(TRAIN_BAND * max(width, height))
     if width >= height:
-        return {"train": photograph.crop((0, 0, cut, height)), "val": photograph.crop((cut, 0, width, height))}
+        return {
+            "train": photograph.crop((0, 0, cut, height)),
+            "val": photograph.crop((cut, 0, width, height)),
+        }
     return {"train": photograph.crop((0, 0, width, cut)), "val": photograph.crop((0, cut, width, height))}
