@@ -1,13 +1,12 @@
 """The parameters of one experiment, checked as a whole before anything is read or written."""
 
-import importlib
-import pkgutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from ruamel.yaml import YAML, YAMLError
 
+from cl.contrast import Contrast
 from cl.data.views import View
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
@@ -15,34 +14,10 @@ from cl.methods import MethodConfig
 from cl.networks import backbones, patches
 from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
+from cl.runtime.kinds import config_of, kinds, module_of
 from cl.runtime.machine import Precision
 from cl.sources import Source
 from cl.training import optim
-
-
-def kinds(package: str) -> list[str]:
-    """The modules of `cl.<package>`: each is a kind, and its file all it takes to add one; `_helpers` are none."""
-    modules = pkgutil.iter_modules(importlib.import_module(f"cl.{package}").__path__)
-    return sorted(module.name for module in modules if not module.name.startswith("_"))
-
-
-def module_of(package: str, kind: str):  # type: ignore[no-untyped-def]
-    """The module `cl.<package>.<kind>`."""
-    return importlib.import_module(f"cl.{package}.{kind}")
-
-
-def _config_of(package: str) -> BeforeValidator:
-    """Turns a mapping with the key `kind` into the `Config` of that module."""
-
-    def parse(value: Any) -> Any:
-        if isinstance(value, BaseModel):
-            return value
-        kind = value.get("kind") if isinstance(value, dict) else None
-        if kind not in kinds(package):
-            raise ValueError(f"kind={kind} is unknown; choose one of {', '.join(kinds(package))}")
-        return module_of(package, kind).Config.model_validate(value)
-
-    return BeforeValidator(parse)
 
 
 def _parse_patches(value: Any) -> Any:
@@ -87,20 +62,20 @@ class Params(BaseConfig):
 
     seed: Seed
     recipe: str | None
-    dataset: Annotated[SerializeAsAny[Source], _config_of("sources")]
+    dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
     patches: Annotated[patches.Config, BeforeValidator(_parse_patches)]
     backbone: backbones.Config
-    method: Annotated[SerializeAsAny[MethodConfig], _config_of("methods")]
+    method: Annotated[SerializeAsAny[MethodConfig], config_of("methods")]
     temperature: float | None = Field(gt=0)
-    loss: Annotated[SerializeAsAny[LossConfig], _config_of("losses")]
+    loss: Annotated[SerializeAsAny[LossConfig], config_of("losses")]
     optim: PretrainingOptim
     precision: Precision
     deterministic: bool
     bn_group: Literal["global"] | int = Field(description="images that share batch statistics")
-    evaluations: dict[str, Annotated[SerializeAsAny[BaseModel], _config_of("evaluations")]]
+    evaluations: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("evaluations")]]
     transfers: dict[str, Transfer]
-    analyses: dict[str, Annotated[SerializeAsAny[BaseModel], _config_of("analyses")]]
+    analyses: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("analyses")]]
     baselines: dict[str, Baseline]
 
     @property
@@ -127,36 +102,43 @@ class Params(BaseConfig):
 
 def _loss_fits_method(params: Params) -> None:
     method, loss = params.method, params.loss
-    several = method.positives(len(params.view_sizes)) > 1
-    known = {kind: module_of("losses", kind).Config for kind in kinds("losses")}
+    if loss.takes is not method.gives:
+        raise ValueError(
+            f"method={method.kind} gives {method.gives.description}, loss={loss.kind} takes "
+            f"{loss.takes.description}; {_fitting_losses(params)}"
+        )
+    if loss.needs_several_positives and method.positives(len(params.view_sizes)) == 1:
+        configs = [module_of("methods", kind).Config for kind in kinds("methods")]
+        ways = [config.several_positives for config in configs if config.several_positives]
+        raise ValueError(
+            f"loss={loss.kind} needs several positives per query, method={method.kind} gives one; "
+            f"choose {' or '.join(ways)}, or another loss: {_fitting_losses(params)}"
+        )
+
+
+def _fitting_losses(params: Params) -> str:
+    """The losses that take what the method gives, as a remedy."""
+    several = params.method.positives(len(params.view_sizes)) > 1
+    configs = {kind: module_of("losses", kind).Config for kind in kinds("losses")}
     fitting = [
         kind
-        for kind, config in known.items()
-        if config.needs_negatives == method.gives_negatives
-        and (several or not config.needs_several_positives)
+        for kind, config in configs.items()
+        if config.takes is params.method.gives and (several or not config.needs_several_positives)
     ]
-    names = f"method={method.kind}", f"loss={loss.kind}", f"choose loss={' or '.join(fitting)}"
-    if loss.needs_negatives and not method.gives_negatives:
-        raise ValueError(f"{names[0]} gives no negatives, which {names[1]} needs; {names[2]}")
-    if method.gives_negatives and not loss.needs_negatives:
-        remedy = (
-            "method=byol or simsiam is meant for it"
-            if method.takes_patches
-            else "without a predictor it would collapse"
-        )
+    return (
+        f"choose loss={' or '.join(fitting)}"
+        if fitting
+        else "no loss here takes these: choose another method"
+    )
+
+
+def _temperature_fits_method(params: Params) -> None:
+    method, temperature = params.method, params.temperature
+    if method.gives is Contrast and temperature is None:
+        raise ValueError(f"temperature=null, but method={method.kind} needs one; 0.1 is customary")
+    if method.gives is not Contrast and temperature is not None:
         raise ValueError(
-            f"{names[1]} does not look at the negatives that {names[0]} gives; {remedy}; {names[2]}"
-        )
-    if method.gives_negatives and params.temperature is None:
-        raise ValueError(f"temperature=null, but {names[0]} needs one; 0.1 is customary")
-    if not method.gives_negatives and params.temperature is not None:
-        raise ValueError(
-            f"temperature={params.temperature} has no effect with {names[0]}; choose temperature=null"
-        )
-    if loss.needs_several_positives and not several:
-        raise ValueError(
-            f"{names[1]} needs the covariance of several keys an image, of which {names[0]} gives one; "
-            "choose method=moco_v2_keys and three views or more"
+            f"temperature={temperature} has no effect with method={method.kind}; choose temperature=null"
         )
 
 
@@ -164,12 +146,13 @@ def _views_fit_method(params: Params) -> None:
     sizes = params.view_sizes
     large = params.method.large_views(len(sizes))
     found = ", ".join(f"{size} px" for size in sizes)
-    if len(sizes) < 2:
-        raise ValueError(f"method={params.method.kind} takes two views or more, found {len(sizes)}: {found}")
-    if len(set(sizes[:large])) > 1:
-        why = " (with keys=rest all views after the first are keys)" if large > 2 else ""
+    if len(sizes) < params.method.least_views:
         raise ValueError(
-            f"method={params.method.kind} takes {large} views of one size first{why}, found {found}"
+            f"method={params.method.kind} takes {params.method.least_views} views or more, found {len(sizes)}: {found}"
+        )
+    if len(set(sizes[:large])) > 1:
+        raise ValueError(
+            f"the first {large} views of method={params.method.kind} must be of one size, found {found}"
         )
 
 
@@ -180,38 +163,18 @@ def _patches_fit_method_and_views(params: Params) -> None:
     if not params.method.takes_patches:
         fitting = [kind for kind in kinds("methods") if module_of("methods", kind).Config.takes_patches]
         raise ValueError(
-            f"method={params.method.kind} takes no combinatorial patches, which need a predictor; choose patches=whole "
-            f"or method={' or '.join(fitting)}"
+            f"method={params.method.kind} does not take combinatorial patches, which need a predictor; "
+            f"choose patches=whole or method={' or '.join(fitting)}"
         )
     if uneven := [size for size in params.view_sizes if size % cut.grid]:
         raise ValueError(
-            f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches"
+            f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches; "
+            f"choose a size that is a multiple of {cut.grid}"
         )
 
 
-def _negatives_are_there(params: Params) -> None:
-    negatives, candidates = (
-        getattr(params.method, "negatives", None),
-        params.method.candidates(params.optim.batch_size),
-    )
-    if negatives is not None and candidates is not None and negatives > candidates:
-        raise ValueError(
-            f"method.negatives={negatives}, but optim.batch_size={params.optim.batch_size} has {candidates} for a query; "
-            "choose null for all"
-        )
-
-
-def _predictor_is_there(params: Params) -> None:
-    predictor = getattr(params.method, "predictor", None)
-    if params.optim.predictor_lr == "fixed" and predictor is None:
-        raise ValueError(
-            f"optim.predictor_lr=fixed, but method={params.method.kind} has no predictor; choose scheduled"
-        )
-    if predictor is not None and predictor.out != params.method.projector.out:
-        raise ValueError(
-            f"method.predictor.out={predictor.out} differs from method.projector.out={params.method.projector.out}, "
-            "but predictions are compared with projections"
-        )
+def _method_fits_the_rest(params: Params) -> None:
+    params.method.check(params)
 
 
 def _groups_fit_batch(params: Params) -> None:
@@ -243,14 +206,6 @@ def _compiled_networks_are_called_as_a_whole(params: Params) -> None:
         )
 
 
-def _shuffle_has_groups(params: Params) -> None:
-    if getattr(params.method, "shuffle", False) and params.bn_groups == 1:
-        raise ValueError(
-            f"method.shuffle=true shuffles between groups of batch norm, but bn_group={params.bn_group} makes one group; "
-            "choose a smaller bn_group or method.shuffle=false"
-        )
-
-
 def _detectron2_holds_the_backbone(params: Params) -> None:
     backbone = params.backbone
     for name, transfer in params.transfers.items():
@@ -277,14 +232,13 @@ def _baselines_name_what_exists(params: Params) -> None:
 
 CHECKS = (
     _loss_fits_method,
+    _temperature_fits_method,
     _views_fit_method,
     _patches_fit_method_and_views,
-    _negatives_are_there,
-    _predictor_is_there,
+    _method_fits_the_rest,
     _groups_fit_batch,
     _chunks_hold_groups,
     _compiled_networks_are_called_as_a_whole,
-    _shuffle_has_groups,
     _detectron2_holds_the_backbone,
     _baselines_name_what_exists,
 )

@@ -16,22 +16,24 @@ def main(name: str) -> None:
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
     from cl.analyses import Context
-    from cl.config import module_of
     from cl.methods import Setup
     from cl.networks import backbones
     from cl.runtime import machine
+    from cl.runtime.kinds import module_of
     from cl.training.checkpoints import load_tensors
 
     here = machine.find(params.precision, deterministic=params.deterministic)
-    setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)
+    train, val = (locations.reader(split) for split in ("train", "val"))
+    backbone = backbones.build(params.backbone)
+    setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train))
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     method.load_state_dict(load_tensors(locations.METHOD)[0])
     with command.results("analyze", name) as results:
         context = Context(
             method=here.place(method).eval(),
             views=list(params.views.values()),
-            train=locations.reader("train"),
-            val=locations.reader("val"),
+            train=train,
+            val=val,
             source=params.dataset,
             loss=params.loss,
             scale=params.method.scale,

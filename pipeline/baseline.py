@@ -99,10 +99,9 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     task = here.place(Classification(backbone, head, here, shared=plan.ranks == ranks()))
     run(
         task,
-        TrainSet(reader, list(config.training.views.values()), plan, labelled),
+        TrainSet(reader, params.dataset, list(config.training.views.values()), plan, labelled),
         settings,
         optim.build(settings, [optim.Part(task)]),
-        source=params.dataset,
         progress=command.progress(name),
         checkpoints=checkpoints,
     )

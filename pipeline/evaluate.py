@@ -109,9 +109,9 @@ def evaluate(
     untrained: bool = False,
 ) -> dict[str, float]:
     """The metrics of one evaluation, named `<name>_<metric>`, over its seeds; see `cl.evaluations.Context`."""
-    from cl.config import module_of
     from cl.evaluations import Context
     from cl.runtime import machine
+    from cl.runtime.kinds import module_of
 
     heads, representations = heads or {}, representations or {}
     here = machine.find(params.precision, deterministic=params.deterministic)

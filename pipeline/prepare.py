@@ -13,9 +13,9 @@ def main() -> None:
     Raw data is looked for below CL_RAW (default data/raw).
     """
     dataset = command.params().dataset
-    from cl.config import module_of
     from cl.detection import scenes
     from cl.runtime.cores import cores
+    from cl.runtime.kinds import module_of
     from cl.shards import writing
 
     progress = command.progress("prepare")

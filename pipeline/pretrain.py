@@ -46,10 +46,10 @@ def main() -> None:
     bank, queries = locations.reader("train"), locations.reader("val")
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
-        task = build(params, here)
+        task = build(params, here, len(bank))
         fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
         plan = Plan(len(bank), params.optim.batch_size, params.seed, rank(), ranks())
-        data = TrainSet(bank, list(params.views.values()), plan)
+        data = TrainSet(bank, params.dataset, list(params.views.values()), plan)
         dropped = len(bank) - plan.steps_per_epoch * plan.batch_size
         progress.say(
             f"{params.method.kind} with {params.loss.kind}, {len(bank)} images ({dropped} left out of each epoch), "
@@ -61,7 +61,6 @@ def main() -> None:
             data,
             params.optim,
             optim.build(params.optim, [optim.Part(task)], fixed),
-            source=params.dataset,
             progress=progress,
             checkpoints=checkpoints,
             each_epoch=lambda epoch: watch(
@@ -70,7 +69,7 @@ def main() -> None:
         )
         if command.is_main_process():
             _write_rows(results.folder / "epochs.csv", rows)
-            view_sheet.draw(params.dataset, data, results.folder / "views.png")
+            view_sheet.draw(data, results.folder / "views.png")
             results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
             results.notes |= {
                 "effective_lr": params.optim.lr(),
@@ -90,22 +89,22 @@ def main() -> None:
         checkpoints.discard()
 
 
-def build(params: "Params", here: "Machine") -> "PretrainingTask":
-    """The method with its loss, initialised from the seed, on the device."""
+def build(params: "Params", here: "Machine", images: int) -> "PretrainingTask":
+    """The method with its loss, initialised from the seed, on the device; `images`: in the training split."""
     import torch
     from torchvision.models.resnet import ResNet
 
-    from cl.config import module_of
     from cl.methods import Setup
     from cl.networks import backbones
     from cl.pretraining.task import PretrainingTask
     from cl.runtime.distributed import ranks
+    from cl.runtime.kinds import module_of
 
     microbatches = params.optim.microbatches
     if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
-        images = params.optim.batch_size / ranks() / microbatches
+        size = params.optim.batch_size / ranks() / microbatches
         raise ValueError(
-            f"optim.microbatches={microbatches} on {ranks()} processes makes microbatches of {images:g} images, which is no multiple of "
+            f"optim.microbatches={microbatches} on {ranks()} processes makes microbatches of {size:g} images, which is no multiple of "
             f"bn_group={params.bn_group}; choose fewer microbatches or a smaller bn_group"
         )
     torch.manual_seed(params.seed)
@@ -115,6 +114,7 @@ def build(params: "Params", here: "Machine") -> "PretrainingTask":
         params.patches,
         params.bn_groups,
         params.seed,
+        images,
         microbatches,
     )
     method = module_of("methods", params.method.kind).Method(params.method, setup)

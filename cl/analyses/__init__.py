@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from cl.batch import Batch
 from cl.charts import Chart
 from cl.console.progress import Progress
 from cl.contrast import Contrast
@@ -51,14 +53,14 @@ class Context:
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
         """Unit embeddings (N, D) of `count` views of random batches, augmented as the large views of training."""
-        for views in self._batches(self._large(count), batch_size, batches):
-            yield [self.method.embed(view) for view in views]
+        for batch in self._batches(self._large(count), batch_size, batches):
+            yield [self.method.embed(view) for view in batch.views]
 
     @torch.no_grad()
     def features(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
         """The same of the backbone's features (N, D), as unit rows."""
-        for views in self._batches(self._large(count), batch_size, batches):
-            yield [torch.nn.functional.normalize(self.method.backbone(view).float(), dim=1) for view in views]
+        for batch in self._batches(self._large(count), batch_size, batches):
+            yield [F.normalize(self.method.backbone(view).float(), dim=1) for view in batch.views]
 
     @torch.no_grad()
     def contrast(self, images: int, batch_size: int) -> Contrast:
@@ -74,10 +76,10 @@ class Context:
                 f"images={images}: an epoch in batches of {batch_size} has {epoch} images; choose as many or fewer"
             )
         queries, positives = [], []
-        for views in self._batches(self.views, batch_size, -(-images // batch_size)):
-            found = self.method(views)[0]
-            queries.append(found.queries.unflatten(0, (batch_size, -1)))  # (N, E, D): E queries an image
-            positives.append(found.positives.unflatten(0, (batch_size, -1)))
+        for batch in self._batches(self.views, batch_size, -(-images // batch_size)):
+            term = self.method(batch)[0]
+            queries.append(term.queries.unflatten(0, (batch_size, -1)))  # (N, E, D): E queries per image
+            positives.append(term.positives.unflatten(0, (batch_size, -1)))
         q, p = (torch.cat(parts)[:images] for parts in (queries, positives))
         itself = torch.arange(images).repeat_interleave(q.shape[1])[:, None]
         return Contrast(q.flatten(0, 1), p.flatten(0, 1), p[:, 0, 0], itself)
@@ -85,29 +87,30 @@ class Context:
     @torch.no_grad()
     def negatives(self) -> int | None:
         """How many negatives a query had in training; None where the method has none."""
-        contrast = self.method(next(self._batches(self.views, self.batch_size, 1)))[0]
-        return None if contrast.negatives is None else int(contrast.negative_counts()[0])
+        term = self.method(next(self._batches(self.views, self.batch_size, 1)))[0]
+        return int(term.negative_counts().amax()) if isinstance(term, Contrast) else None
 
     def temperature(self, own: float | None) -> float:
-        """That of an analysis, or of training; BYOL and SimSiam have none, which is 1."""
-        if own is None and self.method.temperature == 1:
-            self.progress.say("temperature 1, as training had no other")
-        return own or self.method.temperature
+        """That of an analysis, or of training, or 1 where training had none (BYOL, SimSiam)."""
+        trained = self.method.temperature
+        if own is None and trained is None:
+            self.progress.say("temperature 1, because training had none")
+        return own or trained or 1.0
 
     def _large(self, count: int) -> list[View]:
         """`count` single views: the large ones of training in turn."""
         one = [view.model_copy(update={"count": 1}) for view in self.views for _ in range(view.count)][:2]
         return [one[number % len(one)] for number in range(count)]
 
-    def _batches(self, views: list[View], batch_size: int, batches: int) -> Iterator[list[Tensor]]:
+    def _batches(self, views: list[View], batch_size: int, batches: int) -> Iterator[Batch]:
         if batch_size > len(self.train):
             raise ValueError(
                 f"batches of {batch_size} images cannot come from {len(self.train)}; choose fewer"
             )
-        data = TrainSet(self.train, views, Plan(len(self.train), batch_size, self.seed))
-        inputs = data.inputs(self.source, self.machine.device)
+        data = TrainSet(self.train, self.source, views, Plan(len(self.train), batch_size, self.seed))
+        inputs = data.inputs(self.machine.device)
         for batch in data.batches(0, batches, self.machine.workers):
-            yield inputs(batch)[0]
+            yield inputs(batch)
 
     def curve(self, name: str, title: str, columns: dict[str, str], y: str) -> Chart:
         """Columns of the training's log by epoch, under the labels given; empty where it has none of them."""
@@ -174,7 +177,6 @@ def samples(
 
     A query with several positives has its first.
     """
-    assert contrast.negatives is not None
     assert contrast.excluded is not None
     negatives = contrast.negatives
     for rows in torch.arange(len(contrast.queries))[:queries].split(max(1, BLOCK // len(negatives))):

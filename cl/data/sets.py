@@ -18,8 +18,8 @@ AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are
 
 
 @dataclass(frozen=True)
-class Batch:
-    """V views of N images.
+class HostBatch:
+    """V views of N images, before augmentation.
 
     images: V tensors (N, 3, S, S) uint8. colour_params: (V, N, DRAWS), the parameters of the colour operations.
     labels, positions: (N,) int64.
@@ -32,12 +32,17 @@ class Batch:
 
 
 class TrainSet:
-    """The batch of each step; `subset` restricts it to some positions of the index."""
+    """The batch of each step, in views normalised as `source` says; `subset`: only these positions of the index."""
 
     def __init__(
-        self, reader: Reader, views: list[View], plan: Plan, subset: np.ndarray | None = None
+        self,
+        reader: Reader,
+        source: Source,
+        views: list[View],
+        plan: Plan,
+        subset: np.ndarray | None = None,
     ) -> None:
-        self.reader, self.plan, self.subset = reader, plan, subset
+        self.reader, self.source, self.plan, self.subset = reader, source, plan, subset
         self.views = [view for view in views for _ in range(view.count)]
         assert (len(reader) if subset is None else len(subset)) == plan.samples
 
@@ -48,7 +53,7 @@ class TrainSet:
 
     @property
     def arrays(self) -> list[ring.Array]:
-        """What `fill` writes: the images of each view, and what is colour_params."""
+        """What `fill` writes: the images of each view, and the parameters of its colour operations."""
         views = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
         return [*views, ring.Array((len(self.views), DRAWS), np.float32)]
 
@@ -66,23 +71,23 @@ class TrainSet:
                 resize(pixels, random_crop_box(pixels, view.area, rng), view, images[number][row : row + 1])
                 colour_params[row, number] = draw_colour_params(view, rng)
 
-    def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
         """The batches of steps start to stop - 1; with workers, one is overwritten after the next but one was asked for."""
         filled = ring.filled(self.fill, range(start, stop), lambda _: self.plan.share, self.arrays, workers)
         for step, (*images, colour_params) in enumerate(filled, start):
             positions = self._step(step)[1]
-            yield Batch(
+            yield HostBatch(
                 [_channels_first(x) for x in images],
                 torch.from_numpy(colour_params).transpose(0, 1),
                 torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
                 torch.from_numpy(positions),
             )
 
-    def inputs(self, source: Source, device: torch.device) -> ToDevice:
+    def inputs(self, device: torch.device) -> ToDevice:
         """What puts a batch on the device, augments and normalises it."""
-        return ToDevice(source, self.views, device)
+        return ToDevice(self.source, self.views, device)
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> HostBatch:
         return next(self.batches(step, step + 1, 0))
 
 

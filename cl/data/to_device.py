@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from cl.batch import Batch
 from cl.data.augment import augment
 from cl.data.views import View
 from cl.runtime.machine import to_device
 from cl.sources import Source
 
 if TYPE_CHECKING:
-    from cl.data.sets import Batch
+    from cl.data.sets import HostBatch
 
 
 class ToDevice:
@@ -22,23 +23,25 @@ class ToDevice:
         self.mean, self.std = normalisation(source, device)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, batch: "Batch") -> tuple[list[Tensor], Tensor]:
-        """V views (N, 3, S, S) float32 and labels (N,)."""
+    def __call__(self, batch: "HostBatch") -> Batch:
+        """The batch as a method takes it."""
         if self.stream is None:
-            return self._augmented(batch), batch.labels
+            return self._batch(batch)
         with torch.cuda.stream(self.stream):
-            views, labels = self._augmented(batch), to_device(batch.labels, self.device)
+            ready = self._batch(batch)
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
-        for tensor in (*views, labels):
+        for tensor in (*ready.views, ready.labels, ready.positions):
             tensor.record_stream(current)
-        return views, labels
+        return ready
 
-    def _augmented(self, batch: "Batch") -> list[Tensor]:
-        return [
+    def _batch(self, batch: "HostBatch") -> Batch:
+        views = [
             augment(to_device(images, self.device), colour_params, view, mean=self.mean, std=self.std)
             for images, colour_params, view in zip(batch.images, batch.colour_params, self.views, strict=True)
         ]
+        labels, positions = (to_device(x, self.device) for x in (batch.labels, batch.positions))
+        return Batch(views, labels, positions)
 
 
 def normalisation(source: Source, device: torch.device) -> tuple[Tensor, Tensor]:

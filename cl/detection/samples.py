@@ -18,7 +18,6 @@ from cl.data.views import generator
 from cl.detection.config import Config
 from cl.detection.records import Record
 from cl.runtime.distributed import rank, ranks
-from cl.sources import Source
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -117,9 +116,9 @@ class TrainImages:
         for _ in range(start, stop):
             yield list(islice(items, self.plan.share))
 
-    def inputs(self, source: Source, device: torch.device) -> Callable[[list[Any]], tuple[list[Any]]]:
+    def inputs(self, device: torch.device) -> Callable[[list[Any]], list[Any]]:
         """A batch goes to the detector as it is, which puts it on the device."""
-        return lambda batch: (batch,)
+        return lambda batch: batch
 
 
 def ahead(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:

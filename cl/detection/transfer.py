@@ -80,7 +80,7 @@ def run(
     data = TrainImages(dataset.train, config, seed, detector.item)
     optimizer = build_optimizer(detector, config)
     solver = config.solver(data.plan.steps_per_epoch)
-    rows = train(task, data, solver, optimizer, source=source, progress=progress, checkpoints=checkpoints)
+    rows = train(task, data, solver, optimizer, progress=progress, checkpoints=checkpoints)
     estimate_statistics(task, data, config)
     found = detect(detector, dataset, machine, progress)
     shared: list[dict[str, float]] = [{}]

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from cl.batch import Batch
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.views import View
@@ -18,13 +19,11 @@ from cl.evaluations import Context, labels_of, plan_of, write_per_class
 from cl.features.extraction import extract, fingerprint
 from cl.features.knn import top1
 from cl.runtime.base_config import BaseConfig, Seeds
-from cl.sources import Source
 from cl.training import optim
 from cl.training.loop import Data, train
 from cl.training.tasks import Probes, classifier
 
 TOP = ("top1", "top5")
-Batch = tuple[list[Tensor], Tensor]  # one view (N, D), labels (N,)
 
 
 class Config(BaseConfig):
@@ -85,10 +84,10 @@ class Stored:
         """Features and labels of steps start to stop - 1."""
         for step in range(start, stop):
             rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
-            yield [self.features[rows]], self.labels[rows]
+            yield Batch([self.features[rows]], self.labels[rows], rows)
 
-    def inputs(self, source: Source, device: torch.device) -> Callable[[Batch], Batch]:
-        """They are inputs as they are."""
+    def inputs(self, device: torch.device) -> Callable[[Batch], Batch]:
+        """Batches are made on the device."""
         return lambda batch: batch
 
 
@@ -126,7 +125,6 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
             _data(config, context),
             config.optim,
             optim.build(config.optim, parts),
-            source=context.source,
             progress=context.progress,
             checkpoints=context.checkpoints("linear"),
             each_epoch=each_epoch,
@@ -158,7 +156,7 @@ def _data(config: Config, context: Context) -> Data:
     labelled = context.train.labelled
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
-        return TrainSet(context.train, list(config.views.values()), plan, labelled)
+        return TrainSet(context.train, context.source, list(config.views.values()), plan, labelled)
     features = extract(context.backbone, context.train, context.source, context.machine, labelled)
     return Stored(features, labels_of(context.train, context.machine.device), plan)
 

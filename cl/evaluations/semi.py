@@ -112,10 +112,9 @@ def fine_tune(
         parts = [optim.Part(head), optim.Part(backbone, config.backbone_lr)]
     train(
         task,
-        TrainSet(context.train, list(config.views.values()), plan, chosen),
+        TrainSet(context.train, context.source, list(config.views.values()), plan, chosen),
         settings,
         optim.build(settings, parts),
-        source=context.source,
         progress=context.progress,
         checkpoints=context.checkpoints(name),
     )

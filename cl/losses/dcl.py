@@ -9,9 +9,9 @@ from cl.losses import LossConfig
 
 
 class Config(LossConfig):
-    """No parameter of its own."""
+    """Has no parameters."""
 
-    needs_negatives: ClassVar[bool] = True
+    takes: ClassVar = Contrast
     kind: Literal["dcl"]
 
 
@@ -23,8 +23,5 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
     Returns:
         Mean over queries and positives, in nats; scalar.
-
-    Raises:
-        ValueError: the method gives no negatives.
     """
-    return (contrast.negative_log_partition()[:, None] - contrast.positive_logits()).mean()
+    return contrast.mean_over_queries(contrast.negative_log_partition()[:, None] - contrast.positive_logits())

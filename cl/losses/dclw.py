@@ -12,7 +12,7 @@ from cl.losses import LossConfig
 class Config(LossConfig):
     """`sigma` sharpens the weights (0.5 in the paper; large: DCL). `detach_weight`: no gradient through the weights."""
 
-    needs_negatives: ClassVar[bool] = True
+    takes: ClassVar = Contrast
     kind: Literal["dclw"]
     sigma: float = Field(gt=0)
     detach_weight: bool
@@ -26,15 +26,12 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
     Returns:
         Mean over queries and positives, in nats; scalar.
-
-    Raises:
-        ValueError: the method gives no negatives.
     """
     logits = contrast.positive_logits()  # (N, P)
     weight = _weights(logits * contrast.temperature, config.sigma, contrast)
     if config.detach_weight:
         weight = weight.detach()
-    return (contrast.negative_log_partition()[:, None] - weight * logits).mean()
+    return contrast.mean_over_queries(contrast.negative_log_partition()[:, None] - weight * logits)
 
 
 def _weights(cosines: Tensor, sigma: float, contrast: Contrast) -> Tensor:

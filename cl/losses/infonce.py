@@ -14,7 +14,7 @@ from cl.losses import LossConfig
 class Config(LossConfig):
     """`alpha` is the number of negatives that the loss behaves as if it had (EqCo, eq. 5); null: as many as there are."""
 
-    needs_negatives: ClassVar[bool] = True
+    takes: ClassVar = Contrast
     kind: Literal["infonce"]
     alpha: float | None = Field(gt=0)
 
@@ -27,11 +27,8 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
     Returns:
         Mean over queries and positives, in nats; scalar.
-
-    Raises:
-        ValueError: the method gives no negatives.
     """
     negative = contrast.negative_log_partition()  # (N,)
     if config.alpha is not None:
         negative = negative + math.log(config.alpha) - contrast.negative_counts().log()
-    return F.softplus(negative[:, None] - contrast.positive_logits()).mean()
+    return contrast.mean_over_queries(F.softplus(negative[:, None] - contrast.positive_logits()))

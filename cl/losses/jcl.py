@@ -17,7 +17,7 @@ class Config(LossConfig):
     unbiased: the covariance divides by M' - 1 instead of M'.
     """
 
-    needs_negatives: ClassVar[bool] = True
+    takes: ClassVar = Contrast
     needs_several_positives: ClassVar[bool] = True
     kind: Literal["jcl"]
     strength: float = Field(ge=0)
@@ -34,9 +34,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
     Returns:
         Mean over queries, in nats; scalar.
-
-    Raises:
-        ValueError: the method gives no negatives.
     """
     logits = contrast.positive_logits()  # (N, P)
     mean = logits.mean(1)
@@ -44,4 +41,4 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     divisor = max(1, logits.shape[1] - config.unbiased)
     variance = (logits - mean[:, None]).square().sum(1) / divisor
     joint = mean + strength / 2 * variance
-    return (torch.logaddexp(joint, contrast.negative_log_partition()) - mean).mean()
+    return contrast.mean_over_queries(torch.logaddexp(joint, contrast.negative_log_partition()) - mean)

@@ -1,17 +1,19 @@
-"""BYOL: predictions of one view's target projection from another view, without negatives."""
+"""BYOL: from one view, predict the target projection of another, without negatives."""
 
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
-from cl.contrast import Contrast
-from cl.methods import Ema, Predicting, PredictingConfig, Setup, agreement, pairs
+from cl.batch import Batch
+from cl.contrast import Agreement
+from cl.methods import Setup
+from cl.methods._shared.pairs import agreement, pairs
+from cl.methods._shared.predicting import Predicting, PredictingConfig
+from cl.networks.target import Ema
 
 
 class Config(PredictingConfig):
     """`scale` 2 is the sum over both directions."""
 
-    gives_negatives: ClassVar[bool] = False
+    gives: ClassVar = Agreement
     kind: Literal["byol"]
     ema: Ema
 
@@ -22,7 +24,7 @@ class Method(Predicting):
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup, config.ema)
 
-    def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Views (N, 3, H, W); a contrast without negatives for each view and target view."""
-        predictions, targets = self.predictions_and_targets(views)
-        return [agreement(predictions[a], targets[b]) for a, b in pairs(len(views))]
+    def forward(self, batch: Batch) -> list[Agreement]:
+        """The agreement of each view with each target view."""
+        predictions, targets = self.predictions_and_targets(batch.views)
+        return [agreement(predictions[a], targets[b]) for a, b in pairs(len(batch.views))]

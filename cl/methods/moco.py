@@ -1,24 +1,35 @@
 """MoCo v1 and v2: queries against a queue of keys from a slowly moving target encoder."""
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import BaseMethod, Ema, MethodConfig, Queue, Setup, Target, image_major, in_passes
+from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
+from cl.methods._shared.pairs import pairs
+from cl.methods._shared.shuffle import check_shuffle
+from cl.networks.passes import image_major, in_passes
+from cl.networks.queue import Queue
+from cl.networks.target import Ema, Target
 from cl.runtime.distributed import gather
+
+if TYPE_CHECKING:
+    from cl.config import Params
 
 
 class Config(MethodConfig):
-    """`queue` of so many keys; `shuffle`: ShuffleBN between the groups of batch norm.
+    """`shuffle`: ShuffleBN between the groups of batch norm.
 
-    keys: the key of an image is its second view; or all views after the first are its keys (JCL), whose mean is queued.
-    symmetric: the first view's keys are contrasted and queued too.
+    keys: an image's key is its second view (`second`); or all views after the first are its keys (`rest`, JCL),
+        and their mean is enqueued.
+    symmetric: the first view's keys are contrasted and enqueued too.
     """
 
-    gives_negatives: ClassVar[bool] = True
+    gives: ClassVar = Contrast
+    several_positives: ClassVar = "method=moco_v2_keys and three views or more"
     kind: Literal["moco"]
     queue: int = Field(gt=0, description="keys")
     ema: Ema
@@ -30,7 +41,8 @@ class Config(MethodConfig):
     def _one_key_each_way(self) -> "Config":
         if self.symmetric and self.keys == "rest":
             raise ValueError(
-                "symmetric=true swaps a query and its key, keys=rest has several; choose keys=second or symmetric=false"
+                "symmetric=true swaps a query and its key, but keys=rest gives several keys; "
+                "choose keys=second or symmetric=false"
             )
         return self
 
@@ -42,42 +54,61 @@ class Config(MethodConfig):
         """M' in the notation of JCL."""
         return views - 1 if self.keys == "rest" else 1
 
+    def check(self, params: "Params") -> None:
+        """ShuffleBN needs groups to shuffle between."""
+        super().check(params)
+        check_shuffle(self.shuffle, params)
+
 
 class Method(BaseMethod):
-    """Algorithm 1 of MoCo: the first view is the query, the second the key; further small views are queries too."""
+    """Algorithm 1 of MoCo: the first view is the query, the second the key; small views are queries too."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.config = config
-        self.target = Target(self, config.ema)
+        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
         self.queue = Queue(config.queue, config.projector.out)
-        self._keys: list[Tensor] = []
+        self._new: tuple[Tensor, Tensor | None] | None = None
 
-    def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Views (N, 3, H, W); a contrast of N queries with the whole queue as negatives for each query view and key."""
-        large = self.config.large_views(len(views))
-        key_views = [range(1, large), range(1)] if self.config.symmetric else [range(1, large)]
-        query_views = [v for v in range(len(views)) if v < len(key_views) or v >= large]
-        encoded = in_passes(self.embed, [views[v] for v in query_views], separate=len(key_views))
-        queries = dict(zip(query_views, encoded, strict=True))  # (N, D) by view
-        keys = [
-            self._encode_keys([views[v] for v in group], f"keys {group[0]}") for group in key_views
-        ]  # (N, P, D)
-        self._keys = [k.mean(1) for k in keys]
-        return [
-            Contrast(q, k, self.queue.rows, temperature=self.temperature)
-            for group, k in zip(key_views, keys, strict=True)
-            for view, q in queries.items()
-            if view not in group
-        ]
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """A contrast of N queries with the whole queue as negatives for each query view and its keys."""
+        if self.config.symmetric:
+            return self._both_ways(batch)
+        large = self.config.large_views(len(batch.views))
+        queries = in_passes(self.embed, [batch.views[0], *batch.views[large:]], separate=1)  # (N, D) each
+        keys = self._encode_keys(batch.views[1:large], "keys 1")  # (N, P, D)
+        self._new = gather(keys.mean(1)), gather_groups(batch.row_groups())
+        return [self._against_queue(q, keys, batch) for q in queries]
+
+    def _both_ways(self, batch: Batch) -> list[Contrast]:
+        """The key of each of the first two views, with all other views as its queries."""
+        queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
+        keys = {view: self._encode_keys([batch.views[view]], f"keys {view}") for view in (1, 0)}  # (N, 1, D)
+        groups = gather_groups(batch.row_groups())
+        self._new = (
+            torch.cat([gather(k[:, 0]) for k in keys.values()]),
+            None if groups is None else torch.cat([groups, groups]),
+        )
+        return [self._against_queue(queries[a], keys[b], batch) for a, b in pairs(len(batch.views))]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
 
         The target moves before the next keys are computed, as in the paper; batch statistics are its own.
         """
-        self.target.follow(self, progress)
-        self.queue.enqueue(torch.cat([gather(keys) for keys in self._keys]), self.generator("queue"))
+        self.target.follow(self.backbone, self.projector, progress)
+        assert self._new is not None
+        self.queue.enqueue(*self._new, self.generator("queue"))
+
+    def _against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
+        groups = batch.row_groups()
+        return self.contrast(
+            queries,
+            keys,
+            self.queue.rows,
+            query_groups=groups,
+            negative_groups=None if groups is None else self.queue.groups,
+        )
 
     def _encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""

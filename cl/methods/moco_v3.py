@@ -1,17 +1,19 @@
-"""MoCo v3: predictions against momentum keys of the other view, both ways; with combinatorial patches it is Fast-MoCo."""
+"""MoCo v3: predictions against momentum keys of the other view, both ways; with combinatorial patches, Fast-MoCo."""
 
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
+from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import Ema, Predicting, PredictingConfig, Setup, contrast_in_batch, pairs
+from cl.methods import Setup
+from cl.methods._shared.pairs import pairs
+from cl.methods._shared.predicting import Predicting, PredictingConfig
+from cl.networks.target import Ema
 
 
 class Config(PredictingConfig):
-    """`scale`: MoCo v3 multiplies the sum over both directions by 2 temperature, that is the mean by 4 temperature."""
+    """`scale`: MoCo v3 multiplies the sum over both directions by 2 temperature, the mean by 4 temperature."""
 
-    gives_negatives: ClassVar[bool] = True
+    gives: ClassVar = Contrast
     kind: Literal["moco_v3"]
     ema: Ema
 
@@ -22,7 +24,7 @@ class Method(Predicting):
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup, config.ema)
 
-    def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Views (N, 3, H, W); a contrast of N E queries with the keys of the batch for each view and target view."""
-        queries, keys = self.predictions_and_targets(views)
-        return [contrast_in_batch(queries[a], keys[b], self.temperature) for a, b in pairs(len(views))]
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """A contrast of N E queries with the keys of the batch for each view and target view."""
+        queries, keys = self.predictions_and_targets(batch.views)
+        return [self.contrast_in_batch(queries[a], keys[b], batch) for a, b in pairs(len(batch.views))]

@@ -6,51 +6,72 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import Ema, Predicting, PredictingConfig, Queue, Setup, contrast_in_batch, pairs
+from cl.methods import Setup, gather_groups
+from cl.methods._shared.pairs import pairs
+from cl.methods._shared.predicting import Predicting, PredictingConfig
+from cl.networks.queue import Queue
+from cl.networks.target import Ema
 from cl.runtime.distributed import gather
 
-SIMILARITIES = 2**24  # of queue and batch that are held at a time
+SIMILARITIES = 2**24  # between batch and queue, held at a time
 
 
 class Config(PredictingConfig):
-    """`queue` of so many target projections; `ema`: of the target encoder, null for the online encoder (NNCLR itself)."""
+    """`ema`: of the target encoder; null: the online encoder is the target, as in NNCLR itself."""
 
-    gives_negatives: ClassVar[bool] = True
+    gives: ClassVar = Contrast
     kind: Literal["nnclr"]
     queue: int = Field(gt=0, description="projections")
     ema: Ema | None
 
 
 class Method(Predicting):
-    """NNCLR, section 3.2: the neighbour is the query, the batch's predictions are its keys and carry the gradient."""
+    """NNCLR, section 3.2: the neighbour is the query; predictions are its keys and carry the gradient."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup, config.ema)
         self.queue = Queue(config.queue, config.projector.out)
-        self._new: Tensor | None = None
+        self._new: tuple[Tensor, Tensor | None] | None = None
 
-    def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Views (N, 3, H, W); a contrast of N neighbours for each view, each of its E embeddings, and target view."""
-        predictions, targets = self.predictions_and_targets(views)  # (N, E, D), (N, D)
-        self._new = targets[0]
-        neighbours = [self._nearest(target) for target in targets]
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """A contrast of N neighbours with each of the E predictions for each view and target view."""
+        predictions, targets = self.predictions_and_targets(batch.views)  # (N, E, D), (N, D)
+        groups = batch.row_groups()
+        self._new = targets[0], groups
+        neighbours = [self._nearest(target, groups) for target in targets]
         return [
-            contrast_in_batch(neighbours[b][:, None], keys, self.temperature)
-            for a, b in pairs(len(views))
+            self.contrast_in_batch(neighbours[b][:, None], keys, batch)
+            for a, b in pairs(len(batch.views))
             for keys in predictions[a].unbind(1)
         ]
 
     def after_step(self, progress: float) -> None:
-        """Move the target, if there is one, and queue the first view's projections."""
+        """Move the target, if there is one, and enqueue the first view's projections."""
         super().after_step(progress)
         assert self._new is not None
-        self.queue.enqueue(gather(self._new), self.generator("queue"))
+        embeddings, groups = self._new
+        self.queue.enqueue(gather(embeddings), gather_groups(groups), self.generator("queue"))
 
     @torch.no_grad()
-    def _nearest(self, embeddings: Tensor) -> Tensor:
-        """(N, D): of each embedding the most similar entry of the queue."""
+    def _nearest(self, embeddings: Tensor, groups: Tensor | None) -> Tensor:
+        """(N, D): the most similar entry of the queue to each embedding, from other groups than its own.
+
+        Where the whole queue is of an embedding's own group, the embedding is its own neighbour.
+        """
+        size = max(1, SIMILARITIES // len(self.queue.rows))
+        if groups is None:
+            return torch.cat([self._nearest_rows(block) for block in embeddings.split(size)])
+        blocks = zip(embeddings.split(size), groups.split(size), strict=True)
+        return torch.cat([self._nearest_rows(*block) for block in blocks])
+
+    def _nearest_rows(self, embeddings: Tensor, groups: Tensor | None = None) -> Tensor:
         rows = self.queue.rows
-        blocks = embeddings.split(max(1, SIMILARITIES // len(rows)))
-        with torch.autocast(rows.device.type, enabled=False):  # in bfloat16 near neighbours would be ties
-            return rows[torch.cat([(block @ rows.T).argmax(1) for block in blocks])]
+        with torch.autocast(rows.device.type, enabled=False):  # in bfloat16, near neighbours would tie
+            similarities = embeddings @ rows.T  # (n, size)
+        if groups is None:
+            return rows[similarities.argmax(1)]
+        same = groups[:, None] == self.queue.groups
+        nearest = rows[similarities.masked_fill(same, -torch.inf).argmax(1)]
+        return torch.where(same.all(1, keepdim=True), embeddings, nearest)

@@ -1,35 +1,34 @@
 """SiMo: MoCo without a queue; the negatives are momentum keys of the other images in the batch."""
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import (
-    BaseMethod,
-    Ema,
-    MethodConfig,
-    Setup,
-    Target,
-    contrast_in_batch,
-    in_passes,
-    sample_without_replacement,
-    skip_own_columns,
-)
+from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
+from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
+from cl.methods._shared.shuffle import check_shuffle
+from cl.networks.passes import in_passes
+from cl.networks.target import Ema, Target
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
+
+if TYPE_CHECKING:
+    from cl.config import Params
 
 
 class Config(MethodConfig):
     """`shuffle`: ShuffleBN instead of synchronised batch norm (EqCo, Table 4).
 
-    negatives: keys that a query meets; null: those of all other images. They are drawn once a step for all queries
-    (`sampling: shared`, as the authors' code does) or for each query (`per_query`).
+    negatives: how many keys a query meets; null: those of all other images.
+    sampling: negatives are sampled once per step for all queries (`shared`, as in the authors' code) or for each
+        query (`per_query`); null with all negatives.
     """
 
-    gives_negatives: ClassVar[bool] = True
+    gives: ClassVar = Contrast
     kind: Literal["simo"]
     ema: Ema
     shuffle: bool
@@ -40,44 +39,50 @@ class Config(MethodConfig):
     def _sampling_with_negatives(self) -> "Config":
         if (self.negatives is None) != (self.sampling is None):
             raise ValueError(
-                f"negatives={self.negatives} with sampling={self.sampling}: sampling is shared or per_query, or null without"
+                f"negatives={self.negatives} with sampling={self.sampling}: "
+                "choose sampling=shared or per_query with a number of negatives, null without"
             )
         return self
 
-    def candidates(self, batch_size: int) -> int | None:
-        """N - 1."""
-        return batch_size - 1
+    def check(self, params: "Params") -> None:
+        """The batch has N - 1 other images, and ShuffleBN needs groups to shuffle between."""
+        super().check(params)
+        check_shuffle(self.shuffle, params)
+        check_negatives(self.negatives, params.optim.batch_size - 1, params)
 
 
 class Method(BaseMethod):
-    """SiMo (EqCo, section 3): the first view is the query, the second the key; further small views are queries too."""
+    """SiMo (EqCo, section 3): the first view is the query, the second the key; small views are queries too."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.config = config
-        self.target = Target(self, config.ema)
+        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
 
-    def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Views (N, 3, H, W); a contrast of N queries with the keys of the batch for each query view."""
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """A contrast of N queries with the keys of the batch for each query view."""
+        views = batch.views
         queries = in_passes(self.embed, [views[0], *views[2:]], separate=1)  # (N, D) each
         order = self.shuffled(len(views[1]), "keys") if self.config.shuffle else None
         keys = self.target.embed(views[1], order)  # (N, D)
-        selected = self._draw(len(keys))
-        if selected is None:
-            return [contrast_in_batch(q[:, None], keys, self.temperature) for q in queries]
-        selected, pool = to_device(selected, keys.device), gather(keys)
-        return [
-            Contrast(q, keys[:, None], pool, selected=selected, temperature=self.temperature) for q in queries
-        ]
+        if self.config.negatives is None:
+            return [self.contrast_in_batch(q[:, None], keys, batch) for q in queries]
+        selected, pool = to_device(self._sample(len(keys)), keys.device), gather(keys)
+        groups = batch.row_groups()
+        columns = {
+            "selected": selected,
+            "query_groups": groups,
+            "negative_groups": gather_groups(groups),
+        }
+        return [self.contrast(q, keys[:, None], pool, **columns) for q in queries]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder."""
-        self.target.follow(self, progress)
+        self.target.follow(self.backbone, self.projector, progress)
 
-    def _draw(self, n: int) -> Tensor | None:
-        """(N, K): the columns that each query meets. Shared: the same K places among the N - 1 others of each query."""
-        if self.config.negatives is None:
-            return None
+    def _sample(self, n: int) -> Tensor:
+        """(N, K): the columns that each query meets. Shared: the same K places among its N - 1 other images."""
+        assert self.config.negatives is not None
         others, generator = n * ranks() - 1, self.generator("negatives")
         count = min(self.config.negatives, others)
         if self.config.sampling == "shared":

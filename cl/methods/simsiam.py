@@ -2,16 +2,17 @@
 
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
-from cl.contrast import Contrast
-from cl.methods import Predicting, PredictingConfig, Setup, agreement, pairs
+from cl.batch import Batch
+from cl.contrast import Agreement
+from cl.methods import Setup
+from cl.methods._shared.pairs import agreement, pairs
+from cl.methods._shared.predicting import Predicting, PredictingConfig
 
 
 class Config(PredictingConfig):
     """`scale` 0.5 is the authors' mean of negative cosines, up to a constant."""
 
-    gives_negatives: ClassVar[bool] = False
+    gives: ClassVar = Agreement
     kind: Literal["simsiam"]
 
 
@@ -21,7 +22,7 @@ class Method(Predicting):
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup, ema=None)
 
-    def forward(self, views: list[Tensor]) -> list[Contrast]:
-        """Views (N, 3, H, W); a contrast without negatives for each view and target view."""
-        predictions, targets = self.predictions_and_targets(views)
-        return [agreement(predictions[a], targets[b]) for a, b in pairs(len(views))]
+    def forward(self, batch: Batch) -> list[Agreement]:
+        """The agreement of each view with each target view."""
+        predictions, targets = self.predictions_and_targets(batch.views)
+        return [agreement(predictions[a], targets[b]) for a, b in pairs(len(batch.views))]

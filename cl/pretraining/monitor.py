@@ -59,6 +59,8 @@ def watch(
         measured[name] = top1(predicted[0, 0], labels[1])
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measured |= (found := collapse.measures(queries))  # the embeddings
+    if task.has_groups:
+        measured["queries_without_negatives"] = task.take_without_negatives()
     if task.progress > EARLY and (warning := collapse.alarm(found, queries.shape[1])):
         progress.say(warning)
     return measured

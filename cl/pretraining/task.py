@@ -6,45 +6,71 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from cl.batch import Batch
+from cl.contrast import Contrast, Term
 from cl.methods import BaseMethod
-from cl.networks.batch_norm import update_running_stats
+from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.runtime.machine import Machine
 from cl.training.tasks import Task
 
 
 class PretrainingTask(Task):
-    """A method and a loss: `scale` times the mean over the method's contrasts.
+    """A method and a loss: `scale` times the mean over the method's terms of weight times loss.
 
-    `alignment` is the mean squared distance of the last batch's positive pairs (Wang and Isola 2020), in [0, 4].
+    Attributes:
+        alignment: scalar in [0, 4], mean squared distance of the last batch's positive pairs (Wang and Isola 2020).
+        negatives: how many a query meets, the most of any query in the first batch; None without negatives.
+        has_groups: whether the data has groups.
+        without_negatives: scalar, queries of all ranks that groups have left without any since the last
+            `take_without_negatives`.
     """
 
     alignment: Tensor
+    without_negatives: Tensor
 
     def __init__(
         self, method: BaseMethod, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine
     ) -> None:
         super().__init__(machine)
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
+        set_groups(method, method.bn_groups, method.microbatches)
         self.progress = 0.0
         self.negatives: int | None = None
+        self.has_groups = False
+        self.register_buffer("without_negatives", torch.zeros((), dtype=torch.int64))
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.method.begin_epoch(epoch)
 
     def begin_step(self, step: int, progress: float) -> None:
         self.method.step, self.progress = step, progress
 
-    def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         with self.machine.autocast():
-            contrasts = self.method(views)
-        if self.negatives is None and contrasts[0].negatives is not None:
-            self.negatives = int(
-                contrasts[0].negative_counts()[0]
-            )  # for the record: what a query really meets
-        with torch.no_grad():
-            positives = torch.stack([contrast.positive_logits() for contrast in contrasts])
-            self.largest_logit = positives.amax()
-            self.alignment = (2 - 2 * positives * contrasts[0].temperature).mean()
-        losses = [self.loss(contrast, self.loss_config, self.progress) for contrast in contrasts]
+            terms = self.method(batch)
+        self._note(terms)
+        losses = [term.weight * self.loss(term, self.loss_config, self.progress) for term in terms]
         return self.scale * torch.stack(losses).mean()
 
     def after_step(self, progress: float) -> None:
         update_running_stats(self.method)
         self.method.after_step(progress)
+
+    @torch.no_grad()
+    def _note(self, terms: list[Term]) -> None:
+        """Keep what is recorded of a batch."""
+        self.largest_logit = torch.stack([term.largest_logit() for term in terms]).amax()
+        self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
+        contrasts = [term for term in terms if isinstance(term, Contrast)]
+        if self.negatives is None and contrasts:
+            self.negatives = int(contrasts[0].negative_counts().amax())
+        for contrast in contrasts:
+            if contrast.query_groups is not None:
+                self.has_groups = True
+                self.without_negatives += contrast.queries_without_negatives()
+
+    def take_without_negatives(self) -> int:
+        """The count of queries without negatives, which starts again at 0."""
+        count = int(self.without_negatives)
+        self.without_negatives.zero_()
+        return count

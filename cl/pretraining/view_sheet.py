@@ -10,19 +10,17 @@ from torch import Tensor
 from cl.data.sets import TrainSet
 from cl.data.to_device import normalisation
 from cl.data.views import centre
-from cl.sources import Source
 
 IMAGES, SIDE, GAP = 8, 64, 4
 
 
-def draw(source: Source, data: TrainSet, path: Path) -> None:
+def draw(data: TrainSet, path: Path) -> None:
     """A row for each of the first images of the first batch: the image, then its views as the encoder gets them."""
     cpu = torch.device("cpu")
     batch = data[0]
-    mean, std = normalisation(source, cpu)
+    mean, std = normalisation(data.source, cpu)
     rows = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
-    views, _ = data.inputs(source, cpu)(batch)
-    for view in views:
+    for view in data.inputs(cpu)(batch).views:
         for row, image in zip(rows, view, strict=False):
             row.append(_pixels(image * std + mean))
     step = SIDE + GAP

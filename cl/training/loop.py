@@ -14,7 +14,6 @@ from cl.console.progress import Meter, Progress
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
 from cl.runtime.distributed import any_rank, gather, rank, ranks
-from cl.sources import Source
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Task
@@ -28,8 +27,8 @@ class Data(Protocol):
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
         """The batches of steps start to stop - 1."""
 
-    def inputs(self, source: Source, device: torch.device) -> Callable[[Any], tuple[Any, ...]]:
-        """Turns a batch into what the task takes: of an encoder V views (N, ...) and labels (N,) on the device."""
+    def inputs(self, device: torch.device) -> Callable[[Any], Any]:
+        """What turns a batch into the input of the task, on the device: for an encoder a `cl.batch.Batch`."""
 
 
 def train(
@@ -38,7 +37,6 @@ def train(
     config: optim.Config,
     optimizer: Optimizer,
     *,
-    source: Source,
     progress: Progress,
     checkpoints: Checkpoints | None = None,
     each_epoch: Callable[[int], dict[str, float]] | None = None,
@@ -61,7 +59,7 @@ def train(
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     rows: list[dict[str, Any]] = history.get("rows", [])
     ledger = Ledger(history.get("losses", []), history.get("norms", []), task.remedy)
-    inputs = data.inputs(source, task.machine.device)
+    inputs = data.inputs(task.machine.device)
     model = replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
@@ -69,8 +67,10 @@ def train(
             meter.going_on(history["used"])
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
+            if step % steps_per_epoch == 0:
+                task.begin_epoch(step // steps_per_epoch)
             task.begin_step(step, step / steps)
-            loss = model(*inputs(batch))
+            loss = model(inputs(batch))
             loss.backward()
             norm = optim.clip_gradients(optimizer, config.clip)
             optimizer.step()

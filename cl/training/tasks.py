@@ -4,13 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cl.batch import Batch
 from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.runtime.distributed import ranks
 from cl.runtime.machine import Machine
 
 
 class Task(nn.Module):
-    """A module whose `forward(views, labels)` turns V views (N, 3, S, S) and labels (N,) into a loss, a scalar.
+    """A module whose `forward(batch)` turns a batch into a loss, a scalar.
 
     `forward` also leaves the `largest_logit` of the batch, a scalar on the device.
     """
@@ -21,6 +22,9 @@ class Task(nn.Module):
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.machine = machine
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before the first step of an epoch, counted from 0."""
 
     def begin_step(self, step: int, progress: float) -> None:
         """Called before `forward`; `progress` in [0, 1) is the fraction of steps done."""
@@ -42,11 +46,11 @@ class Classification(Task):
         set_groups(backbone, 1 if shared else ranks())
         self.backbone, self.classifier = backbone, classifier
 
-    def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         with self.machine.autocast():
-            logits = self.classifier(self.backbone(views[0]))
+            logits = self.classifier(self.backbone(batch.views[0]))
         self.largest_logit = logits.detach().amax()
-        return F.cross_entropy(logits.float(), labels)
+        return F.cross_entropy(logits.float(), batch.labels)
 
     def after_step(self, progress: float) -> None:
         update_running_stats(self.backbone)
@@ -65,13 +69,13 @@ class Probes(Task):
         ]  # in a list: no submodule, so neither trained nor saved with the heads
         self.heads = heads
 
-    def forward(self, views: list[Tensor], labels: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         backbone = self.frozen[0].eval()
         with torch.no_grad(), self.machine.autocast():
-            features = backbone(views[0]).float()  # (N, D)
+            features = backbone(batch.views[0]).float()  # (N, D)
         logits = [head(features) for head in self.heads]  # (N, classes) each
         self.largest_logit = torch.stack([x.detach().amax() for x in logits]).amax()
-        return torch.stack([F.cross_entropy(x, labels) for x in logits]).sum()
+        return torch.stack([F.cross_entropy(x, batch.labels) for x in logits]).sum()
 
 
 def classifier(width: int, classes: int) -> nn.Linear:

@@ -33,12 +33,12 @@ from cl.analyses import (
     views,
 )
 from cl.charts import Chart, histogram
-from cl.config import kinds, module_of
 from cl.contrast import Contrast
 from cl.data.reader import Reader
 from cl.data.views import centre
 from cl.losses import infonce
 from cl.methods import Setup
+from cl.runtime.kinds import kinds, module_of
 from tests.support.project import ROOT, compose
 from tests.support.tiny import TinyBackbone
 

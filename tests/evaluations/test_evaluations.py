@@ -56,7 +56,7 @@ def scores(context: Context) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("features", ["augmented", "cached"])
-def test_a_grid_of_classifiers_is_what_each_is_exclusive(context, params, features) -> None:
+def test_a_grid_of_classifiers_is_what_each_is_alone(context, params, features) -> None:
     config = tiny(params.evaluations["linear"]).model_copy(update={"features": features})
     before = fingerprint(context.backbone)
     rates, decays = [1.0, 0.01], [0.0, 0.3]

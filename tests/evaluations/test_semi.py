@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from cl import config
-from cl.config import module_of
 from cl.data.reader import Reader
 from cl.evaluations import semi
+from cl.runtime.kinds import module_of
 from tests.sources.test_sources import imagenet_folders, write
 from tests.support.project import ROOT, compose
 from tests.support.tiny import evaluated

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.analyses.npc import multiplier
-from cl.config import kinds, module_of
 from cl.contrast import Contrast
 from cl.losses import cosine, dcl, dclw, infonce, jcl
+from cl.runtime.kinds import kinds, module_of
 
 TAU = 0.2
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cl import config
-from cl.config import kinds, module_of
 from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
+from cl.runtime.kinds import kinds, module_of
 from pipeline import compatibility
 from tests.support.project import ROOT
 from tests.support.tiny import TinyBackbone

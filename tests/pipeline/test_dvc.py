@@ -15,11 +15,12 @@ import pytest
 import torch
 from torch import nn
 
-from cl.config import kinds, load, read
+from cl.config import load, read
 from cl.data.reader import Reader
 from cl.evaluations import knn
 from cl.exchange import export
 from cl.networks import backbones
+from cl.runtime.kinds import kinds
 from cl.training.checkpoints import load_tensors
 from pipeline.compose import compose
 from tests.exchange.test_foreign import detectron2_network

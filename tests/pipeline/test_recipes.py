@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from cl import config
-from cl.config import module_of
 from cl.methods import Setup
 from cl.networks import backbones
+from cl.runtime.kinds import module_of
 from tests.support.project import ROOT, compose
 
 FOLDER = ROOT / "pipeline" / "conf" / "recipe"

@@ -192,7 +192,7 @@ def test_the_page_of_two_hundred_experiments(tmp_path) -> None:
     ]
     only = lambda run: (
         composed(run) if run.split()[0] in ("recipe=dcl/table3_cifar10", "recipe=dcl/fig4_cifar10") else {}
-    )  # noqa: E731
+    )
     html, markdown = page([*found, experiment("<b>", TABLE3, {KNN: 5})], only)
     assert html.count('id="exp-') == 200
     assert "<b></td>" not in html

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import Tensor, nn
 
-from cl.config import check, module_of, read
+from cl.config import check, read
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.detection import data as detection
@@ -30,6 +30,7 @@ from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import distributed
 from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks
+from cl.runtime.kinds import module_of
 from cl.runtime.memory import growth
 from cl.training.checkpoints import Checkpoints, load_tensors
 from cl.training.loop import replicated

@@ -16,11 +16,11 @@ from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
 from cl import config
-from cl.config import kinds, module_of
 from cl.data.reader import Reader
 from cl.evaluations import Context, knn, linear, semi
 from cl.pretraining import monitor
 from cl.runtime import machine
+from cl.runtime.kinds import kinds, module_of
 from cl.sources import UNLABELLED, Source, Splits, cifar10, cifar100, imagenet, raw_images, stl10
 from cl.sources._shared import imagenet as archive
 from cl.training.checkpoints import Checkpoints

@@ -1,0 +1,50 @@
+"""Forward passes: which views share batch statistics, and how many images are encoded at a time."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from cl.networks.batch_norm import recomputing
+
+Encoder = Callable[[Tensor], Tensor]
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of length 1, in float32 whatever the encoder's precision (float64 stays float64)."""
+    return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+
+
+def image_major(views: list[Tensor]) -> Tensor:
+    """V views (N, 3, H, W) as one batch (N V, 3, H, W), in which the views of an image follow each other."""
+    return torch.stack(views, 1).flatten(0, 1) if len(views) > 1 else views[0]
+
+
+def in_passes(encode: Encoder, views: list[Tensor], *, separate: int) -> list[Tensor]:
+    """`encode` of each view; views that are encoded in one pass share batch statistics.
+
+    Each of the first `separate` views has its own pass. Of the others, neighbours of one size share a pass.
+    """
+    encoded = [encode(view) for view in views[:separate]]
+    for _, same_size in groupby(views[separate:], key=lambda view: view.shape[-1]):
+        together = list(same_size)
+        encoded += encode(image_major(together)).unflatten(0, (-1, len(together))).unbind(1)
+    return encoded
+
+
+def in_microbatches(encode: Encoder, images: Tensor, microbatches: int) -> Tensor:
+    """`encode` of the images, one microbatch at a time.
+
+    The backward pass encodes each microbatch again, so the activations of only one exist at a time.
+    """
+    if microbatches == 1:
+        return encode(images)
+    parts = images.chunk(microbatches)
+    if not torch.is_grad_enabled():
+        return torch.cat([encode(part) for part in parts])
+    again = partial(checkpoint, encode, use_reentrant=False, preserve_rng_state=False, context_fn=recomputing)
+    return torch.cat([again(part) for part in parts])

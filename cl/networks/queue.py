@@ -1,0 +1,45 @@
+"""A queue of embeddings from earlier steps."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cl.runtime.machine import to_device
+
+NO_GROUP = torch.iinfo(torch.int64).min  # of the random initial rows: equals no image's group
+
+
+class Queue(nn.Module):
+    """A ring of the newest embeddings, initially random unit rows.
+
+    Attributes:
+        rows: (size, D).
+        groups: (size,) int64, the group of the image that each row comes from, as `Batch.row_groups` has it.
+        oldest: scalar, the row to be replaced next.
+    """
+
+    rows: Tensor
+    groups: Tensor
+    oldest: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", F.normalize(torch.randn(size, width), dim=1))
+        self.register_buffer("groups", torch.full((size,), NO_GROUP))
+        self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def enqueue(self, new: Tensor, groups: Tensor | None, generator: torch.Generator) -> None:
+        """Replace the oldest rows by `new` (N, D) of the given groups (N,).
+
+        If `new` has more rows than the queue, a random choice of them is kept (EqCo, section 2.3).
+        """
+        size = len(self.rows)
+        if len(new) > size:
+            kept = to_device(torch.randperm(len(new), generator=generator)[:size], new.device)
+            new, groups = new[kept], None if groups is None else groups[kept]
+        places = (self.oldest + torch.arange(len(new), device=new.device)) % size
+        self.rows[places] = new.to(self.rows.dtype)
+        if groups is not None:
+            self.groups[places] = groups
+        self.oldest.copy_((self.oldest + len(new)) % size)

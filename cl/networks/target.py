@@ -1,0 +1,58 @@
+"""The target (momentum, key) encoder, a moving average of the online encoder."""
+
+import copy
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from cl.networks.passes import in_microbatches, unit
+from cl.runtime.base_config import BaseConfig
+from cl.runtime.distributed import gather, local_part
+from cl.runtime.machine import to_device
+
+
+class Ema(BaseConfig):
+    """The target encoder's momentum, constant or rising to 1.
+
+    The schedule is m(t) = 1 - (1 - m) (1 + cos(pi t)) / 2 (BYOL, section 3.2).
+    """
+
+    momentum: float = Field(ge=0, lt=1)
+    schedule: Literal["constant", "cosine"]
+
+    def at(self, progress: float) -> float:
+        """The momentum when the fraction `progress` of all steps is done."""
+        if self.schedule == "constant":
+            return self.momentum
+        return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class Target(nn.Sequential):
+    """A copy of backbone and projector that follows them and is never trained."""
+
+    def __init__(self, backbone: nn.Module, projector: nn.Module, ema: Ema, microbatches: int) -> None:
+        super().__init__(copy.deepcopy(backbone), copy.deepcopy(projector))
+        self.requires_grad_(False)
+        self.ema, self.microbatches = ema, microbatches
+
+    @torch.no_grad()
+    def embed(self, images: Tensor, order: Tensor | None = None) -> Tensor:
+        """(N, 3, H, W) to unit rows (N, D) without gradient.
+
+        Args:
+            order: (W N,), in which the images of all ranks are encoded (ShuffleBN); None: unchanged.
+        """
+        if order is None:
+            return in_microbatches(lambda part: unit(self(part)), images, self.microbatches)
+        order = to_device(order, images.device)
+        shuffled = gather(self.embed(gather(images)[local_part(order)]))
+        return local_part(torch.empty_like(shuffled).index_copy_(0, order, shuffled))
+
+    @torch.no_grad()
+    def follow(self, backbone: nn.Module, projector: nn.Module, progress: float) -> None:
+        """Each parameter w' becomes m w' + (1 - m) w; running statistics of batch norm are the target's own."""
+        online: list[Tensor] = [*backbone.parameters(), *projector.parameters()]
+        torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.at(progress))

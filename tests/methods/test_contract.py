@@ -1,0 +1,87 @@
+"""What every method on disk keeps, with every loss that fits it."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from cl.runtime.kinds import module_of
+from cl.runtime.machine import Machine
+from tests.support import golden
+from tests.support.methods import (
+    CASES,
+    as_type,
+    batch_of,
+    build,
+    case_name,
+    loss_config,
+    losses_for,
+    task_of,
+    train_step,
+    training_batch,
+    usual_loss,
+    views,
+)
+
+
+@pytest.mark.parametrize("kind", ["moco", "moco_v3", "simo", "byol", "simsiam", "nnclr"])
+def test_no_gradient_reaches_what_is_detached(kind) -> None:
+    """Keys, queue, target encoder; NNCLR's neighbour. The online encoder gets all of it."""
+    method = build(kind)
+    loss = usual_loss(kind)
+    contrasts = method(batch_of(views(6)))
+    detached = [c.queries if kind == "nnclr" else c.positives for c in contrasts]
+    assert not any(tensor.requires_grad for tensor in detached)
+    if kind in ("moco", "moco_v3", "simo"):
+        assert not any(c.negatives.requires_grad for c in contrasts)
+    if kind == "nnclr":
+        assert all(c.negatives.requires_grad and c.positives.requires_grad for c in contrasts)
+    torch.stack([module_of("losses", loss.kind).loss(c, loss, 0.0) for c in contrasts]).mean().backward()
+    for name, parameter in method.named_parameters():
+        assert (parameter.grad is not None) == (not name.startswith("target.")), name
+
+
+@pytest.mark.parametrize("bn_groups", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_every_method_trains_saves_and_continues_equal(case, bn_groups) -> None:
+    """Two steps with batches of different sizes, a copy through the state dict, one more step of both."""
+    kind, option, cut = case
+    first, second = (task_of(build(kind, cut=cut, bn_groups=bn_groups, **option)) for _ in range(2))
+    before = copy.deepcopy(first.state_dict())
+    for number in range(2):
+        train_step(first, number, training_batch(kind, option, 4 + 2 * (number % 2), number))
+    second.load_state_dict(first.state_dict())
+    for one in (first, second):
+        train_step(one, 2, training_batch(kind, option, 6, 2))
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+    assert any(not torch.equal(before[name], tensor) for name, tensor in first.state_dict().items())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_every_method_runs_with_every_loss_and_a_batch_of_two(case, precision) -> None:
+    """Loss and gradients are finite and float32, and every trained tensor gets a gradient."""
+    kind, option, cut = case
+    batch = as_type(training_batch(kind, option, 2, 0), torch.float32)
+    for name in losses_for(kind):
+        method = build(kind, cut=cut, **option).float()
+        task = task_of(method, loss_config(name), Machine(torch.device("cpu"), 0, precision))
+        task.begin_step(0, 0.5)
+        loss = task(batch)
+        loss.backward()
+        assert loss.dtype == torch.float32
+        assert torch.isfinite(loss)
+        for key, parameter in task.named_parameters():
+            assert (parameter.grad is not None) == parameter.requires_grad, key
+            assert parameter.grad is None or torch.isfinite(parameter.grad).all(), key
+        task.after_step(0.6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_ten_steps_give_the_golden_values(case) -> None:
+    """A refactoring leaves them as they were; `make golden` adds those of a new method."""
+    expected = json.loads(golden.FILE.read_text())
+    assert case_name(case) in expected, "make golden"
+    assert golden.measure(case) == pytest.approx(expected[case_name(case)], rel=1e-10)

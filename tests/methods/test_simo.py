@@ -1,0 +1,70 @@
+"""SiMo against a loop written from EqCo."""
+
+import copy
+
+import pytest
+import torch
+
+from tests.support.loops import assert_equals_the_loop, cross_entropy, normal, with_another_target
+from tests.support.methods import (
+    TAU,
+    batch_of,
+    build,
+    views,
+)
+
+
+def simo_loop(method, inputs):  # type: ignore[no-untyped-def]
+    queries, keys = (
+        normal(method.projector(method.backbone(inputs[0]))),
+        normal(method.target(inputs[1])).detach(),
+    )
+    n = len(queries)
+    return torch.stack(
+        [
+            cross_entropy(
+                queries[i] @ keys[i] / TAU, [queries[i] @ keys[j] / TAU for j in range(n) if j != i]
+            )
+            for i in range(n)
+        ]
+    ).mean()
+
+
+def sampled_loop(method, inputs):  # type: ignore[no-untyped-def]
+    """Each query against the columns that were sampled for it, one by one."""
+    (contrast,) = copy.deepcopy(method)(batch_of(inputs))
+    queries, keys = (
+        normal(method.projector(method.backbone(inputs[0]))),
+        normal(method.target(inputs[1])).detach(),
+    )
+    losses = []
+    for i, columns in enumerate(contrast.selected.tolist()):
+        losses.append(
+            cross_entropy(queries[i] @ keys[i] / TAU, [queries[i] @ keys[c] / TAU for c in columns])
+        )
+    return torch.stack(losses).mean()
+
+
+def test_simos_shared_sample_is_one_permutation_of_the_others() -> None:
+    """Place c of query i is image c if c < i, else c + 1; the same K places for all queries, other ones each step."""
+    method = build("simo", negatives=3, sampling="shared")
+    samples = []
+    for step in range(4):
+        method.step = step
+        selected = method(batch_of(views(6)))[0].selected
+        places = torch.randperm(5, generator=method.generator("negatives"))[:3].tolist()
+        assert selected.tolist() == [[c if c < i else c + 1 for c in places] for i in range(6)]
+        samples.append(tuple(places))
+    assert len(set(samples)) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "loop"),
+    [
+        ({}, simo_loop),
+        ({"negatives": 3, "sampling": "per_query"}, sampled_loop),
+        ({"negatives": 2, "sampling": "shared"}, sampled_loop),
+    ],
+)
+def test_simo_equals_the_loop_of_its_paper(settings, loop) -> None:
+    assert_equals_the_loop(with_another_target("simo", **settings), loop)

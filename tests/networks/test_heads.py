@@ -1,0 +1,22 @@
+"""Projection and prediction heads."""
+
+import pytest
+from torch import nn
+
+from cl.networks import heads
+from tests.support.methods import HEAD
+
+
+@pytest.mark.parametrize("last_norm", ["none", "affine", "plain"])
+def test_heads_have_the_layers_asked_for(last_norm) -> None:
+    config = heads.Config(hidden=[4, 6], out=3, norm=True, last_norm=last_norm, last_bias=False, std=0.01)
+    layers = heads.build(config, 800)
+    names = ["Linear", "BatchNorm1d", "ReLU"] * 2 + ["Linear"] + ["BatchNorm1d"] * (last_norm != "none")
+    assert [type(layer).__name__ for layer in layers] == names
+    assert [layer.bias is None for layer in layers if isinstance(layer, nn.Linear)] == [True, True, True]
+    assert float(layers[0].weight.std()) == pytest.approx(0.01, rel=0.1)
+    if last_norm != "none":
+        assert layers[-1].affine == (last_norm == "affine")
+    plain = heads.build(HEAD.model_copy(update={"norm": False, "hidden": [4]}), 8)
+    assert [type(layer).__name__ for layer in plain] == ["Linear", "ReLU", "Linear"]
+    assert all(layer.bias is not None for layer in plain if isinstance(layer, nn.Linear))

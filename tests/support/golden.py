@@ -1,0 +1,42 @@
+"""Golden values of all methods: ten steps of a tiny encoder in float64.
+
+`python -m tests.support.golden` adds those of methods that have none yet, and changes no other.
+"""
+
+import json
+
+import torch
+
+from tests.support.methods import CASES, build, case_name, task_of, training_batch
+from tests.support.project import ROOT
+
+FILE = ROOT / "tests/methods/golden.json"
+
+
+def measure(case) -> list[float]:  # type: ignore[no-untyped-def]
+    """The last loss and the length of all weights."""
+    kind, option, cut = case
+    task = task_of(build(kind, bn_groups=2, cut=cut, **option))
+    optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], 0.05, momentum=0.9)
+    for number in range(10):
+        task.begin_step(number, number / 10)
+        loss = task(training_batch(kind, option, 8, number))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        task.after_step((number + 1) / 10)
+    length = torch.cat([p.detach().flatten() for p in task.parameters()]).norm()
+    return [float(loss.detach()), float(length)]
+
+
+def main() -> None:
+    """Write what is missing."""
+    golden = json.loads(FILE.read_text()) if FILE.exists() else {}
+    missing = {case_name(case): case for case in CASES if case_name(case) not in golden}
+    golden |= {name: measure(case) for name, case in missing.items()}
+    FILE.write_text(json.dumps(dict(sorted(golden.items())), indent=1) + "\n")
+    print(f"{len(missing)} golden values added to {FILE.relative_to(ROOT)}: {', '.join(missing) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
