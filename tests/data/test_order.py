@@ -25,7 +25,7 @@ def test_an_epoch_is_a_permutation(samples) -> None:
         assert np.array_equal(np.sort(whole(samples, 3, epoch)), np.arange(samples))
 
 
-def test_the_order_depends_on_seed_and_epoch_exclusive() -> None:
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert np.array_equal(whole(1000, 1, 2), whole(1000, 1, 2))
     for other in ((1, 3), (2, 2)):
         assert (whole(1000, 1, 2) != whole(1000, *other)).mean() > 0.9

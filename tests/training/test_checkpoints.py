@@ -146,7 +146,7 @@ def kill_in_a_save(folder: Path) -> bool:
     return bool(list(folder.glob("*.partial/*")))
 
 
-def test_a_kill_in_the_middle_of_a_save_costs_that_save_exclusive(tmp_path) -> None:
+def test_a_kill_in_the_middle_of_a_save_costs_that_save_alone(tmp_path) -> None:
     assert any(kill_in_a_save(tmp_path) for _ in range(5))
     said: list[str] = []
     assert restored(Checkpoints(tmp_path), said.append, WIDTH) > 0
