@@ -20,7 +20,7 @@ def main(name: str) -> None:
     from cl.networks import backbones
     from cl.runtime import machine
     from cl.runtime.kinds import module_of
-    from cl.training.checkpoints import load_tensors
+    from cl.runtime.tensor_files import load_tensors
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     train, val = (locations.reader(split) for split in ("train", "val"))
