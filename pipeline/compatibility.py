@@ -1,17 +1,17 @@
-"""The cross of methods and losses: what runs, and what is refused with which sentence; the README shows the table.
+"""What goes with what: every method with every loss, with and without small crops and patches.
 
-python -m pipeline.compatibility
+`python -m pipeline.compatibility` prints a table, and why each refused combination is refused.
 """
 
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cl import config
-from pipeline.compose import compose
+from cl.runtime.kinds import module_of
+from pipeline.compose import CONF, compose
 
-METHODS = ("simclr", "moco_v1", "moco_v2", "moco_v2_keys", "moco_v3", "simo", "byol", "simsiam", "nnclr")
-LOSSES = ("infonce", "dcl", "dclw", "jcl", "cosine")
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
 PATCHES = {"whole": "whole", "patches": "fast"}
 
@@ -27,36 +27,48 @@ class Cell(NamedTuple):
     refusal: str
 
 
+def methods() -> list[str]:
+    """The methods of pipeline/conf at the size of the embedded data."""
+    names = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+    return [name for name in names if not name.endswith("_imagenet")]
+
+
+def losses() -> dict[str, str]:
+    """For each kind of loss the first of its files."""
+    first: dict[str, str] = {}
+    for path in sorted((CONF / "loss").glob("*.yaml")):
+        first.setdefault(_composed(f"loss={path.stem}")["loss"]["kind"], path.stem)
+    return first
+
+
 def cells() -> list[Cell]:
-    """All combinations, checked as an experiment's parameters are."""
-    methods = {name: _composed(f"method={name}") for name in METHODS}
-    losses = {name: _composed(f"loss={name}")["loss"] for name in LOSSES}
-    views = {name: _composed(f"views={file}")["views"] for name, file in VIEWS.items()}
-    patches = {name: _composed(f"patches={file}")["patches"] for name, file in PATCHES.items()}
+    """All combinations, each checked as the parameters of an experiment are."""
     found = []
-    for method, values in methods.items():
-        for loss in LOSSES:
-            for view in views:
-                for cut in patches:
-                    chosen = {
-                        "loss": losses[loss],
-                        "views": _with_keys(views[view], method),
-                        "patches": patches[cut],
+    for method in methods():
+        values = _composed(f"method={method}")
+        for loss in losses().values():
+            for view, views in VIEWS.items():
+                for cut, patches in PATCHES.items():
+                    combined = values | {
+                        "loss": _composed(f"loss={loss}")["loss"],
+                        "views": _enough_views(_composed(f"views={views}")["views"], values["method"]),
+                        "patches": _composed(f"patches={patches}")["patches"],
                     }
-                    combined = values | chosen
                     found.append(Cell(method, loss, view, cut, combined, _refusal(combined)))
     return found
 
 
+@cache
 def _composed(choice: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         compose(Path(folder) / "params.yaml", [choice])
         return config.read(Path(folder) / "params.yaml")
 
 
-def _with_keys(views: dict[str, Any], method: str) -> dict[str, Any]:
-    """JCL's method takes three large views: a query and two keys."""
-    return views | {"random": views["random"] | {"count": 3}} if method == "moco_v2_keys" else views
+def _enough_views(views: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
+    """A third large view where a third one gives a second positive (JCL's keys)."""
+    several = module_of("methods", method["kind"]).Config.model_validate(method).positives(3) > 1
+    return views | {"random": views["random"] | {"count": 3}} if several else views
 
 
 def _refusal(values: dict[str, Any]) -> str:
@@ -68,40 +80,26 @@ def _refusal(values: dict[str, Any]) -> str:
 
 
 def table(found: list[Cell]) -> str:
-    """Markdown: a row for each method, a column for each loss, and the sentences of what is refused."""
-    sentences: dict[str, int] = {}
+    """Markdown: a row for each method, a column for each loss, and below it the sentences of the refusals."""
+    by_pair: dict[tuple[str, str], list[Cell]] = {}
     for cell in found:
-        if cell.refusal:
-            sentences.setdefault(_of_any(cell), len(sentences) + 1)
-    lines = ["| | " + " | ".join(f"`{loss}`" for loss in LOSSES) + " |", "|---" * (len(LOSSES) + 1) + "|"]
-    for method in METHODS:
-        texts = [
-            _text([c for c in found if (c.method, c.loss) == (method, loss)], sentences) for loss in LOSSES
-        ]
-        lines.append(f"| `{method}` | " + " | ".join(texts) + " |")
-    lines += ["", *(f"{number}. {sentence}" for sentence, number in sentences.items())]
-    return "\n".join(lines)
+        by_pair.setdefault((cell.method, cell.loss), []).append(cell)
+    columns = list(dict.fromkeys(cell.loss for cell in found))
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for method in dict.fromkeys(cell.method for cell in found):
+        texts = [_text(by_pair[method, loss]) for loss in columns]
+        lines.append(f"| {method} | " + " | ".join(texts) + " |")
+    sentences = dict.fromkeys(cell.refusal for cell in found if cell.refusal)
+    return "\n".join([*lines, "", *(f"- {sentence}" for sentence in sentences)])
 
 
-def _text(options: list[Cell], sentences: dict[str, int]) -> str:
-    """What a cell of the table says: runs, the number of a sentence, or which of the options is refused with which."""
+def _text(options: list[Cell]) -> str:
+    """Whether the plain combination runs, and with which options it does not."""
     plain, *others = options
     if plain.refusal:
-        return str(sentences[_of_any(plain)])
-    refused: dict[str, str] = {}
-    for cell in others:
-        if cell.refusal:
-            option = cell.patches if cell.patches != "whole" else cell.views
-            refused.setdefault(option, f"{option}: {sentences[_of_any(cell)]}")
-    return ", ".join(["runs", *refused.values()])
-
-
-def _of_any(cell: Cell) -> str:
-    """The refusal, with this cell's method and loss as placeholders."""
-    method, loss = cell.values["method"]["kind"], cell.values["loss"]["kind"]
-    return cell.refusal.replace(f"method={method} ", "method=<method> ").replace(
-        f"loss={loss} ", "loss=<loss> "
-    )
+        return "refused"
+    refused = [cell.patches if cell.patches != "whole" else cell.views for cell in others if cell.refusal]
+    return ", ".join(["runs", *(f"not with {option}" for option in dict.fromkeys(refused))])
 
 
 if __name__ == "__main__":

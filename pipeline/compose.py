@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+CONF = Path(__file__).parent / "conf"
+
 
 @click.command()
 @click.argument("overrides", nargs=-1)
@@ -21,8 +23,7 @@ def compose(target: Path, overrides: list[str]) -> None:
     """The same file that `dvc exp run -S ...` would run with."""
     from dvc.utils.hydra import compose_and_dump
 
-    conf = Path(__file__).parent / "conf"
-    compose_and_dump(target, str(conf), None, "config", str(conf.parent), overrides)
+    compose_and_dump(target, str(CONF), None, "config", str(CONF.parent), overrides)
 
 
 if __name__ == "__main__":

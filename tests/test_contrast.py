@@ -1,28 +1,20 @@
-import math
+"""What a method hands to a loss."""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from cl import contrast
-from cl.contrast import Contrast, log_partition
-from cl.runtime.memory import growth
+from cl.contrast import Agreement, Contrast, TwoViews
+from cl.runtime.kinds import kinds, module_of
+from tests.support.methods import loss_config
 
-
-def unit(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return F.normalize(torch.randn(*shape, dtype=dtype), dim=-1)
-
-
-def dense(queries, negatives, excluded, temperature):  # type: ignore[no-untyped-def]
-    """The plain form, with an (N, K) matrix."""
-    logits = queries @ negatives.T / temperature
-    if excluded is not None:
-        logits = logits.scatter(1, excluded, -math.inf)
-    return logits.logsumexp(1)
+GROUPS = torch.tensor([0, 1, 1, 2, 5, 0]), torch.tensor([0, 0, 1, 3, 3, 4, 1, 6, 4, 2, 0])
+LONELY = 3  # a query that is left without negatives
 
 
-def exclusions(n: int, k: int, e: int) -> torch.Tensor:
-    return torch.stack([torch.randperm(k)[:e] for _ in range(n)])
+def unit(*shape: int) -> Tensor:
+    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
 
 
 @pytest.fixture(autouse=True)
@@ -30,111 +22,100 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("tile", [4, 7, 1024])
-@pytest.mark.parametrize(("n", "k", "e"), [(7, 11, 2), (5, 9, 0), (9, 13, 1), (8, 8, 3), (1, 2, 1)])
-@pytest.mark.parametrize("temperature", [1e-3, 0.07, 1.0, 100.0])
-def test_equals_the_dense_form(monkeypatch, tile, n, k, e, temperature) -> None:
-    """K is no multiple of the tile; values and gradients to both sides."""
-    monkeypatch.setattr(contrast, "TILE", tile)
-    queries, negatives = unit(n, 5).requires_grad_(), unit(k, 5).requires_grad_()
-    excluded = exclusions(n, k, e) if e else None
-    weight = torch.randn(n, dtype=torch.float64)
-    results = []
-    for form in (log_partition, dense):
-        value = form(queries, negatives, excluded, temperature)
-        results.append((value, *torch.autograd.grad((value * weight).sum(), (queries, negatives))))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11 / temperature)
+def test_negatives_are_counted_for_each_query() -> None:
+    queries, negatives = unit(6, 4), unit(11, 4)
+    columns = torch.stack([torch.randperm(11)[:4] for _ in range(6)])
+    for way in (None, "excluded", "selected"):
+        for groups in (None, GROUPS):
+            counted = torch.ones(6, 11, dtype=torch.bool)
+            if way:
+                counted = torch.full((6, 11), way == "excluded").scatter(1, columns, way == "selected")
+            if groups:
+                counted &= groups[0][:, None] != groups[1]
+            contrast = Contrast(
+                queries,
+                queries[:, None],
+                negatives,
+                query_groups=groups and groups[0],
+                negative_groups=groups and groups[1],
+                **({way: columns} if way else {}),
+            )
+            assert contrast.negative_counts().tolist() == counted.sum(1).tolist()
 
 
-@pytest.mark.parametrize("mutual", [True, False])
-def test_queries_that_are_the_negatives(monkeypatch, mutual) -> None:
-    """Each block above the diagonal serves twice, but only where exclusions are mutual."""
-    monkeypatch.setattr(contrast, "TILE", 4)
-    n = 10
-    embeddings = unit(n, 5).requires_grad_()
-    itself = torch.arange(n)
-    excluded = torch.stack([itself, itself ^ 1], 1) if mutual else torch.stack([itself, (itself + 3) % n], 1)
-    assert contrast._mutual(excluded) is mutual
-    weight = torch.randn(n, dtype=torch.float64)
-    results = []
-    for form in (log_partition, dense):
-        value = form(embeddings, embeddings, excluded, 0.2)
-        results.append((value, torch.autograd.grad((value * weight).sum(), embeddings)[0]))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+def test_a_batch_mean_is_over_the_queries() -> None:
+    queries = unit(3, 4)
+    contrast = Contrast(queries, queries[:, None], unit(5, 4))
+    assert contrast.batch_mean(torch.tensor([[1.0], [2.0], [6.0]])) == 3
 
 
-def test_gradcheck() -> None:
-    queries, negatives = unit(5, 4).requires_grad_(), unit(7, 4).requires_grad_()
-    excluded = exclusions(5, 7, 2)
-    assert torch.autograd.gradcheck(lambda q, k: log_partition(q, k, excluded, 0.3), (queries, negatives))
-
-
-@pytest.mark.parametrize("temperature", [1e-3, 0.01, 0.07, 1.0, 100.0])
-def test_float32_stays_near_float64(temperature) -> None:
-    queries, negatives = unit(300, 32), unit(1500, 32)
-    exact = dense(queries, negatives, None, temperature)
-    ours = log_partition(queries.float(), negatives.float(), None, temperature)
-    torch.testing.assert_close(ours.double(), exact, rtol=2e-6, atol=2e-5 / temperature)
-
-
-def test_rows_that_are_not_unit() -> None:
-    queries, negatives = 30 * unit(6, 4), 20 * unit(9, 4)
-    torch.testing.assert_close(
-        log_partition(queries, negatives, None, 0.1), dense(queries, negatives, None, 0.1)
+def grouped(positives: int) -> tuple[Contrast, Tensor]:
+    """Six queries that sample two or three negatives of other groups, and one that only has its own group's; (6, 11)."""
+    query_groups, negative_groups = GROUPS[0].clone(), GROUPS[1]
+    query_groups[LONELY] = 3
+    columns = torch.tensor([[2, 3, 4], [0, 2, 3], [1, 5, 7], [3, 4, 4], [0, 5, 9], [0, 3, 6]])
+    counted = torch.zeros(6, 11, dtype=torch.bool).scatter(1, columns, True)
+    counted &= query_groups[:, None] != negative_groups
+    contrast = Contrast(
+        unit(6, 5).requires_grad_(),
+        unit(6, positives, 5).requires_grad_(),
+        unit(11, 5).requires_grad_(),
+        selected=columns,
+        temperature=0.2,
+        query_groups=query_groups,
+        negative_groups=negative_groups,
     )
+    return contrast, counted
 
 
-def test_selected_columns(monkeypatch) -> None:
-    monkeypatch.setattr(contrast, "GATHERED", 40)
-    queries, negatives = unit(6, 4).requires_grad_(), unit(9, 4).requires_grad_()
-    selected = exclusions(6, 9, 3)
-    value = log_partition(queries, negatives, None, 0.2, selected=selected)
-    reference = (queries @ negatives.T / 0.2).gather(1, selected).logsumexp(1)
-    torch.testing.assert_close(value, reference)
-    for ours, theirs in zip(
-        torch.autograd.grad(value.sum(), (queries, negatives)),
-        torch.autograd.grad(reference.sum(), (queries, negatives)),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs)
+LOSSES = [kind for kind in kinds("losses") if module_of("losses", kind).Config.takes is Contrast]
+REST = [i for i in range(6) if i != LONELY]
 
 
-def test_no_negative_that_counts_is_refused() -> None:
-    queries, negatives = unit(3, 4), unit(2, 4)
-    both = torch.tensor([[0, 1]] * 3)
-    with pytest.raises(ValueError, match="no negative counts"):
-        log_partition(queries, negatives, both, 1.0)
-    with pytest.raises(ValueError, match="no negative counts"):
-        log_partition(queries, negatives, None, 1.0, selected=torch.empty(3, 0, dtype=torch.int64))
-    with pytest.raises(ValueError, match="not both"):
-        log_partition(queries, negatives, both, 1.0, selected=both)
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_leaves_out_queries_without_negatives(kind) -> None:
+    """It is the mean of the losses of the other queries by themselves, each against what counts for it."""
+    module, config = module_of("losses", kind), loss_config(kind)
+    contrast, counted = grouped(3 if config.needs_several_positives else 1)
+    assert (~contrast.has_negatives()).nonzero().flatten().tolist() == [LONELY]
+    assert int(contrast.queries_without_negatives()) == 1
+    ours = module.loss(contrast, config, 0.5)
+    q, p, k = contrast.queries, contrast.positives, contrast.negatives
+    alone = [Contrast(q[[i]], p[[i]], k[counted[i]], temperature=0.2) for i in REST]
+    if kind != "dclw":  # its weights are those of the whole batch: next test
+        losses = torch.stack([module.loss(one, config, 0.5) for one in alone])
+        torch.testing.assert_close(ours, losses.mean())
+    gradient = torch.autograd.grad(ours, (q, p, k))
+    assert all(x.isfinite().all() for x in gradient)
+    assert torch.equal(gradient[0][LONELY], torch.zeros(5, dtype=torch.float64))
+    assert gradient[0][REST].abs().sum(1).gt(0).all()
 
 
-def test_counts_and_batch_mean() -> None:
-    queries, negatives = unit(3, 4), unit(7, 4)
-    some = torch.tensor([[0, 1]] * 3)
-    assert Contrast(queries, queries[:, None], negatives).negative_counts().tolist() == [7, 7, 7]
-    assert Contrast(queries, queries[:, None], negatives, excluded=some).negative_counts().tolist() == [
-        5,
-        5,
-        5,
+def test_dclws_weights_are_those_of_the_queries_that_count() -> None:
+    contrast, _ = grouped(1)
+    values = torch.randn(6, 1, dtype=torch.float64)
+    torch.testing.assert_close(contrast.batch_mean(values), values[REST].mean(0))
+
+
+def test_distances_are_of_the_positive_pairs() -> None:
+    first, second = unit(6, 5), unit(6, 5)
+    expected = (first - second).square().sum(1)[:, None]
+    terms = [
+        Contrast(first, second[:, None], unit(3, 5), temperature=0.2),
+        Agreement(first, second[:, None]),
+        TwoViews(3 * first, 2 * second),
     ]
-    assert Contrast(queries, queries[:, None], negatives, selected=some).negative_counts().tolist() == [
-        2,
-        2,
-        2,
-    ]
-    torch.testing.assert_close(
-        Contrast(queries, queries[:, None], None).batch_mean(torch.tensor([[1.0], [2.0], [6.0]])),
-        torch.tensor([3.0]),
-    )
+    for term in terms:
+        torch.testing.assert_close(term.squared_distances(), expected)
+        assert term.weight == 1
+        assert term.largest_logit().ndim == 0
+        torch.testing.assert_close(term.queries, first)
+        torch.testing.assert_close(term.positives[:, 0], second)
 
 
-def test_memory_is_linear() -> None:
-    """16,384 x 16,384 logits would take 1 GiB; the process may not grow by a tenth of it."""
-    z = unit(16384, 128, dtype=torch.float32).requires_grad_()
-    other = unit(16384, 128, dtype=torch.float32)
-    log_partition(z[:2048], other[:2048], None, 0.1).sum().backward()  # warm-up
-    assert growth(lambda: log_partition(z, other, None, 0.1).sum().backward()) < 100 * 2**20
+def test_the_cross_correlation_is_that_of_its_formula() -> None:
+    """C_ij = sum_b a_bi b_bj / (sqrt(sum_b a_bi^2) sqrt(sum_b b_bj^2)), centred over the batch (Barlow Twins, eq. 2)."""
+    first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64)
+    ours = TwoViews(first, second).cross_correlation()
+    expected = torch.corrcoef(torch.cat([first, second], 1).T)[:4, 4:]
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)  # 1e-5 is added to the variances

@@ -197,7 +197,7 @@ def analysed(
 ) -> Context:  # type: ignore[no-untyped-def]
     """What an analysis is given, of an untrained method."""
     torch.manual_seed(0)
-    setup = Setup(backbone or TinyBackbone(), params.temperature, params.patches, 1, 0)
+    setup = Setup(backbone or TinyBackbone(), params.temperature, params.patches, 1, 0, 1)
     epochs = [{"epoch": 1.0, "loss": 8.0, "knn_top1": 50.0, "knn_embedding_top1": 40.0, "alignment": 0.4}]
     epochs += [{"epoch": 2.0, "loss": 6.0, "knn_top1": 45.0, "knn_embedding_top1": 44.0, "alignment": 0.3}]
     out.mkdir(exist_ok=True)
@@ -320,7 +320,7 @@ def test_a_temperature_that_training_did_not_have_is_said(shard_folder, tmp_path
     assert context.temperature(0.3) == 0.3
     assert quiet.console.file.getvalue() == ""
     assert context.temperature(None) == 1
-    assert "temperature 1, as training had no other" in quiet.console.file.getvalue()
+    assert "temperature 1, because training had none" in quiet.console.file.getvalue()
 
 
 def test_the_best_epoch_is_found(shard_folder, tmp_path, params, here, quiet) -> None:

@@ -22,7 +22,7 @@ from cl.exchange import export
 from cl.networks import backbones
 <<<<<<< HEAD
 from cl.runtime.kinds import kinds
-from cl.training.checkpoints import load_tensors
+from cl.runtime.tensor_files import load_tensors
 =======
 from cl.runtime.tensor_files import load_tensors
 >>>>>>> 6672f00 (Files of tensors belong to the runtime)

@@ -69,7 +69,7 @@ def test_a_recipe_is_what_its_header_says(tmp_path: Path, recipe: str) -> None:
                 assert inside or composed[key] == chosen(override)[key], f"the recipe changes {override}"
         with torch.device("meta"):
             setup = Setup(
-                backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, 0
+                backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, 0, 1
             )
             method = module_of("methods", params.method.kind).Method(params.method, setup)
         assert all(parameter.is_meta for parameter in method.parameters())

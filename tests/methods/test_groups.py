@@ -1,0 +1,157 @@
+"""Images of one group are never negatives of each other: every method against a masked dense loss."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.methods import BaseMethod
+from cl.networks.queue import NO_GROUP
+from cl.runtime.kinds import module_of
+from tests.support.methods import (
+    CASES,
+    batch_of,
+    build,
+    case_name,
+    gives,
+    loss_config,
+    task_of,
+    training_batch,
+)
+
+IMAGES = 6
+GROUPS = torch.tensor([0, 0, 1, -1, 2, 1])  # the fourth image has none
+CONTRASTIVE = [case for case in CASES if gives(case[0]) is Contrast]
+INFONCE = loss_config("infonce", alpha=None)
+
+
+def grouped(kind: str, option: dict, step: int):  # type: ignore[no-untyped-def]
+    """A batch whose images have other groups at each step, and the group of each image, where -1 is its own."""
+    batch = training_batch(kind, option, IMAGES, step)
+    batch = batch_of(batch.views, GROUPS.roll(step), first=step * IMAGES)
+    own = torch.arange(1000, 1000 + IMAGES) + step * IMAGES  # a number of its own for each image
+    return batch, batch.groups.where(batch.groups >= 0, own)
+
+
+def dense_loss(contrast: Contrast, groups: Tensor, columns: Tensor | None) -> Tensor:
+    """InfoNCE with an (N, K) matrix, by the images that rows and columns come from.
+
+    Args:
+        groups: (n,) of the images of the batch.
+        columns: (K,) groups of a queue's rows; None where the columns are the images of the batch.
+    """
+    q, p, k = contrast.queries, contrast.positives, contrast.negatives
+    image = torch.arange(len(q)) // (len(q) // IMAGES)
+    counted = torch.ones(len(q), len(k), dtype=torch.bool)
+    if columns is None:
+        column_image = torch.arange(len(k)) // (len(k) // IMAGES)
+        counted &= image[:, None] != column_image
+        columns = groups[column_image]
+    if contrast.selected is not None:
+        counted &= torch.zeros_like(counted).scatter(1, contrast.selected, True)
+    counted &= groups[image][:, None] != columns
+    logits = (q @ k.T / contrast.temperature).exp() * counted
+    positive = torch.einsum("nd,npd->np", q, p) / contrast.temperature
+    losses = (positive.exp() + logits.sum(1, keepdim=True)).log() - positive
+    return losses[counted.any(1)].mean()
+
+
+def queue_groups(method: BaseMethod, groups: Tensor, before: Tensor) -> Tensor:
+    """The groups of the queue's rows after a step: those of the images whose embeddings the rows now are."""
+    new, _ = method._new
+    after = before.clone()
+    for place, row in enumerate(method.queue.rows):
+        if len(match := (new == row).all(1).nonzero()):
+            after[place] = groups[int(match[0]) % IMAGES]
+    return after
+
+
+@pytest.mark.parametrize("case", CONTRASTIVE, ids=case_name)
+def test_a_method_with_groups_equals_a_masked_dense_loss(case) -> None:
+    """Losses and gradients over three steps, so that a queue holds images of earlier ones."""
+    kind, option, cut = case
+    method = task_of(build(kind, cut=cut, **option)).method
+    queued = torch.full((len(method.queue.rows),), NO_GROUP) if hasattr(method, "queue") else None
+    module = module_of("losses", "infonce")
+    for step in range(3):
+        method.step = step
+        batch, groups = grouped(kind, option, step)
+        terms = method(batch)
+        ours = torch.stack([module.loss(term, INFONCE, 0.0) for term in terms]).mean()
+        in_queue = len(terms[0].negatives) == len(queued) if queued is not None else False
+        columns = queued if in_queue else None
+        theirs = torch.stack([dense_loss(term, groups, columns) for term in terms]).mean()
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        trained = [p for p in method.parameters() if p.requires_grad]
+        for a, b in zip(
+            torch.autograd.grad(ours, trained, retain_graph=True),
+            torch.autograd.grad(theirs, trained),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+        method.after_step(step / 3)
+        if queued is not None:
+            queued = queue_groups(method, groups, queued)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_images_that_are_all_alone_in_their_groups_change_nothing(case) -> None:
+    """Neither with groups of one image, nor where the data has groups and these images have none."""
+    kind, option, cut = case
+    plain = task_of(build(kind, cut=cut, **option))
+    batch = training_batch(kind, option, IMAGES, 0)
+    expected = plain(batch)
+    for groups in (torch.arange(IMAGES), torch.full((IMAGES,), -1)):
+        task = task_of(build(kind, cut=cut, **option))
+        torch.testing.assert_close(task(batch_of(batch.views, groups)), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_neighbour_is_of_another_group() -> None:
+    """The queue's nearest entry of another group; the embedding itself where the whole queue is of its group."""
+    method = build("nnclr")
+    embeddings = method.queue.rows[:4].clone()  # whose nearest entries are themselves
+    method.queue.groups.copy_(torch.arange(20) // 2)
+    similarity = embeddings @ method.queue.rows.T
+    groups = torch.tensor([0, 0, 7, 1])
+    for number, neighbour in enumerate(method._nearest(embeddings, groups)):
+        candidates = method.queue.groups != groups[number]
+        expected = int(similarity[number].where(candidates, -torch.inf).argmax())
+        assert torch.equal(neighbour, method.queue.rows[expected])
+    assert torch.equal(method._nearest(embeddings, groups)[2], embeddings[2])
+    method.queue.groups.fill_(3)
+    alone = method._nearest(embeddings, torch.tensor([3, 3, 3, 3]))
+    assert torch.equal(alone, embeddings)
+
+
+def test_the_epoch_counts_queries_without_negatives() -> None:
+    """Four images, three of one group: the first three have one negative view pair, the last has all."""
+    task = task_of(build("simclr"))
+    batch = training_batch("simclr", {}, 4, 0)
+    two_large = batch.views[:2]
+    assert not task.has_groups
+    task(batch_of(two_large, torch.tensor([5, 5, 5, 5])))
+    assert task.has_groups
+    task(batch_of(two_large, torch.tensor([5, 5, 5, 6])))
+    assert task.take_without_negatives() == 8  # all 2N queries of the first batch, none of the second
+    assert task.take_without_negatives() == 0
+
+
+def test_all_queries_without_negatives_give_a_loss_of_zero() -> None:
+    task = task_of(build("simclr"))
+    loss = task(batch_of(training_batch("simclr", {}, 4, 0).views, torch.zeros(4, dtype=torch.int64)))
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is None or torch.equal(p.grad, torch.zeros_like(p)) for p in task.parameters())
+
+
+def test_groups_are_saved_with_the_queue() -> None:
+    task = task_of(build("moco"))
+    batch, _ = grouped("moco", {}, 0)
+    task(batch)
+    task.after_step(0.5)
+    other = copy.deepcopy(task.method.queue)
+    other.groups.fill_(NO_GROUP)
+    other.load_state_dict(task.method.queue.state_dict())
+    assert (other.groups != NO_GROUP).sum() == IMAGES
