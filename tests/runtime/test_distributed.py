@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import Tensor, nn
 
+from cl.batch import Batch
 from cl.config import check, read
 from cl.console.progress import Progress
 from cl.data.reader import Reader
@@ -24,28 +26,26 @@ from cl.detection import data as detection
 from cl.detection import transfer
 from cl.detection.engines.torchvision import Detector
 from cl.evaluations import plan_of
-from cl.methods import Setup
 from cl.networks import backbones
 from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
-from cl.pretraining.task import PretrainingTask
 from cl.runtime import distributed
 from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks
 from cl.runtime.kinds import module_of
-from cl.runtime.memory import growth
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated
 from tests.detection.test_transfer import RESNET18, small
-from tests.methods.test_methods import (
+from tests.support.methods import (
     CASES,
-    HEAD,
     HERE,
-    LOSSES,
-    SETTINGS,
     WHOLE,
+    as_type,
     build,
-    gives_negatives,
-    inputs_of,
+    case_name,
+    loss_config,
+    losses_for,
+    task_of,
+    training_batch,
 )
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import TinyBackbone, evaluated
@@ -56,39 +56,34 @@ WEIGHTS = ("weight", "bias")
 GROUPS = (1, 3, 12)
 # float32: one activation that rounding turns from below zero to above must not be amplified by the steps after it.
 SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
-LOSSES_OF = {
-    kind: [
-        name
-        for name in LOSSES
-        if module_of("losses", name).Config.needs_negatives == gives_negatives(build(kind))
-    ]
-    for kind in {case[0] for case in CASES}
-}
-# Options and patches take one loss each, in turns.
+# Options and patches take one of the losses that fit, in turns.
 CELLS = [
-    (*case, loss)
+    (case, loss)
     for number, case in enumerate(CASES)
     for loss in (
-        LOSSES_OF[case[0]]
+        losses_for(case[0])
         if case[1:] == ({}, WHOLE)
-        else [LOSSES_OF[case[0]][number % len(LOSSES_OF[case[0]])]]
+        else [losses_for(case[0])[number % len(losses_for(case[0]))]]
     )
 ]
-
-
 # One of each method, whole and with patches.
-IN_PIECES = [
+ONE_OF_EACH = [
     number
-    for number, cell in enumerate(CELLS)
-    if (cell[1] == {} and cell[3] == LOSSES_OF[cell[0]][0]) or cell[2] != WHOLE
+    for number, (case, loss) in enumerate(CELLS)
+    if (case[1] == {} and loss == losses_for(case[0])[0]) or case[2] != WHOLE
 ]
 
 
 def name(number: int) -> str:
-    kind, option, cut, loss = CELLS[number]
-    return " ".join(
-        [kind, cut.kind, *(key if key == "ema" else f"{key}={option[key]}" for key in option), loss]
-    )
+    case, loss = CELLS[number]
+    return f"{case_name(case)} {loss}"
+
+
+def local(batch: Batch) -> Batch:
+    """This rank's images of a batch."""
+    groups = None if batch.groups is None else local_part(batch.groups)
+    views = [local_part(view) for view in batch.views]
+    return Batch(views, local_part(batch.labels), local_part(batch.positions), groups)
 
 
 def trajectory(
@@ -98,22 +93,27 @@ def trajectory(
     groups: int | None = None,
     dtype: torch.dtype = torch.float64,
     lr: float = 0.05,
+    image_groups: bool = False,
 ) -> dict[str, Tensor]:
-    """The state after the steps, and the losses, of this process's part of the batches."""
-    kind, option, cut, loss = CELLS[number]
-    method = build(
-        kind, cut=cut, bn_groups=groups or GROUPS[number % 3], microbatches=microbatches, **option
-    ).to(dtype)
-    module = module_of("losses", loss)
-    task = PretrainingTask(method, module, module.Config(kind=loss, **LOSSES[loss]), 2.0, HERE)
+    """The state after the steps, and the losses, of this process's part of the batches.
+
+    groups: of batch norm. image_groups: images of one group, a fifth each, are never negatives of each other.
+    """
+    (kind, option, cut), loss = CELLS[number]
+    bn_groups = groups or GROUPS[number % 3]
+    method = build(kind, cut=cut, bn_groups=bn_groups, microbatches=microbatches, **option).to(dtype)
+    task = task_of(method, loss_config(loss))
     model = replicated(task)
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
     losses = []
     for step in range(STEPS):
+        batch = training_batch(kind, option, IMAGES, step)
+        if image_groups:
+            batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
+        if step == 0:
+            task.begin_epoch(0)
         task.begin_step(step, step / STEPS)
-        value = model(
-            [local_part(view).to(dtype) for view in inputs_of(option, IMAGES, step)], torch.zeros(0)
-        )
+        value = model(local(as_type(batch, dtype)))
         value.backward()
         nn.utils.clip_grad_norm_(task.parameters(), 1.0)
         optimizer.step()
@@ -256,12 +256,16 @@ def work(folder: Path, rank: int) -> None:
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/store of {ranks}", rank=rank, world_size=ranks
         )
-        results = {"parts": parts(), **{name(number): trajectory(number) for number in range(len(CELLS))}}
+        cells = range(len(CELLS)) if ranks == 2 else ONE_OF_EACH
+        results = {"parts": parts(), **{name(number): trajectory(number) for number in cells}}
         if ranks == 2:
-            results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in IN_PIECES}
+            results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in ONE_OF_EACH}
             results |= {
                 f"{name(number)} in microbatches": trajectory(number, microbatches=3, groups=12)
-                for number in IN_PIECES
+                for number in ONE_OF_EACH
+            }
+            results |= {
+                f"{name(number)} with groups": trajectory(number, image_groups=True) for number in ONE_OF_EACH
             }
         results["evaluations"] = evaluations(folder, folder / str(ranks) / str(rank))
         if ranks == 2:
@@ -320,19 +324,23 @@ def test_building_blocks(found, ranks) -> None:
         )
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
-def test_several_processes_make_the_steps_of_one(found, ranks, number) -> None:
-    assert_equal(found[ranks][name(number)], single(number))
+def test_two_processes_make_the_steps_of_one(found, number) -> None:
+    assert_equal(found[2][name(number)], single(number))
+
+
+@pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
+def test_four_processes_make_the_steps_of_one(found, number) -> None:
+    assert_equal(found[4][name(number)], single(number))
 
 
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
-def test_pieces_make_the_steps_of_the_whole(number) -> None:
-    """Gradients, batch statistics, queue: all of it, where groups of batch norm fit in a piece."""
+def test_microbatches_make_the_steps_of_the_whole(number) -> None:
+    """Gradients, batch statistics, queue: all of it, where groups of batch norm fit in a microbatch."""
     assert_equal(trajectory(number, microbatches=3, groups=12), single(number, groups=12))
 
 
-@pytest.mark.parametrize("number", IN_PIECES, ids=name)
+@pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
 def test_two_processes_in_float32(found, number) -> None:
     """The weights; queues and losses of five steps carry ten times their rounding."""
     states = found[2][f"{name(number)} in float32"], single(number, **SINGLE)
@@ -340,9 +348,15 @@ def test_two_processes_in_float32(found, number) -> None:
     assert_equal(several, one, 1e-6)
 
 
-@pytest.mark.parametrize("number", IN_PIECES, ids=name)
-def test_pieces_on_two_processes(found, number) -> None:
+@pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
+def test_microbatches_on_two_processes(found, number) -> None:
     assert_equal(found[2][f"{name(number)} in microbatches"], single(number, groups=12))
+
+
+@pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
+def test_groups_of_images_on_two_processes(found, number) -> None:
+    """Queries meet no negative of their own group, wherever it lies, and their losses have one mean."""
+    assert_equal(found[2][f"{name(number)} with groups"], single(number, image_groups=True))
 
 
 def test_evaluations_on_several_processes(found, folder) -> None:
@@ -375,28 +389,6 @@ def test_a_detector_on_two_processes(found, folder) -> None:
     for key in one:
         if "backbone.bn1.running" in key:  # of the images alone, which are the same
             torch.testing.assert_close(one[key], two[key], rtol=1e-3, atol=1e-3)
-
-
-def test_pieces_hold_the_activations_of_one_at_a_time() -> None:
-    """ResNet-18, 32 images of 32 px: in eight microbatches the step grows the process by less than half of what it does in one."""
-
-    def taken(microbatches: int) -> int:
-        torch.manual_seed(0)
-        kind = {"kind": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False}
-        backbone = backbones.build(backbones.Config(**kind))
-        config = module_of("methods", "simclr").Config(
-            kind="simclr", projector=HEAD, scale=1.0, **SETTINGS["simclr"]
-        )
-        method = module_of("methods", "simclr").Method(
-            config, Setup(backbone, 0.1, WHOLE, 8, 0, microbatches)
-        )
-        module = module_of("losses", "dcl")
-        task = PretrainingTask(method, module, module.Config(kind="dcl"), 1.0, HERE)
-        images = [torch.randn(32, 3, 32, 32) for _ in range(2)]
-        task([view[:8] for view in images], torch.zeros(0)).backward()  # the gradients' memory
-        return growth(lambda: task(images, torch.zeros(0)).backward())
-
-    assert taken(8) < taken(1) / 2
 
 
 if __name__ == "__main__":
