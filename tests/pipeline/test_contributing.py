@@ -1,4 +1,4 @@
-"""A loss, a method and a data source from outside: the files that CONTRIBUTING.md shows, added to a copy of the project."""
+"""A loss, a method, a data source and an evaluation from outside: the files that CONTRIBUTING.md shows, in a copy."""
 
 import json
 import re
@@ -18,12 +18,15 @@ FILES = [
     "pipeline/conf/method/oneway.yaml",
     "cl/sources/digits.py",
     "pipeline/conf/dataset/digits.yaml",
+    "cl/evaluations/centroid.py",
+    "pipeline/conf/evaluation/centroid.yaml",
 ]
+KINDS = [Path(name).stem for name in FILES if name.endswith(".py")]
 
 
 @pytest.fixture(scope="module")
 def extended(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the six files."""
+    """The project with the eight files and the golden values of the new method."""
     folder = tmp_path_factory.mktemp("contributed") / "project"
     shutil.copytree(project, folder)
     blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
@@ -31,6 +34,8 @@ def extended(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert not (folder / name).exists()
         assert f"`{name}`" in (ROOT / "CONTRIBUTING.md").read_text()
         (folder / name).write_text(text)
+    added = run(folder, "tests.support.golden")
+    assert "1 golden values added" in added.stdout, added.stdout + added.stderr
     return folder
 
 
@@ -40,22 +45,43 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 def test_they_train_together(extended) -> None:
     sizes = [setting for setting in TINY if not setting.startswith("dataset.")]
-    choices = ["loss=margin", "method=oneway", "dataset=digits", "evaluation=[knn]"]
-    for stage in (["compose", *choices, *sizes], ["prepare"], ["pretrain"], ["evaluate", "knn"]):
+    choices = ["loss=margin", "method=oneway", "dataset=digits", "evaluation=[knn,centroid]"]
+    for stage in (
+        ["compose", *choices, *sizes],
+        ["prepare"],
+        ["pretrain"],
+        ["evaluate", "knn"],
+        ["evaluate", "centroid"],
+    ):
         result = run(extended, f"pipeline.{stage[0]}", *stage[1:])
         assert result.returncode == 0, result.stderr
     provenance = json.loads((extended / "results/pretrain.provenance.json").read_text())
     assert provenance["parameters"]["loss"] == {"kind": "margin", "margin": 0.5}
     assert provenance["parameters"]["method"]["kind"] == "oneway"
     assert provenance["negatives"] == 31
-    knn = json.loads((extended / "results/evaluate/knn.json").read_text())
-    assert knn["knn_top1"] > 50  # digits are easy; chance is 10
+    for name in ("knn", "centroid"):
+        metrics = json.loads((extended / f"results/evaluate/{name}.json").read_text())
+        assert metrics[f"{name}_top1"] > 50  # digits are easy; chance is 10
+
+
+def test_all_suites_take_them_without_another_edit(extended) -> None:
+    """Every test that is derived from the files on disk, and the dependencies that dvc.yaml names."""
+    result = run(extended, "pytest", "-v", "-m", "not slow", "-k", f"{' or '.join(KINDS)} or dependencies")
+    assert result.returncode == 0, result.stdout[-5000:]
+    for kind in KINDS:
+        assert len(re.findall(rf"{kind}.*PASSED", result.stdout)) > 1, kind
+    assert "test_what_a_stage_imports_is_among_its_dependencies[pretrain] PASSED" in result.stdout
+
+
+@pytest.mark.slow
+def test_all_other_tests_still_pass_beside_them(extended) -> None:
+    result = run(extended, "pytest", "-q", "-m", "not slow", "-n", "2", "--dist", "loadfile")
+    assert result.returncode == 0, result.stdout[-5000:]
 
 
 def test_their_mistakes_are_named_like_all_others(extended) -> None:
     run(extended, "pipeline.compose", "loss=margin", "loss.margin=-1")
     assert "loss.margin=-1: input should be greater than 0" in run(extended, "pipeline.pretrain").stderr
     run(extended, "pipeline.compose", "loss=margin", "method=byol")
-    assert (
-        "method=byol gives no negatives, which loss=margin needs" in run(extended, "pipeline.pretrain").stderr
-    )
+    message = "method=byol gives pairs without negatives, loss=margin takes contrasts with negatives"
+    assert message in run(extended, "pipeline.pretrain").stderr
