@@ -28,7 +28,8 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
     if "k" in type(config).model_fields:
         config = config.model_copy(update={"k": 5})
     if "optim" in type(config).model_fields:
-        config = config.model_copy(update={"optim": config.optim.model_copy(update={"epochs": 1})})
+        optim = config.optim.model_copy(update={"epochs": 1, "batch_size": 24})
+        config = config.model_copy(update={"optim": optim})
     readers = [Reader(shard_folder, split) for split in ("train", "val")]
     context = evaluated(*readers, params, tiny_backbone, tmp_path)
     before = fingerprint(tiny_backbone)
