@@ -53,7 +53,9 @@ def imported(path: Path) -> set[str]:
         for block in ("body", "orelse"):
             statements = getattr(node, block, None)
             if isinstance(statements, list):
-                kept = [s for s in statements if "TYPE_CHECKING" not in ast.unparse(getattr(s, "test", s))[:20]]
+                kept = [
+                    s for s in statements if "TYPE_CHECKING" not in ast.unparse(getattr(s, "test", s))[:20]
+                ]
                 setattr(node, block, kept)
     found = set()
     for node in ast.walk(tree):

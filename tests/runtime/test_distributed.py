@@ -3,277 +3,23 @@
 Every method with every loss takes five steps as one process, and the same steps as two and four that share the batch.
 """
 
-import io
+import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
-from cl.batch import Batch
-from cl.config import check, read
-from cl.console.progress import Progress
-from cl.data.reader import Reader
-from cl.detection import data as detection
-from cl.detection import transfer
 from cl.detection.engines.torchvision import Detector
-from cl.evaluations import plan_of
-from cl.networks import backbones
-from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
-from cl.runtime import distributed
-from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks
-from cl.runtime.kinds import module_of
-from cl.runtime.tensor_files import load_tensors
-from cl.training.checkpoints import Checkpoints
-from cl.training.loop import replicated
-from tests.detection.test_transfer import RESNET18, small
-from tests.support.methods import (
-    CASES,
-    HERE,
-    WHOLE,
-    as_type,
-    build,
-    case_name,
-    loss_config,
-    losses_for,
-    task_of,
-    training_batch,
-)
+from tests.support import ranks
 from tests.support.project import ROOT, TINY, compose
-from tests.support.tiny import TinyBackbone, evaluated
+from tests.support.ranks import CELLS, ONE_OF_EACH, WAYS, WEIGHTS, name
 
-IMAGES, STEPS = 24, 5
-WEIGHTS = ("weight", "bias")
-# Images of a group: all, 8, 2. Of two processes with 12 images each, a group of 8 lies on one or on both.
-GROUPS = (1, 3, 12)
-# float32: one activation that rounding turns from below zero to above must not be amplified by the steps after it.
-SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
-# Options and patches take one of the losses that fit, in turns.
-CELLS = [
-    (case, loss)
-    for number, case in enumerate(CASES)
-    for loss in (
-        losses_for(case[0])
-        if case[1:] == ({}, WHOLE)
-        else [losses_for(case[0])[number % len(losses_for(case[0]))]]
-    )
-]
-# One of each method, whole and with patches.
-ONE_OF_EACH = [
-    number
-    for number, (case, loss) in enumerate(CELLS)
-    if (case[1] == {} and loss == losses_for(case[0])[0]) or case[2] != WHOLE
-]
-
-
-def name(number: int) -> str:
-    case, loss = CELLS[number]
-    return f"{case_name(case)} {loss}"
-
-
-def local(batch: Batch) -> Batch:
-    """This rank's images of a batch."""
-    groups = None if batch.groups is None else local_part(batch.groups)
-    views = [local_part(view) for view in batch.views]
-    return Batch(views, local_part(batch.labels), local_part(batch.positions), groups)
-
-
-def trajectory(
-    number: int,
-    *,
-    microbatches: int = 1,
-    groups: int | None = None,
-    dtype: torch.dtype = torch.float64,
-    lr: float = 0.05,
-    image_groups: bool = False,
-) -> dict[str, Tensor]:
-    """The state after the steps, and the losses, of this process's part of the batches.
-
-    groups: of batch norm. image_groups: images of one group, a fifth each, are never negatives of each other.
-    """
-    (kind, option, cut), loss = CELLS[number]
-    bn_groups = groups or GROUPS[number % 3]
-    method = build(kind, cut=cut, bn_groups=bn_groups, microbatches=microbatches, **option).to(dtype)
-    task = task_of(method, loss_config(loss))
-    model = replicated(task)
-    optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
-    losses = []
-    for step in range(STEPS):
-        batch = training_batch(kind, option, IMAGES, step)
-        if image_groups:
-            batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
-        if step == 0:
-            task.begin_epoch(0)
-        task.begin_step(step, step / STEPS)
-        value = model(local(as_type(batch, dtype)))
-        value.backward()
-        nn.utils.clip_grad_norm_(task.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        task.after_step((step + 1) / STEPS)
-        losses.append(mean_over_ranks(value.detach()))
-    state = {**task.state_dict(), "losses": torch.stack(losses)}
-    everything = torch.cat([value.double().flatten() for value in state.values()])
-    assert all(torch.equal(other, everything) for other in gather(everything[None])), "processes have parted"
-    return state
-
-
-def parts() -> dict[str, Tensor]:
-    """Each building block alone, with its gradient, on this process's rows."""
-    x = torch.arange(48, dtype=torch.float64).sin().view(IMAGES, 2)
-    mine = local_part(x).clone().requires_grad_()
-    gather(mine).pow(3).sum().backward()
-    found = {
-        "gather": gather(mine.detach()),
-        "rows": gather(global_rows(len(mine))),
-        "gather gradient": gather(mine.grad),
-    }
-    mine.grad = None
-    mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
-    found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
-    for groups in GROUPS:
-        for affine in (True, False):
-            torch.manual_seed(0)
-            plain = nn.BatchNorm2d(2, affine=affine).double()
-            norm = GroupBatchNorm(plain, groups)
-            if affine:
-                nn.init.uniform_(norm.weight), nn.init.uniform_(norm.bias)
-            images = local_part(torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64)).requires_grad_()
-            y = norm(images)
-            (y.pow(3) * local_part(torch.arange(IMAGES)).view(-1, 1, 1, 1)).mean().backward()
-            update_running_stats(norm)
-            name = f"batch norm of {groups}, affine={affine}"
-            found |= {f"{name}: y": gather(y.detach()), f"{name}: gradient": gather(images.grad)}
-            found |= {f"{name}: {key}": value for key, value in norm.state_dict().items()}
-            if affine:
-                found |= {
-                    f"{name}: {key}'": mean_over_ranks(value.grad) for key, value in norm.named_parameters()
-                }
-    return found | unequal()
-
-
-def unequal() -> dict[str, Tensor]:
-    """Batch norm of one group of which the ranks hold different numbers of rows, as of a detector's regions."""
-    edges = [
-        IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1))
-        for r in range(distributed.ranks() + 1)
-    ]
-    mine = slice(*edges[distributed.rank() : distributed.rank() + 2])
-    torch.manual_seed(0)
-    norm = GroupBatchNorm(nn.BatchNorm2d(2).double(), 1)
-    everything = torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64, requires_grad=True)
-    y = norm(everything[mine])
-    (y.pow(3) * torch.arange(IMAGES)[mine].view(-1, 1, 1, 1)).sum().backward()
-    update_running_stats(norm)
-    whole = torch.zeros_like(everything)
-    whole[mine] = y.detach()
-    shared = {
-        "y": whole,
-        "gradient'": everything.grad,
-        **{f"{key}'": value.grad for key, value in norm.named_parameters()},
-    }
-    found = {f"unequal: {key}": mean_over_ranks(value) * distributed.ranks() for key, value in shared.items()}
-    return found | {f"unequal: {key}": value for key, value in norm.state_dict().items()}
-
-
-def to_transfer(folder: Path) -> dict[str, Any]:
-    """What a detector is built from."""
-    params = check(read(folder / "params.yaml"))
-    all_of_them = {
-        "rpn_rois": 512,
-        "rois": 512,
-        "train_proposals": (50, 20),
-    }  # drawn by each process for itself otherwise
-    config = small(
-        params, "voc_c4", iterations=3, batch_size=4, reference_batch=4, base_lr=0.001, **all_of_them
-    )
-    torch.manual_seed(0)
-    backbone = backbones.build(RESNET18)
-    torch.manual_seed(0)
-    dataset = detection.read(config, folder / "scenes")
-    return {"config": config, "backbone": backbone, "dataset": dataset, "source": params.dataset}
-
-
-def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
-    """Metrics and weights of a detector after three steps."""
-    metrics = transfer.run(
-        **to_transfer(folder),
-        seed=0,
-        machine=HERE,
-        progress=Progress("test", Console(file=io.StringIO())),
-        out=out,
-        checkpoints=Checkpoints(out / "transfer"),
-    )
-    if distributed.rank() == 0:
-        assert (out / "detections.png").exists()
-    found = {key: torch.tensor(value) for key, value in metrics.items()}
-    state = load_tensors(folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors")[
-        0
-    ]
-    return found | {key: value.double() for key, value in state.items() if key.startswith("model.")}
-
-
-def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
-    """Metrics and trained weights of evaluations by the tiny encoder: the ranks share a batch of 24, but not one of 18."""
-    params = check(read(folder / "params.yaml"))
-    torch.manual_seed(0)
-    backbone = TinyBackbone()
-    assert (plan_of(120, 24, 0).share, plan_of(120, 18, 0).share) == {1: (24, 18), 2: (12, 9), 4: (6, 18)}[
-        distributed.ranks()
-    ]
-    context = evaluated(
-        *(Reader(folder / "shards", split) for split in ("train", "val")), params, backbone, out
-    )
-    found = {}
-    for entry, batch in (("linear", 24), ("semi_10", 24), ("semi_10", 18), ("knn", 0)):
-        config = params.evaluations[entry]
-        if batch:
-            optim = config.optim.model_copy(update={"batch_size": batch, "epochs": 4, "base_lr": 0.01})
-            config = config.model_copy(
-                update={"optim": optim, "fraction": 0.5} if entry == "semi_10" else {"optim": optim}
-            )
-        metrics = module_of("evaluations", config.kind).evaluate(config, context)
-        found |= {f"{entry} of {batch}: {key}": torch.tensor(value) for key, value in metrics.items()}
-    for file in sorted(out.glob("checkpoints/*/*.safetensors")):
-        found |= {f"{file.parent.name}: {key}": value for key, value in load_tensors(file)[0].items()}
-    return found
-
-
-def work(folder: Path, rank: int) -> None:
-    """What each of four processes does, and then the first two by themselves."""
-    torch.set_num_threads(1)
-    for ranks in (4, 2):
-        if rank >= ranks:
-            return
-        dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/store of {ranks}", rank=rank, world_size=ranks
-        )
-        cells = range(len(CELLS)) if ranks == 2 else ONE_OF_EACH
-        results = {"parts": parts(), **{name(number): trajectory(number) for number in cells}}
-        if ranks == 2:
-            results |= {f"{name(number)} in float32": trajectory(number, **SINGLE) for number in ONE_OF_EACH}
-            results |= {
-                f"{name(number)} in microbatches": trajectory(number, microbatches=3, groups=12)
-                for number in ONE_OF_EACH
-            }
-            results |= {
-                f"{name(number)} with groups": trajectory(number, image_groups=True) for number in ONE_OF_EACH
-            }
-        results["evaluations"] = evaluations(folder, folder / str(ranks) / str(rank))
-        if ranks == 2:
-            results["transfer"] = transferred(folder, folder / str(ranks) / str(rank))
-        if rank == 0:
-            torch.save(results, folder / f"{ranks}.pt")
-        dist.barrier()
-        dist.destroy_process_group()
+single = cache(ranks.trajectory)
 
 
 @pytest.fixture(scope="module")
@@ -283,24 +29,36 @@ def folder(tmp_path_factory, shard_folder, drawn) -> Path:
     compose(folder, *TINY)
     (folder / "shards").symlink_to(shard_folder)
     (folder / "scenes").symlink_to(drawn)
-    for ranks in (1, 2, 4):
-        for rank in range(ranks):
-            (folder / str(ranks) / str(rank)).mkdir(parents=True)
+    for processes in (1, 2, 4):
+        for rank in range(processes):
+            (folder / str(processes) / str(rank)).mkdir(parents=True)
     return folder
 
 
+# What each test compares: with how many processes, and which way of taking the steps.
+COMPARED = {
+    "test_two_processes_make_the_steps_of_one": (2, "plain"),
+    "test_four_processes_make_the_steps_of_one": (4, "plain"),
+    "test_two_processes_in_float32": (2, "float32"),
+    "test_microbatches_on_two_processes": (2, "microbatches"),
+    "test_groups_of_images_on_two_processes": (2, "groups"),
+}
+
+
 @pytest.fixture(scope="module")
-def found(folder) -> dict[int, dict[str, dict[str, Tensor]]]:
-    """What two and four processes found."""
+def found(folder, request) -> dict[int, dict[str, dict[str, Tensor]]]:
+    """What two and four processes found, of what the selected tests compare."""
+    wanted: dict[int, list[str]] = {2: ["parts", "evaluations", "transfer"], 4: ["parts", "evaluations"]}
+    for item in request.session.items:
+        if item.path == Path(__file__) and item.originalname in COMPARED:
+            processes, way = COMPARED[item.originalname]
+            wanted[processes].append(f"{way} {item.callspec.params['number']}")
+    (folder / "wanted.json").write_text(json.dumps(wanted))
+    command = [sys.executable, ranks.__file__, folder]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    started = [
-        subprocess.Popen([sys.executable, __file__, folder, str(rank)], env=environment) for rank in range(4)
-    ]
+    started = [subprocess.Popen([*command, str(rank)], env=environment) for rank in range(4)]
     assert [process.wait(timeout=500) for process in started] == [0] * 4
-    return {ranks: torch.load(folder / f"{ranks}.pt") for ranks in (2, 4)}
-
-
-single = cache(trajectory)
+    return {processes: torch.load(folder / f"{processes}.pt") for processes in (2, 4)}
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-12) -> None:
@@ -312,13 +70,13 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], toleranc
         assert difference <= tolerance * length, f"{key}: {difference / length:.1e}"
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_building_blocks(found, ranks) -> None:
+@pytest.mark.parametrize("processes", [2, 4])
+def test_building_blocks(found, processes) -> None:
     """Gathered rows, means and batch norm, forward and backward."""
-    several, one = found[ranks]["parts"], parts()
+    several, one = found[processes]["parts"], ranks.parts()
     for key in one:
         # A rank's loss is its own: the gathered sum counts once a rank, and a rank's mean W times that of all.
-        factor = ranks if key.endswith((": gradient", "mean gradient", "gather gradient")) else 1
+        factor = processes if key.endswith((": gradient", "mean gradient", "gather gradient")) else 1
         torch.testing.assert_close(
             several[key], one[key] * factor, rtol=1e-11, atol=1e-13, msg=lambda m, k=key: f"{k}: {m}"
         )
@@ -326,41 +84,41 @@ def test_building_blocks(found, ranks) -> None:
 
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
 def test_two_processes_make_the_steps_of_one(found, number) -> None:
-    assert_equal(found[2][name(number)], single(number))
+    assert_equal(found[2][f"plain {number}"], single(number))
 
 
 @pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
 def test_four_processes_make_the_steps_of_one(found, number) -> None:
-    assert_equal(found[4][name(number)], single(number))
+    assert_equal(found[4][f"plain {number}"], single(number))
 
 
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
 def test_microbatches_make_the_steps_of_the_whole(number) -> None:
     """Gradients, batch statistics, queue: all of it, where groups of batch norm fit in a microbatch."""
-    assert_equal(trajectory(number, microbatches=3, groups=12), single(number, groups=12))
+    assert_equal(ranks.trajectory(number, microbatches=3, groups=12), single(number, groups=12))
 
 
 @pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
 def test_two_processes_in_float32(found, number) -> None:
     """The weights; queues and losses of five steps carry ten times their rounding."""
-    states = found[2][f"{name(number)} in float32"], single(number, **SINGLE)
+    states = found[2][f"float32 {number}"], single(number, **WAYS["float32"])
     several, one = ({k: v for k, v in state.items() if k.endswith(WEIGHTS)} for state in states)
     assert_equal(several, one, 1e-6)
 
 
 @pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
 def test_microbatches_on_two_processes(found, number) -> None:
-    assert_equal(found[2][f"{name(number)} in microbatches"], single(number, groups=12))
+    assert_equal(found[2][f"microbatches {number}"], single(number, groups=12))
 
 
 @pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
 def test_groups_of_images_on_two_processes(found, number) -> None:
     """Queries meet no negative of their own group, wherever it lies, and their losses have one mean."""
-    assert_equal(found[2][f"{name(number)} with groups"], single(number, image_groups=True))
+    assert_equal(found[2][f"groups {number}"], single(number, image_groups=True))
 
 
 def test_evaluations_on_several_processes(found, folder) -> None:
-    one = evaluations(folder, folder / "1/0")
+    one = ranks.evaluations(folder, folder / "1/0")
     assert sum("backbone" in key for key in one) == 18
     assert sum("heads" in key for key in one) == 10
     for several in found.values():
@@ -376,10 +134,10 @@ def test_a_detector_on_two_processes(found, folder) -> None:
 
     Measured: 0.15; 1.4 where batch norm takes its statistics from a process alone.
     """
-    one, two = transferred(folder, folder / "1/0"), found[2]["transfer"]
+    one, two = ranks.transferred(folder, folder / "1/0"), found[2]["transfer"]
     start = {
         f"model.detector.{key}": value.double()
-        for key, value in Detector(**to_transfer(folder)).state_dict().items()
+        for key, value in Detector(**ranks.to_transfer(folder)).state_dict().items()
     }
     assert one.keys() == two.keys()
     names = [key for key in start if key.endswith(WEIGHTS)]
@@ -389,7 +147,3 @@ def test_a_detector_on_two_processes(found, folder) -> None:
     for key in one:
         if "backbone.bn1.running" in key:  # of the images alone, which are the same
             torch.testing.assert_close(one[key], two[key], rtol=1e-3, atol=1e-3)
-
-
-if __name__ == "__main__":
-    work(Path(sys.argv[1]), int(sys.argv[2]))

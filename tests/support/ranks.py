@@ -1,0 +1,279 @@
+"""What several processes compute together, for `tests/runtime/test_distributed.py`: this file is what they run."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from torch import Tensor, nn
+
+from cl.batch import Batch
+from cl.config import check, read
+from cl.console.progress import Progress
+from cl.data.reader import Reader
+from cl.detection import data as detection
+from cl.detection import transfer
+from cl.evaluations import plan_of
+from cl.networks import backbones
+from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
+from cl.runtime import distributed
+from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks
+from cl.runtime.kinds import module_of
+from cl.runtime.tensor_files import load_tensors
+from cl.training.checkpoints import Checkpoints
+from cl.training.loop import replicated
+from tests.detection.test_transfer import RESNET18, small
+from tests.support.methods import (
+    CASES,
+    HERE,
+    WHOLE,
+    as_type,
+    build,
+    case_name,
+    loss_config,
+    losses_for,
+    task_of,
+    training_batch,
+)
+from tests.support.tiny import TinyBackbone, evaluated
+
+IMAGES, STEPS = 24, 5
+WEIGHTS = ("weight", "bias")
+# Images of a group: all, 8, 2. Of two processes with 12 images each, a group of 8 lies on one or on both.
+GROUPS = (1, 3, 12)
+# Other ways to take the same steps.
+# float32: one activation that rounding turns from below zero to above must not be amplified by the steps after it.
+SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "float32": SINGLE,
+    "microbatches": {"microbatches": 3, "groups": 12},
+    "groups": {"image_groups": True},
+}
+# Options and patches take one of the losses that fit, in turns.
+CELLS = [
+    (case, loss)
+    for number, case in enumerate(CASES)
+    for loss in (
+        losses_for(case[0])
+        if case[1:] == ({}, WHOLE)
+        else [losses_for(case[0])[number % len(losses_for(case[0]))]]
+    )
+]
+# One of each method, whole and with patches.
+ONE_OF_EACH = [
+    number
+    for number, (case, loss) in enumerate(CELLS)
+    if (case[1] == {} and loss == losses_for(case[0])[0]) or case[2] != WHOLE
+]
+
+
+def name(number: int) -> str:
+    case, loss = CELLS[number]
+    return f"{case_name(case)} {loss}"
+
+
+def local(batch: Batch) -> Batch:
+    """This rank's images of a batch."""
+    groups = None if batch.groups is None else local_part(batch.groups)
+    views = [local_part(view) for view in batch.views]
+    return Batch(views, local_part(batch.labels), local_part(batch.positions), groups)
+
+
+def trajectory(
+    number: int,
+    *,
+    microbatches: int = 1,
+    groups: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    lr: float = 0.05,
+    image_groups: bool = False,
+) -> dict[str, Tensor]:
+    """The state after the steps, and the losses, of this process's part of the batches.
+
+    groups: of batch norm. image_groups: images of one group, a fifth each, are never negatives of each other.
+    """
+    (kind, option, cut), loss = CELLS[number]
+    bn_groups = groups or GROUPS[number % 3]
+    method = build(kind, cut=cut, bn_groups=bn_groups, microbatches=microbatches, **option).to(dtype)
+    task = task_of(method, loss_config(loss))
+    model = replicated(task)
+    optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        batch = training_batch(kind, option, IMAGES, step)
+        if image_groups:
+            batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
+        if step == 0:
+            task.begin_epoch(0)
+        task.begin_step(step, step / STEPS)
+        value = model(local(as_type(batch, dtype)))
+        value.backward()
+        nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        task.after_step((step + 1) / STEPS)
+        losses.append(mean_over_ranks(value.detach()))
+    state = {**task.state_dict(), "losses": torch.stack(losses)}
+    everything = torch.cat([value.double().flatten() for value in state.values()])
+    assert all(torch.equal(other, everything) for other in gather(everything[None])), "processes have parted"
+    return state
+
+
+def parts() -> dict[str, Tensor]:
+    """Each building block alone, with its gradient, on this process's rows."""
+    x = torch.arange(48, dtype=torch.float64).sin().view(IMAGES, 2)
+    mine = local_part(x).clone().requires_grad_()
+    gather(mine).pow(3).sum().backward()
+    found = {
+        "gather": gather(mine.detach()),
+        "rows": gather(global_rows(len(mine))),
+        "gather gradient": gather(mine.grad),
+    }
+    mine.grad = None
+    mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
+    found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
+    for groups in GROUPS:
+        for affine in (True, False):
+            torch.manual_seed(0)
+            plain = nn.BatchNorm2d(2, affine=affine).double()
+            norm = GroupBatchNorm(plain, groups)
+            if affine:
+                nn.init.uniform_(norm.weight), nn.init.uniform_(norm.bias)
+            images = local_part(torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64)).requires_grad_()
+            y = norm(images)
+            (y.pow(3) * local_part(torch.arange(IMAGES)).view(-1, 1, 1, 1)).mean().backward()
+            update_running_stats(norm)
+            name = f"batch norm of {groups}, affine={affine}"
+            found |= {f"{name}: y": gather(y.detach()), f"{name}: gradient": gather(images.grad)}
+            found |= {f"{name}: {key}": value for key, value in norm.state_dict().items()}
+            if affine:
+                found |= {
+                    f"{name}: {key}'": mean_over_ranks(value.grad) for key, value in norm.named_parameters()
+                }
+    return found | unequal()
+
+
+def unequal() -> dict[str, Tensor]:
+    """Batch norm of one group of which the ranks hold different numbers of rows, as of a detector's regions."""
+    edges = [
+        IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1))
+        for r in range(distributed.ranks() + 1)
+    ]
+    mine = slice(*edges[distributed.rank() : distributed.rank() + 2])
+    torch.manual_seed(0)
+    norm = GroupBatchNorm(nn.BatchNorm2d(2).double(), 1)
+    everything = torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    y = norm(everything[mine])
+    (y.pow(3) * torch.arange(IMAGES)[mine].view(-1, 1, 1, 1)).sum().backward()
+    update_running_stats(norm)
+    whole = torch.zeros_like(everything)
+    whole[mine] = y.detach()
+    shared = {
+        "y": whole,
+        "gradient'": everything.grad,
+        **{f"{key}'": value.grad for key, value in norm.named_parameters()},
+    }
+    found = {f"unequal: {key}": mean_over_ranks(value) * distributed.ranks() for key, value in shared.items()}
+    return found | {f"unequal: {key}": value for key, value in norm.state_dict().items()}
+
+
+def to_transfer(folder: Path) -> dict[str, Any]:
+    """What a detector is built from."""
+    params = check(read(folder / "params.yaml"))
+    all_of_them = {
+        "rpn_rois": 512,
+        "rois": 512,
+        "train_proposals": (50, 20),
+    }  # drawn by each process for itself otherwise
+    config = small(
+        params, "voc_c4", iterations=3, batch_size=4, reference_batch=4, base_lr=0.001, **all_of_them
+    )
+    torch.manual_seed(0)
+    backbone = backbones.build(RESNET18)
+    torch.manual_seed(0)
+    dataset = detection.read(config, folder / "scenes")
+    return {"config": config, "backbone": backbone, "dataset": dataset, "source": params.dataset}
+
+
+def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
+    """Metrics and weights of a detector after three steps."""
+    metrics = transfer.run(
+        **to_transfer(folder),
+        seed=0,
+        machine=HERE,
+        progress=Progress("test", Console(file=io.StringIO())),
+        out=out,
+        checkpoints=Checkpoints(out / "transfer"),
+    )
+    if distributed.rank() == 0:
+        assert (out / "detections.png").exists()
+    found = {key: torch.tensor(value) for key, value in metrics.items()}
+    state = load_tensors(folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors")[
+        0
+    ]
+    return found | {key: value.double() for key, value in state.items() if key.startswith("model.")}
+
+
+def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
+    """Metrics and trained weights of evaluations by the tiny encoder: the ranks share a batch of 24, but not one of 18."""
+    params = check(read(folder / "params.yaml"))
+    torch.manual_seed(0)
+    backbone = TinyBackbone()
+    assert (plan_of(120, 24, 0).share, plan_of(120, 18, 0).share) == {1: (24, 18), 2: (12, 9), 4: (6, 18)}[
+        distributed.ranks()
+    ]
+    context = evaluated(
+        *(Reader(folder / "shards", split) for split in ("train", "val")), params, backbone, out
+    )
+    found = {}
+    for entry, batch in (("linear", 24), ("semi_10", 24), ("semi_10", 18), ("knn", 0)):
+        config = params.evaluations[entry]
+        if batch:
+            optim = config.optim.model_copy(update={"batch_size": batch, "epochs": 4, "base_lr": 0.01})
+            config = config.model_copy(
+                update={"optim": optim, "fraction": 0.5} if entry == "semi_10" else {"optim": optim}
+            )
+        metrics = module_of("evaluations", config.kind).evaluate(config, context)
+        found |= {f"{entry} of {batch}: {key}": torch.tensor(value) for key, value in metrics.items()}
+    for file in sorted(out.glob("checkpoints/*/*.safetensors")):
+        found |= {f"{file.parent.name}: {key}": value for key, value in load_tensors(file)[0].items()}
+    return found
+
+
+def work(folder: Path, rank: int) -> None:
+    """What each of four processes does, and then the first two by themselves: what `wanted.json` names."""
+    torch.set_num_threads(1)
+    wanted = json.loads((folder / "wanted.json").read_text())
+    for ranks in (4, 2):
+        if rank >= ranks:
+            return
+        store = f"file://{folder}/store of {ranks}"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+        results = {job: run(job, folder) for job in wanted[str(ranks)]}
+        if rank == 0:
+            torch.save(results, folder / f"{ranks}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def run(job: str, folder: Path) -> dict[str, Tensor]:
+    """One job by its name: a part of this module's, or a trajectory, as "<way> <number of the cell>"."""
+    way, _, number = job.partition(" ")
+    if number:
+        return trajectory(int(number), **WAYS[way])
+    out = folder / str(distributed.ranks()) / str(distributed.rank())
+    return {
+        "parts": parts,
+        "evaluations": lambda: evaluations(folder, out),
+        "transfer": lambda: transferred(folder, out),
+    }[job]()
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), int(sys.argv[2]))
