@@ -183,7 +183,7 @@ def test_a_fresh_clone_fetches_what_it_needs_and_shows_all(clone, tmp_path) -> N
     shutil.rmtree(fresh.folder / ".dvc/cache")
     shutil.rmtree(tmp_path / "store")
     page.write_text(page.read_text() + "The very end.\n")
-    assert "evaluate/knn is in dvc.lock, but neither here nor in DVC's cache or remote" in fresh.dvc(
+    assert "evaluate/knn is in dvc.lock, but neither in the workspace nor in DVC's cache or remote" in fresh.dvc(
         "repro", "--allow-missing", code=255
     )
 
