@@ -67,7 +67,7 @@ class Measured(NamedTuple):
 
 
 def measured(name: str) -> Iterator[Measured]:
-    """What the runs must measure; of curves and of columns that only vary a number, those of the last column."""
+    """What runs must measure; of curves and of columns that only vary a number, those of the last column."""
     paper = paper_tables.load(name)
     for table in paper.tables:
         swept = not any(column.metric for column in table.columns)
