@@ -30,7 +30,7 @@ STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
 class ForeignEncoder(NamedTuple):
-    """An encoder in eval mode, its configuration, the program that trained it, and a hash of its tensors."""
+    """An encoder in eval mode, its configuration, its origin as far as known, and a hash of its tensors."""
 
     network: "Network"
     config: backbones.Config
