@@ -4,22 +4,35 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cl import charts
 from cl.config import parse
-from cl.report.experiments import Experiment, outdated, results
+from cl.report.experiments import Experiment, changed_params, result_names, value_at
 from pipeline import command
 
 FILES = ("params.yaml", "dvc.lock")
 
 
-def collect(say: Callable[[str], None]) -> list[Experiment]:
-    """All that have a result of their own, the newest experiments first; what is missing from DVC's cache is told.
+class _Candidate(NamedTuple):
+    """A commit or the workspace (empty revision) that may hold an experiment, and the text of its files."""
 
-    Results are those that dvc.lock names, read from the cache by their hashes: neither a stale file of the workspace nor a
-    stage that has not followed another is taken for a result.
+    name: str
+    revision: str
+    params: str
+    lock: str
+
+
+def collect(say: Callable[[str], None]) -> list[Experiment]:
+    """All finished experiments, the newest DVC experiment first; `say` reports what is left out or missing.
+
+    Results are those that dvc.lock names, read from DVC's cache by hash. Neither a stale workspace file
+    nor the output of a stage that was not re-run after a dependency changed counts as a result.
+
+    Raises:
+        ValueError: the current folder is not in a DVC repository.
     """
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
@@ -30,68 +43,86 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
         raise ValueError(f"{error}; run this from the top folder of the project") from error
     found: list[Experiment] = []
     with opened as repo:
-        for name, revision, params, lock in _places():
+        for candidate in _candidates():
             try:
-                outputs = _Outputs(
-                    parse(lock, "dvc.lock"), lambda md5: Path(repo.cache.local.oid_to_path(md5))
-                )
-                known = {experiment.name for experiment in found}
-                unique = name if name not in known else f"{name}@{revision}"
-                experiment = _experiment(unique, revision, parse(params, "params.yaml"), outputs)
+                experiment = _read(candidate, lambda md5: Path(repo.cache.local.oid_to_path(md5)), say)
             except ValueError as error:
-                say(f"{name} is left out: {error}")
+                say(f"{candidate.name} is left out: {error}")
                 continue
-            if outputs.missing:
-                say(
-                    f"{name}: {outputs.missing} files of its results are not in DVC's cache; `dvc pull` or `dvc exp pull` it"
-                )
             if set(experiment.provenance) - {"prepare"}:
-                found.append(experiment)
+                found.append(_unique(experiment, found))
     return found
 
 
-def _places() -> Iterator[tuple[str, str, str, str]]:
-    """Name, commit, params.yaml and dvc.lock of everything that may hold an experiment."""
-    listed = _git("for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps").split()
-    for ref in (ref for ref in listed if ref.count("/") == 4 and not ref.startswith("refs/exps/exec/")):
-        yield from _commit(ref, ref.rsplit("/", 1)[1])
+def _candidates() -> Iterator[_Candidate]:
+    refs = _git("for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps").split()
+    for ref in refs:
+        if ref.count("/") == 4 and not ref.startswith("refs/exps/exec/"):
+            yield from _at_commit(ref, ref.rsplit("/", 1)[1])
     if all(Path(file).is_file() for file in FILES):
-        yield "workspace", "", *(Path(file).read_text() for file in FILES)  # type: ignore[misc]
+        params, lock = (Path(file).read_text() for file in FILES)
+        yield _Candidate("workspace", "", params, lock)
     for ref in _git("for-each-ref", "--format=%(refname)", "refs/heads").split():
-        yield from _commit(ref, ref.removeprefix("refs/heads/"))
+        yield from _at_commit(ref, ref.removeprefix("refs/heads/"))
 
 
-def _commit(ref: str, name: str) -> Iterator[tuple[str, str, str, str]]:
+def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
     params, lock = (_git("show", f"{ref}:./{file}") for file in FILES)
     if params and lock:
-        yield name, _git("rev-parse", "--short=10", ref).strip(), params, lock
+        revision = _git("rev-parse", "--short=10", ref).strip()
+        yield _Candidate(name, revision, params, lock)
+
+
+def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[str], None]) -> Experiment:
+    """The experiment of a candidate.
+
+    Raises:
+        ValueError: its files cannot be read, or version 0.1 wrote them.
+    """
+    outputs = _Outputs(parse(candidate.lock, "dvc.lock"), path_of)
+    params = parse(candidate.params, "params.yaml")
+    if value_at(params, "optim.chunks") is not None:
+        raise ValueError(
+            "it was made by version 0.1 of cl (its key optim.chunks is now optim.microbatches); run it again"
+        )
+    experiment = _experiment(candidate, params, outputs)
+    if outputs.missing:
+        say(
+            f"{candidate.name}: {outputs.missing} of its result files are missing from DVC's cache; "
+            "run `dvc pull` or `dvc exp pull`"
+        )
+    return experiment
+
+
+def _unique(experiment: Experiment, others: list[Experiment]) -> Experiment:
+    """The experiment, with its commit in the name if another has the same name."""
+    if all(experiment.name != other.name for other in others):
+        return experiment
+    return replace(experiment, name=f"{experiment.name}@{experiment.revision}")
 
 
 class _Outputs:
-    """Files of results that a dvc.lock names, read from the cache."""
+    """The result files that a dvc.lock names, read from the cache.
+
+    Outputs of stages whose dependencies have changed since are ignored.
+    """
 
     def __init__(self, lock: dict[str, Any], path_of: Callable[[str], Path]) -> None:
-        self._path_of, self.missing = path_of, 0
-        stages = (lock.get("stages") or {}).values()
-        made = {output["path"]: output["md5"] for stage in stages for output in stage.get("outs", [])}
-        followed = [
-            stage
-            for stage in stages
-            if all(made.get(d["path"], d["md5"]) == d["md5"] for d in stage.get("deps", []))
-        ]
-        self.hashes: dict[str, str] = {}
-        for output in (output for stage in followed for output in stage.get("outs", [])):
+        self._path_of = path_of
+        self.missing = 0
+        self._hashes: dict[str, str] = {}
+        for output in _up_to_date_outputs(list((lock.get("stages") or {}).values())):
             path, md5 = output["path"], output["md5"]
             if path.startswith(f"{command.RESULTS}/") and md5.endswith(".dir"):
-                self.hashes |= {f"{path}/{name}": own for name, own in self._listed(md5)}
+                self._hashes |= {f"{path}/{name}": file_md5 for name, file_md5 in self._listed(md5)}
             elif path.startswith(f"{command.RESULTS}/"):
-                self.hashes[path] = md5
+                self._hashes[path] = md5
 
     def read(self, path: str) -> bytes | None:
-        return self._object(self.hashes[path]) if path in self.hashes else None
+        return self._object(self._hashes[path]) if path in self._hashes else None
 
     def inside(self, folder: str) -> list[str]:
-        return [path for path in self.hashes if path.startswith(f"{folder}/")]
+        return [path for path in self._hashes if path.startswith(f"{folder}/")]
 
     def _listed(self, md5: str) -> list[tuple[str, str]]:
         listing = self._object(md5)
@@ -105,32 +136,37 @@ class _Outputs:
         return None
 
 
-def _experiment(name: str, revision: str, params: dict[str, Any], outputs: _Outputs) -> Experiment:
-    """What the parameters name and the files hold; a result made with other parameters is a problem, not a result."""
-    found = Experiment(name, revision, params, {}, {})
-    for result in results(params):
-        metrics, provenance = (
-            outputs.read(f"{command.RESULTS}/{result}{suffix}.json") for suffix in ("", ".provenance")
-        )
-        if (
-            metrics is None
-            or provenance is None
-            or not (_independent(result) or "pretrain" in found.provenance)
-        ):
+def _up_to_date_outputs(stages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The outputs of the stages that used the current outputs of the stages before them."""
+    current = {output["path"]: output["md5"] for stage in stages for output in stage.get("outs", [])}
+    for stage in stages:
+        if all(current.get(used["path"], used["md5"]) == used["md5"] for used in stage.get("deps", [])):
+            yield from stage.get("outs", [])
+
+
+def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs) -> Experiment:
+    """The results that the parameters name; one made with different parameters becomes a problem instead."""
+    found = Experiment(candidate.name, candidate.revision, params, {}, {})
+    for result in result_names(params):
+        path = f"{command.RESULTS}/{result}"
+        metrics, provenance = outputs.read(f"{path}.json"), outputs.read(f"{path}.provenance.json")
+        if metrics is None or provenance is None:
+            continue
+        if not (_is_independent(result) or "pretrain" in found.provenance):
             continue
         origin = json.loads(provenance)
-        if others := outdated(origin, params):
-            found.problems.append(f"{result} was made with another {', '.join(others[:3])}")
+        if changed := changed_params(origin, params):
+            found.problems.append(f"{result} was made with a different {', '.join(changed[:3])}")
             continue
         found.metrics.update(json.loads(metrics))
         found.provenance[result] = origin
         if result.startswith("analyze/"):
-            found.charts[result.removeprefix("analyze/")] = _charts(f"{command.RESULTS}/{result}", outputs)
+            found.charts[result.removeprefix("analyze/")] = _charts(path, outputs)
     return found
 
 
-def _independent(result: str) -> bool:
-    """Of pretraining."""
+def _is_independent(result: str) -> bool:
+    """Whether a result does not depend on pretraining."""
     return result in ("prepare", "pretrain") or result.startswith("baseline/")
 
 
@@ -139,10 +175,10 @@ def _charts(folder: str, outputs: _Outputs) -> list[charts.Chart]:
         for file in outputs.inside(folder):
             if file.endswith((".chart.json", ".csv")) and (content := outputs.read(file)) is not None:
                 (Path(copy) / Path(file).name).write_bytes(content)
-        return list(charts.of_folder(Path(copy)))
+        return list(charts.load_folder(Path(copy)))
 
 
 def _git(*arguments: str) -> str:
-    """What git prints; nothing where it fails."""
+    """The output of git; empty if it fails."""
     done = subprocess.run(["git", *arguments], capture_output=True, text=True)
     return done.stdout if done.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""export: the pretrained backbone for other programs."""
+"""export: write the pretrained backbone in the format of another program."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ FORMATS = ("torchvision", "timm", "detectron2", "onnx")
 @click.option(
     "--to",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file; default: exports/<format>.<suffix>.",
+    help="The file to write; default: exports/<format>.<suffix>.",
 )
 @command.entry_point
 def main(format: str, to: Path | None) -> None:
@@ -26,16 +26,14 @@ def main(format: str, to: Path | None) -> None:
     suffix = export.SUFFIXES[format]
     path = to or Path("exports") / f"{format}.{suffix}"
     if path.suffix != f".{suffix}":
-        raise ValueError(f"--to {path}: a file of {format} ends in .{suffix}")
+        raise ValueError(f"--to {path} does not end in .{suffix}, the suffix of {format} files")
     network = backbones.load(params.backbone, locations.BACKBONE)
-    mean, std = (
-        [round(value, 4) for value in values] for values in (params.dataset.mean, params.dataset.std)
-    )
+    mean = [round(value, 4) for value in params.dataset.mean]
+    std = [round(value, 4) for value in params.dataset.std]
     metadata = {"network": params.backbone.model_dump_json(), "mean": str(mean), "std": str(std)}
     export.write(network, format, path, params.dataset.crop, metadata)
-    click.echo(
-        f"{path}: {params.backbone.kind}, {network.fc_features} features; RGB in [0, 1], mean {mean}, std {std}"
-    )
+    inputs = f"RGB in [0, 1], mean {mean}, std {std}"
+    click.echo(f"{path}: {params.backbone.kind}, {network.fc_features} features; {inputs}")
 
 
 if __name__ == "__main__":

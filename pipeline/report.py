@@ -1,4 +1,4 @@
-"""report: everything about the experiment on one page, report/index.html; or about all experiments, summary/index.html."""
+"""report: write report/index.html about the experiment, or with --all summary/index.html about all."""
 
 import functools
 import os
@@ -16,49 +16,57 @@ REPORT, SUMMARY = Path("report"), Path("summary")
 
 @click.command()
 @click.option(
-    "--all", "everything", is_flag=True, help="All experiments of the repository, beside the papers."
+    "--all", "everything", is_flag=True, help="All experiments of the repository, beside the papers' numbers."
 )
 @command.entry_point
 def main(everything: bool) -> None:
-    """Write index.html and tables.md: to report/ of params.yaml and results/, or with --all to summary/."""
+    """Write index.html and tables.md to report/, from params.yaml and results/; or with --all to summary/."""
     if everything:
         return summarise()
     params = command.params().model_dump(mode="json")
     from cl.report.page import render
 
-    if "DVC_STAGE" in os.environ:  # all that the report shows has just been made, or is what dvc.lock says
+    if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(params)
     _publish(REPORT, *render(params, command.RESULTS))
     return None
 
 
 def _fetch(params: dict[str, Any]) -> None:
-    """Bring what `dvc repro --pull --allow-missing` has left in the remote: it must not pass for what was not run.
+    """Pull results that `dvc repro --pull --allow-missing` left in the remote, lest they read "not run".
 
     Raises:
-        ValueError: a result that dvc.lock knows cannot be had.
+        ValueError: a result in dvc.lock cannot be pulled.
     """
+    missing = _missing_results(params)
+    if not missing:
+        return
+    done = subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)
+    if done.returncode:
+        found = f"{missing[0]} is in dvc.lock, but neither in the workspace nor in DVC's cache or remote"
+        raise ValueError(f"{found}: {done.stderr.strip()}")
+
+
+def _missing_results(params: dict[str, Any]) -> list[str]:
+    """The outputs below results/ that dvc.lock names for these parameters and that do not exist."""
     from cl.config import read
-    from cl.report.experiments import results
+    from cl.report.experiments import result_names
 
     stages = read(Path("dvc.lock"))["stages"]
-    outs = [
-        out["path"]
-        for name in results(params)
-        for out in stages.get(name.replace("/", "@"), {}).get("outs", [])
+    outputs = [
+        output["path"]
+        for name in result_names(params)
+        for output in stages.get(name.replace("/", "@"), {}).get("outs", [])
     ]
-    missing = [path for path in outs if command.RESULTS in Path(path).parents and not Path(path).exists()]
-    if (
-        missing
-        and (done := subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)).returncode
-    ):
-        raise ValueError(
-            f"{missing[0]} is in dvc.lock, but neither here nor in DVC's cache or remote: {done.stderr.strip()}"
-        )
+    return [path for path in outputs if command.RESULTS in Path(path).parents and not Path(path).exists()]
 
 
 def summarise() -> None:
-    """All finished experiments, and the papers' tables with what answers them."""
+    """Write the summary of all finished experiments, with the papers' tables.
+
+    Raises:
+        ValueError: no experiment has finished.
+    """
     from cl.report.experiments import distinct
     from cl.report.summary import page
     from pipeline.collect import collect

@@ -1,1 +1,1 @@
-"""Encoders from other programs, and for them."""
+"""Encoders trained by other programs, and exports to their formats."""

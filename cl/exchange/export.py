@@ -1,4 +1,4 @@
-"""The backbone in the formats of other programs."""
+"""Exports of the backbone to the formats of other programs."""
 
 import copy
 import pickle
@@ -18,15 +18,18 @@ SUFFIXES = {"torchvision": "safetensors", "timm": "safetensors", "detectron2": "
 
 
 def write(network: "Network", format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
-    """The network without a classifier.
+    """Write the network, which has no classifier, to a file.
 
-    torchvision, timm: safetensors; both libraries have the same names for these networks, and timm needs num_classes=0.
-    detectron2: a pickled dictionary for MODEL.WEIGHTS of a ResNet with INPUT.FORMAT RGB, RESNETS.STRIDE_IN_1X1 False, and
-        the mean and standard deviation of RGB times 255.
-    onnx: images (N, 3, size, size) to features (N, D), N as you like.
+    torchvision, timm: safetensors; both use the same names for these networks; timm needs num_classes=0.
+    detectron2: a pickled dictionary for MODEL.WEIGHTS of a ResNet. Set INPUT.FORMAT to RGB,
+        RESNETS.STRIDE_IN_1X1 to False, and PIXEL_MEAN and PIXEL_STD to the RGB values times 255.
+    onnx: maps images (N, 3, size, size) to features (N, D), for any N.
+
+    Args:
+        metadata: stored in safetensors files only.
 
     Raises:
-        ValueError: the format cannot hold this network, or its library is missing.
+        ValueError: the format cannot hold this network, or a package for it is not installed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
@@ -46,7 +49,8 @@ def write(network: "Network", format: str, path: Path, size: int, metadata: dict
 def _write_detectron2(network: "Network", path: Path) -> None:
     if network.width > 1 or network.conv1.kernel_size != (7, 7):
         raise ValueError(
-            "detectron2's ResNet has a 7x7 stem and 64 channels; this backbone cannot be exported to it"
+            f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem and "
+            f"{network.conv1.out_channels} channels; detectron2's ResNet needs a 7x7 stem and 64 channels"
         )
     tensors = {name: value.numpy() for name, value in names(network.state_dict()).items()}
     with path.open("wb") as file:
@@ -59,11 +63,11 @@ def _write_onnx(network: "Network", path: Path, size: int) -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"ONNX needs packages that are not installed: pip install onnx onnxscript ({error})"
+            f"ONNX needs packages that are not installed ({error}): pip install onnx onnxscript"
         ) from error
     network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
     images = torch.zeros(2, 3, size, size)
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of torch about itself
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # by torch's own code
         program = torch.onnx.export(
             network,
             (images,),

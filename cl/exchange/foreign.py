@@ -1,4 +1,4 @@
-"""Encoders that other programs have trained: residual networks in the checkpoints of the field, read without pickle's code."""
+"""Encoders trained by other programs: ResNets from common checkpoints, read without running pickled code."""
 
 import re
 import warnings
@@ -15,23 +15,22 @@ from cl.runtime.tensor_files import load_tensors
 if TYPE_CHECKING:
     from cl.networks.resnet import Network
 
-# Where a checkpoint keeps its tensors, and who writes what stands before the names of an encoder's.
-CONTAINERS = ("state_dict", "model", "model_state_dict", "network")
-ORIGINS = {
-    "": "names of torchvision",
+CONTAINERS = ("state_dict", "model", "model_state_dict", "network")  # keys that hold a checkpoint's tensors
+ORIGINS = {  # by the prefix of an encoder's tensor names
+    "": "torchvision names",
     "module.encoder_q.": "MoCo",
     "module.base_encoder.": "MoCo v3",
     "module.encoder.": "SimSiam",
     "backbone.": "solo-learn or lightly",
 }
-# The moving average beside the encoder that gradients train, which is the one that the papers evaluate.
+# Prefixes of target encoders. The papers evaluate the online encoder beside them.
 TARGETS = re.compile(r"(encoder_k|momentum|target|teacher|ema)", re.IGNORECASE)
 HEADS = ("fc", "linear", "head", "classifier")
 STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
-class Found(NamedTuple):
-    """An encoder in eval mode, which network it is, where it comes from, and a hash of its tensors."""
+class ForeignEncoder(NamedTuple):
+    """An encoder in eval mode, its configuration, its origin as far as known, and a hash of its tensors."""
 
     network: "Network"
     config: backbones.Config
@@ -39,54 +38,68 @@ class Found(NamedTuple):
     sha256: str
 
 
-def load(file: str, prefix: str | None = None) -> Found:
-    """The encoder in a file; which network it is follows from its tensors, all of which must match, but for a classifier.
+def load(file: str, prefix: str | None = None) -> ForeignEncoder:
+    """Read the encoder in a file.
+
+    Its architecture follows from its tensors, all of which must match, except those of a classifier.
 
     Args:
-        file: a checkpoint, or `torchvision:<network>[:<weights>]`, such as torchvision:resnet50:IMAGENET1K_V2.
-        prefix: what stands before its tensors' names, where several encoders are in the file.
+        file: a checkpoint, or `torchvision:<network>[:<weights>]` like torchvision:resnet50:IMAGENET1K_V2.
+        prefix: the prefix of its tensor names, if the file holds several encoders.
 
     Raises:
-        ValueError: the file is missing, holds Python objects that only its own program could read, no network that is known
-            here, or several.
+        ValueError: the file is missing, holds Python objects that only its own program can read, or does not
+            hold exactly one network of a known architecture.
     """
     tensors = _torchvision(file) if file.startswith("torchvision:") else _read(Path(file))
-    encoders = {start: _below(tensors, start) for start in _prefixes(tensors)}
-    if prefix is None:
-        learnt = [start for start in encoders if not TARGETS.search(start)] or list(encoders)
-        if len(learnt) != 1:
-            found = (
-                f"those below {', '.join(map(repr, learnt))}: say which with --prefix"
-                if learnt
-                else _kinds(tensors)
-            )
-            raise ValueError(f"{file} should hold one residual network, found {found}")
-        prefix = learnt[0]
-    if prefix not in encoders:
-        raise ValueError(
-            f"{file} has no encoder below {prefix!r}, only below {', '.join(map(repr, encoders)) or 'nothing'}"
-        )
-    named = _named(encoders[prefix])
+    prefix = _choose_prefix(tensors, file, prefix)
+    encoder = _below(tensors, prefix)
+    named = _rename(encoder)
     config = _config(named, file)
+    network = _build(config, named, file)
+    if "2.0.conv1.weight" in encoder:
+        # lightly's own ResNet applies ReLU as a function, which its nn.Sequential of children drops
+        network.relu = torch.nn.Identity()
+    if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":
+        network.conv1.padding = (2, 2)  # as in solo-learn
+    origin = ORIGINS.get(prefix, f"names below {prefix!r}")
+    return ForeignEncoder(network.eval(), config, origin, fingerprint(network))
+
+
+def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) -> str:
+    """The given prefix if an encoder has it; if none is given, that of the only online encoder.
+
+    Raises:
+        ValueError: there is no such encoder, or more than one.
+    """
+    prefixes = _prefixes(tensors)
+    if prefix is not None:
+        if prefix not in prefixes:
+            found = ", ".join(map(repr, prefixes)) or "nothing"
+            raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {found}")
+        return prefix
+    online = [start for start in prefixes if not TARGETS.search(start)] or prefixes
+    if len(online) == 1:
+        return online[0]
+    if online:
+        found = f"those below {', '.join(map(repr, online))}; choose one with --prefix"
+    else:
+        found = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
+    raise ValueError(f"{file} should hold one residual network, found {found}")
+
+
+def _build(config: backbones.Config, tensors: dict[str, Tensor], file: str) -> "Network":
     network = backbones.build(config)
+    # files from before torch 0.4.1 lack the counters of batches, which nothing here reads
     counters = {
         name: torch.tensor(0) for name in network.state_dict() if name.endswith("num_batches_tracked")
     }
-    try:  # files from before torch 0.4.1 do not count batches, and nothing here reads the count
-        network.load_state_dict({**counters, **named})
+    try:
+        network.load_state_dict({**counters, **tensors})
     except RuntimeError as error:
-        raise ValueError(
-            f"{file} is no {config.kind} with {config.stem} stem: {' '.join(str(error).split())}"
-        ) from error
-    if (
-        "2.0.conv1.weight" in encoders[prefix]
-    ):  # lightly's own network in a Sequential has lost what is no module: its ReLU
-        network.relu = torch.nn.Identity()
-    if (
-        prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small"
-    ):  # as solo-learn makes it
-        network.conv1.padding = (2, 2)
-    return Found(network.eval(), config, ORIGINS.get(prefix, f"names below {prefix!r}"), fingerprint(network))
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{file} is not a {config.kind} with {config.stem} stem: {reason}") from error
+    return network
 
 
 def _torchvision(name: str) -> dict[str, Tensor]:
@@ -94,18 +107,18 @@ def _torchvision(name: str) -> dict[str, Tensor]:
 
     _, network, *version = name.split(":")
     if network not in ("resnet18", "resnet50"):
-        raise ValueError(f"{name}: choose torchvision:resnet18 or torchvision:resnet50")
+        raise ValueError(f"{name} is not supported; choose torchvision:resnet18 or torchvision:resnet50")
     known = get_model_weights(network).__members__
     chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
     if chosen not in known:
-        raise ValueError(f"{name}: {network} has the weights {', '.join(known)}")
-    file = Path(torch.hub.get_dir()) / "checkpoints" / known[chosen].url.rsplit("/", 1)[1]
+        raise ValueError(f"{name} does not exist; {network} has the weights {', '.join(known)}")
+    url = known[chosen].url
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
+        hash_prefix = file.stem.rsplit("-", 1)[1]
         try:
-            torch.hub.download_url_to_file(
-                known[chosen].url, str(file), file.stem.rsplit("-", 1)[1], progress=False
-            )
+            torch.hub.download_url_to_file(url, str(file), hash_prefix, progress=False)
         except (OSError, RuntimeError) as error:
             raise ValueError(
                 f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}"
@@ -115,20 +128,14 @@ def _torchvision(name: str) -> dict[str, Tensor]:
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ValueError(f"no file {path}: give a checkpoint, or torchvision:resnet50")
+        raise ValueError(f"{path} does not exist; give a checkpoint, or torchvision:resnet50")
     if path.suffix == ".safetensors":
         return load_tensors(path)[0]
     try:
-        with warnings.catch_warnings(action="ignore"):  # of formats that it then refuses
+        with warnings.catch_warnings(action="ignore"):  # about formats that torch.load then refuses
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged file makes of the reader
-        if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            raise ValueError(
-                f"{path} holds more than tensors and plain values ({match[1]}), and reading that could run any code. If you "
-                "trust it, keep its tensors alone: "
-                f"python -c \"import torch; torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')\""
-            ) from error
-        raise ValueError(f"{path} is no checkpoint of torch, or a damaged one: get it again") from error
+    except Exception as error:  # a damaged file can make the reader raise anything
+        raise ValueError(_unreadable(path, str(error))) from error
     for container in CONTAINERS:
         if isinstance(content, dict) and isinstance(content.get(container), dict):
             content = content[container]
@@ -138,8 +145,19 @@ def _read(path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
 
 
+def _unreadable(path: Path, error: str) -> str:
+    """Why torch.load cannot read a file, and what to do."""
+    if match := re.search(r"GLOBAL ([\w.]+)", error):
+        extract = f"torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')"
+        return (
+            f"{path} holds more than tensors and plain values ({match[1]}), and reading it could run any "
+            f'code; if you trust it, extract its tensors: python -c "import torch; {extract}"'
+        )
+    return f"{path} is not a torch checkpoint, or it is damaged; download it again"
+
+
 def _prefixes(tensors: dict[str, Tensor]) -> list[str]:
-    """What stands before the names of each residual network: before `layer1.0.`, or before the first of numbered layers."""
+    """The prefix of each ResNet's tensor names: what precedes `layer1.0.`, or the first numbered stage."""
     starts = (re.fullmatch(r"((?:.*\.)?)(?:layer1|\d+)\.0\.conv1\.weight", name) for name in tensors)
     return list(dict.fromkeys(match[1] for match in starts if match))
 
@@ -148,49 +166,63 @@ def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """An encoder's tensors under torchvision's names, without a classifier or projector behind it.
+def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """An encoder's tensors by torchvision's names, without a classifier or projector.
 
-    What no head explains is kept, so that another network is not taken for this one.
+    Tensors that belong to no known head are kept: loading them must fail if this is a different network.
     """
-    first = {name: name.partition(".")[0] for name in tensors}
-    kept = {name: tensor for name, tensor in tensors.items() if first[name].split("_")[0] not in HEADS}
+    body = {name: tensor for name, tensor in tensors.items() if _child(name).split("_")[0] not in HEADS}
     if "layer1.0.conv1.weight" in tensors:
-        return kept
+        return body
     # lightly numbers the children of the network: convolution, norm, (activation, pooling,) four stages
-    numbers = sorted({int(number) for number in first.values() if number.isdecimal()})
+    numbers = sorted({int(_child(name)) for name in tensors if _child(name).isdecimal()})
     stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
     children = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
-    names = {str(number): name for number, name in children.items()}
-    return {
-        ".".join([names.get(first[name], first[name]), name.partition(".")[2]]).replace(
-            ".shortcut.", ".downsample."
-        ): tensor
-        for name, tensor in kept.items()
-    }
+    renamed = {}
+    for name, tensor in body.items():
+        child, _, rest = name.partition(".")
+        child = children.get(int(child), child) if child.isdecimal() else child
+        renamed[f"{child}.{rest}".replace(".shortcut.", ".downsample.")] = tensor
+    return renamed
+
+
+def _child(name: str) -> str:
+    """The module of a network that a tensor belongs to."""
+    return name.partition(".")[0]
 
 
 def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:
-    """Which network these tensors are."""
-    blocks = [
-        len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES
-    ]
-    deep = "layer1.0.conv3.weight" in tensors
-    kinds: dict[tuple, Literal["resnet18", "resnet50"]] = {
-        (False, 2, 2, 2, 2): "resnet18",
-        (True, 3, 4, 6, 3): "resnet50",
-    }
-    kind, first = kinds.get((deep, *blocks)), tensors.get("conv1.weight")
-    width, rest = divmod(len(first), 64) if first is not None and first.ndim == 4 else (0, 0)
-    if kind is None or first is None or rest or width not in (1, 2, 4):
-        block = "bottleneck" if deep else "basic"
+    """The architecture that these tensors belong to.
+
+    Raises:
+        ValueError: it is none of those known here.
+    """
+    first = tensors.get("conv1.weight")
+    kind = _kind(tensors)
+    channels = len(first) if first is not None and first.ndim == 4 else 0
+    if kind is None or first is None or channels not in (64, 128, 256):
         raise ValueError(
-            f"{file} holds a network with {blocks} {block} blocks and {0 if first is None else len(first)} channels after its "
-            "first convolution; known are resnet18 and resnet50, 64, 128 or 256 channels wide"
+            f"{file} holds a network with {_block_counts(tensors)} {_block(tensors)} blocks and "
+            f"{channels} channels after its first "
+            "convolution; expected resnet18 or resnet50, with 64, 128 or 256 channels"
         )
     stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"
-    return backbones.Config(kind=kind, width=width, stem=stem, zero_init_residual=False)
+    return backbones.Config(kind=kind, width=channels // 64, stem=stem, zero_init_residual=False)
 
 
-def _kinds(tensors: dict[str, Tensor]) -> str:
-    return f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
+def _kind(tensors: dict[str, Tensor]) -> Literal["resnet18", "resnet50"] | None:
+    match _block(tensors), _block_counts(tensors):
+        case "basic", [2, 2, 2, 2]:
+            return "resnet18"
+        case "bottleneck", [3, 4, 6, 3]:
+            return "resnet50"
+    return None
+
+
+def _block(tensors: dict[str, Tensor]) -> str:
+    return "bottleneck" if "layer1.0.conv3.weight" in tensors else "basic"
+
+
+def _block_counts(tensors: dict[str, Tensor]) -> list[int]:
+    """The number of residual blocks in each stage."""
+    return [len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES]

@@ -1,1 +1,1 @@
-"""Pages about one experiment and about all, beside the papers' numbers."""
+"""The report on one experiment, the summary of all experiments, and what the papers print."""

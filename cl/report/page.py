@@ -1,13 +1,14 @@
-"""One self-contained HTML page about an experiment: what was run, how good it is, compared with what, and how to repeat it.
+"""One self-contained HTML page per experiment: what was run, results beside baselines, how to repeat it.
 
-Only what the parameters name is looked for, so that files of an earlier experiment are not mistaken for this one's; what is
-missing is shown as "not run".
+Only results named by the parameters are read, so that files of an earlier experiment are not mistaken for
+this one's; a missing result is shown as "not run".
 """
 
 import base64
 import csv
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from markupsafe import Markup
 
 from cl import charts
 from cl.charts import Chart
-from cl.report.experiments import results as results_of
+from cl.report.experiments import result_names
 
 TITLES = {
     "top1": "top-1",
@@ -27,10 +28,10 @@ TITLES = {
     "cached_top5": "top-5, stored features",
     "cached_best_top1": "top-1, stored features, best epoch",
     "cached_best_top5": "top-5, stored features, best epoch",
-    "scratch_top1": "top-1, all of it trained from scratch",
+    "scratch_top1": "top-1, whole network trained from scratch",
     "embedding_top1": "top-1, projector's embedding",
     "pixels_top1": "top-1, raw pixels",
-    "leave_one_out_top1": "top-1, training images, each by the others",
+    "leave_one_out_top1": "top-1, training images, each classified by the others",
     "labels": "labels used",
     "base_lr": "base learning rate chosen on these images",
     "weight_decay": "weight decay",
@@ -51,49 +52,77 @@ TITLES |= {
         ("_l", ", large"),
     )
 }
-SETTINGS = {"labels", "base_lr", "weight_decay", "n"}  # told beside the results, not compared
+SETTINGS = {"labels", "base_lr", "weight_decay", "n"}  # shown beside the results, not compared
+CURVES = {  # by the title of the y axis: the title of the chart, and labels by column of pretrain/epochs.csv
+    "loss": ("Pretraining loss", {"loss": "loss"}),
+    "kNN top-1 on a subset of the data, %": (
+        "Nearest neighbours",
+        {"knn_top1": "features", "knn_embedding_top1": "embedding"},
+    ),
+    "sign of collapse": (
+        "Embeddings",
+        {"alignment": "alignment", "uniformity": "uniformity", "embedding_std": "spread"},
+    ),
+}
 
 
 def render(params: dict[str, Any], results: Path) -> tuple[str, str]:
     """The page, and its tables as Markdown.
 
     Args:
-        params: the whole of params.yaml.
-        results: the folder that holds `<stage>[/<name>].json` with their provenance and folders of tables and pictures.
+        params: the contents of params.yaml.
+        results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
     """
     read = _Reader(results)
     baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
-    entries = [*params["evaluations"], *params["transfers"]]
-    evaluations = [_row(f"evaluate/{name}", name, read, baselines, entries) for name in params["evaluations"]]
-    transfers = [_row(f"transfer/{name}", name, read, baselines, entries) for name in params["transfers"]]
+    tables = _tables(params, read, baselines)
     context = {
         "params": params,
         "data": read.metrics("prepare"),
-        "pretrain": read.metrics("pretrain"),
         "provenance": read.provenance("pretrain"),
-        "stages": _stages(params, read),
+        "stages": [
+            {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
+        ],
         "baselines": baselines,
-        "tables": {"Evaluation": evaluations, "Detection transfer": transfers},
-        "verdict": _verdict([*evaluations, *transfers], list(baselines)),
-        "curves": [drawn(chart) for chart in _curves(read.table("pretrain/epochs.csv"))],
+        "tables": tables,
+        "verdict": _verdict([row for rows in tables.values() for row in rows], list(baselines)),
+        "curves": [drawing(chart) for chart in _curves(read.table("pretrain/epochs.csv"))],
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
-        "views": read.picture("pretrain/views.png"),
-        "detections": {name: read.picture(f"transfer/{name}/detections.png") for name in params["transfers"]},
-        "classes": {
-            name: read.table(f"{stage}/{name}/classes.csv")
-            for stage, names in (("evaluate", params["evaluations"]), ("transfer", params["transfers"]))
-            for name in names
-        },
-        "noted": {name: read.provenance(f"transfer/{name}").get("noted", []) for name in params["transfers"]},
+        **_details(params, read),
     }
-    html, markdown = (
-        environment().get_template(name).render(context) for name in ("report.html", "report.md")
-    )
-    return html, markdown
+    html, markdown = (environment().get_template(f"report.{suffix}") for suffix in ("html", "md"))
+    return html.render(context), markdown.render(context)
+
+
+def _tables(
+    params: dict[str, Any], read: "_Reader", baselines: dict[str, dict[str, float]]
+) -> dict[str, list[dict[str, Any]]]:
+    entries = [*params["evaluations"], *params["transfers"]]
+    groups = {
+        "Evaluation": ("evaluate", params["evaluations"]),
+        "Detection transfer": ("transfer", params["transfers"]),
+    }
+    return {
+        title: [_row(f"{stage}/{name}", read, baselines, entries) for name in names]
+        for title, (stage, names) in groups.items()
+    }
+
+
+def _details(params: dict[str, Any], read: "_Reader") -> dict[str, Any]:
+    """Pictures, accuracies by class, and remarks on the data of the transfers."""
+    transfers = params["transfers"]
+    entries = [f"evaluate/{name}" for name in params["evaluations"]]
+    entries += [f"transfer/{name}" for name in transfers]
+    return {
+        "views": read.picture("pretrain/views.png"),
+        "detections": {name: read.picture(f"transfer/{name}/detections.png") for name in transfers},
+        "classes": {entry.partition("/")[2]: read.table(f"{entry}/classes.csv") for entry in entries},
+        "remarks": {name: read.provenance(f"transfer/{name}").get("noted", []) for name in transfers},
+    }
 
 
 class _Reader:
-    """Files of results; what is missing is empty."""
+    """Reads result files; a missing file is empty."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -113,12 +142,12 @@ class _Reader:
 
     def picture(self, name: str) -> str | None:
         path = self._file(name)
-        return (
-            "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
-        )
+        if not path.exists():
+            return None
+        return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
     def _file(self, name: str) -> Path:
-        """Of several seeds, the first one's."""
+        """The file; if the evaluation was repeated over seeds, that of the first seed."""
         path = self.root / name
         return next(iter(sorted(path.parent.glob(f"seed-*/{path.name}"))), path)
 
@@ -128,56 +157,58 @@ class _Reader:
 
 
 class _Cell(NamedTuple):
-    """A number, or why there is none, and its standard deviation over several seeds."""
+    """A number with its standard deviation over seeds, or the reason why it is missing."""
 
     value: float | str
     sd: float | None
 
 
-def _deviates(name: str, names: Collection[str]) -> bool:
-    """Whether this is the standard deviation of another metric."""
-    return name.endswith("_sd") and name.removesuffix("_sd") in names
-
-
 def _row(
-    path: str, name: str, read: _Reader, baselines: dict[str, dict[str, float]], entries: list[str]
+    path: str, read: _Reader, baselines: dict[str, dict[str, float]], entries: list[str]
 ) -> dict[str, Any]:
-    """One evaluation: its metrics, each beside the same of every baseline; "not run", or "-" for what an encoder has not."""
-    columns = [{key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}]
-    for baseline, metrics in baselines.items():
-        longer = tuple(
-            f"{baseline}_{other}_" for other in entries if other.startswith(f"{name}_")
-        )  # knn_200 beside knn
-        prefix = f"{baseline}_{name}_"
-        columns.append(
-            {
-                k.removeprefix(prefix): v
-                for k, v in metrics.items()
-                if k.startswith(prefix) and not k.startswith(longer)
-            }
-        )
-    lines = []
+    """One evaluation: its metrics beside the baselines'; "not run", or "-" for a metric it lacks."""
+    name = path.partition("/")[2]
+    own = {key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}
+    columns = [own]
+    columns += [_of_baseline(baseline, name, metrics, entries) for baseline, metrics in baselines.items()]
     names = dict.fromkeys(key for column in columns for key in column)
-    for metric in [name for name in names if name not in SETTINGS and not _deviates(name, names)]:
-        cells = [
-            _Cell(column.get(metric, "-" if column else "not run"), column.get(f"{metric}_sd"))
-            for column in columns
-        ]
-        lines.append(
-            {"title": TITLES.get(metric, metric.replace("_", " ")), "own": cells[0], "others": cells[1:]}
-        )
-    settings = [f"{TITLES[key]} {value:g}" for key, value in columns[0].items() if key in SETTINGS]
+    shown = [metric for metric in names if metric not in SETTINGS and not _is_deviation(metric, names)]
+    settings = [f"{TITLES[key]} {value:g}" for key, value in own.items() if key in SETTINGS]
     provenance = read.provenance(path)
     settings = [text for text in (provenance.get("engine"), provenance.get("subset")) if text] + settings
-    return {"name": name, "lines": lines, "settings": ", ".join(settings)}
+    return {
+        "name": name,
+        "lines": [_line(metric, columns) for metric in shown],
+        "settings": ", ".join(settings),
+    }
 
 
-def _stages(params: dict[str, Any], read: _Reader) -> list[dict[str, Any]]:
-    return [{"name": name.replace("/", "@"), **read.provenance(name)} for name in results_of(params)]
+def _of_baseline(baseline: str, name: str, metrics: dict[str, float], entries: list[str]) -> dict[str, float]:
+    """A baseline's metrics in one evaluation, but not in one whose name begins alike (knn_200 beside knn)."""
+    prefix = f"{baseline}_{name}_"
+    longer = tuple(f"{baseline}_{other}_" for other in entries if other.startswith(f"{name}_"))
+    return {
+        key.removeprefix(prefix): value
+        for key, value in metrics.items()
+        if key.startswith(prefix) and not key.startswith(longer)
+    }
+
+
+def _is_deviation(metric: str, metrics: Collection[str]) -> bool:
+    """Whether this is the standard deviation of another metric."""
+    return metric.endswith("_sd") and metric.removesuffix("_sd") in metrics
+
+
+def _line(metric: str, columns: list[dict[str, float]]) -> dict[str, Any]:
+    cells = [
+        _Cell(column.get(metric, "-" if column else "not run"), column.get(f"{metric}_sd"))
+        for column in columns
+    ]
+    return {"title": TITLES.get(metric, metric.replace("_", " ")), "own": cells[0], "others": cells[1:]}
 
 
 def environment() -> jinja2.Environment:
-    """Where the pages' templates are found."""
+    """The templates of the pages."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
         autoescape=jinja2.select_autoescape(("html",)),
@@ -187,43 +218,31 @@ def environment() -> jinja2.Environment:
     )
 
 
-def drawn(chart: Chart) -> dict[str, str | Markup]:
-    """A chart as the templates take it."""
+def drawing(chart: Chart) -> dict[str, str | Markup]:
+    """A chart in the form that the templates expect."""
     return {"svg": chart.svg(), "title": chart.title}
 
 
 def _verdict(rows: list[dict[str, Any]], baselines: list[str]) -> str:
-    """Did it work, in a sentence: the first metric beside each baseline's."""
-    lines = [(row["name"], row["lines"][0]) for row in rows if row["lines"]]
-    name, line = next(
-        ((name, line) for name, line in lines if not isinstance(line["own"].value, str)), (None, None)
-    )
-    if line is None:
+    """One sentence that compares the first metric with each baseline's."""
+    firsts = [(row["name"], row["lines"][0]) for row in rows if row["lines"]]
+    measured = [(name, line) for name, line in firsts if not isinstance(line["own"].value, str)]
+    if not measured:
         return "Nothing has been evaluated yet."
+    name, line = measured[0]
     own = line["own"].value
-    found = [
+    gains = [
         f"{own - other.value:+.1f} points against the {baseline} encoder's {other.value:.1f}"
         for baseline, other in zip(baselines, line["others"], strict=True)
         if not isinstance(other.value, str)
     ]
-    return f"{name}, {line['title']}: {own:.1f} %, {', '.join(found) or 'with no baseline to compare with'}."
+    return f"{name}, {line['title']}: {own:.1f} %, {', '.join(gains) or 'with no baseline to compare with'}."
 
 
 def _curves(rows: list[dict[str, str]]) -> list[Chart]:
-    """The log of pretraining by epoch."""
-    wanted = {
-        "loss": ("Pretraining loss", {"loss": "loss"}),
-        "kNN top-1 on a part of the data, %": (
-            "Nearest neighbours",
-            {"knn_top1": "features", "knn_embedding_top1": "embedding"},
-        ),
-        "sign of collapse": (
-            "Embeddings",
-            {"alignment": "alignment", "uniformity": "uniformity", "embedding_std": "spread"},
-        ),
-    }
+    """Charts of the pretraining log by epoch; none for columns that were not logged."""
     found = []
-    for number, (axis, (title, columns)) in enumerate(wanted.items()):
+    for number, (axis, (title, columns)) in enumerate(CURVES.items()):
         chart = Chart(f"pretraining-{number}", f"{title} by epoch", "epoch", axis)
         for row in rows:
             for column, label in columns.items():
@@ -235,14 +254,11 @@ def _curves(rows: list[dict[str, str]]) -> list[Chart]:
 
 
 def _analysis(name: str, read: _Reader) -> dict[str, Any]:
-    """The drawings and numbers of one analysis."""
+    """The charts, numbers and picture of one analysis; empty if it was not run."""
     metrics = read.metrics(f"analyze/{name}")
-    found = []
-    for chart in charts.of_folder(read.root / "analyze" / name) if metrics else ():
-        chart.name = f"{name}-{chart.name}"
-        found.append(drawn(chart))
+    found = charts.load_folder(read.root / "analyze" / name) if metrics else ()
     return {
         "numbers": {key.removeprefix(f"{name}_").replace("_", " "): value for key, value in metrics.items()},
-        "drawings": found,
+        "drawings": [drawing(replace(chart, name=f"{name}-{chart.name}")) for chart in found],
         "picture": read.picture(f"analyze/{name}/neighbours.png") if metrics else None,
     }

@@ -1,4 +1,4 @@
-"""Every number that the four papers print, and which run of ours answers it: a YAML file each, beside this one."""
+"""Every number that the papers print, and the run that reproduces it: one YAML file per paper in papers/."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from cl.runtime.base_config import BaseConfig
 
 NAMES = ("eqco", "dcl", "jcl", "fast_moco")
-IMAGES = {  # training and validation images of the data sets as the papers have them
+IMAGES = {  # numbers of training and validation images in the papers' data sets
     "imagenet": (1_281_167, 50_000),
     "imagenet100": (126_689, 5_000),
     "cifar10": (50_000, 10_000),
@@ -21,7 +21,7 @@ IMAGES = {  # training and validation images of the data sets as the papers have
 
 
 class Column(BaseConfig):
-    """A column of a table: Hydra overrides (separated by blanks) and a metric that its cells have beside those of their row."""
+    """A column of a table: Hydra overrides (separated by spaces) and a metric that apply to all its cells."""
 
     label: str | int | float
     run: str = ""
@@ -29,15 +29,15 @@ class Column(BaseConfig):
 
 
 class Row(BaseConfig):
-    """A row of a table, a value for each column; null: printed, but not legible in our copy, or printed as absent.
+    """A row of a table with one value per column; null: illegible in our copy, or printed as absent.
 
-    run: Hydra overrides of the run that answers it, after those of the column; null: nothing here does.
-    minus: overrides of the run that is subtracted; the row is a gain, a drop or a change.
-    metric: as results name it; null: that of the column.
-    minus_metric: that of the run that is subtracted, where it is another.
-    baseline: the encoder is this baseline, not the pretrained one.
-    quoted: from where the paper has these numbers, if not from own runs; `run` then says what comes nearest, if anything.
-    note: what contradicts them, or what they leave open.
+    run: Hydra overrides of the run that reproduces it, added to the column's; null: nothing here does.
+    minus: overrides of the run to subtract, if the row is a gain, a drop or a change.
+    metric: its name in our results; null: the column's.
+    minus_metric: the metric of the run to subtract, if it differs.
+    baseline: the baseline that provides the encoder, instead of pretraining.
+    quoted: the source of numbers that the paper quotes; `run` is then the closest run here, if there is one.
+    note: what contradicts the numbers, or what they leave open.
     """
 
     label: str
@@ -53,16 +53,16 @@ class Row(BaseConfig):
     @model_validator(mode="after")
     def _explained(self) -> "Row":
         if self.run is None and self.quoted is None:
-            raise ValueError(f"{self.label}: give a run, or say from where it is quoted")
+            raise ValueError(f"{self.label}: has neither run nor quoted; give at least one of them")
         if None in self.values and self.note is None:
-            raise ValueError(f"{self.label}: a note says why a value is null")
+            raise ValueError(f"{self.label}: has a null value but no note; add a note that says why")
         return self
 
 
 class Table(BaseConfig):
-    """A table of a paper, or the numbers of a part of its text (`text, sec. 1`); gains stand below what they compare.
+    """A table of a paper, or numbers from its text (`text, sec. 1`); gains come below what they compare.
 
-    turned: the columns here are the printed rows.
+    turned: whether the columns here are the rows of the printed table.
     """
 
     name: str
@@ -75,17 +75,17 @@ class Table(BaseConfig):
     def _rectangular(self) -> "Table":
         for row in self.rows:
             if len(row.values) != len(self.columns):
-                raise ValueError(
-                    f"{self.name}, {row.label}: {len(row.values)} values in {len(self.columns)} columns"
-                )
+                found = f"{self.name}, {row.label}: has {len(row.values)} values"
+                raise ValueError(f"{found}; give {len(self.columns)}, one per column")
         return self
 
 
 class Figure(BaseConfig):
-    """A figure: drawn by an analysis of the run `run`, or a curve over `columns` for each row of `rows`; or a diagram.
+    """A figure: drawn by `analysis` of `run`, or a curve over `columns` for each of `rows`, or a diagram.
 
-    chart: which of the analysis; null: all. varies: the parameters, or groups of them, that runs beside `run` may differ in.
-    x: what the columns vary, for the axis.
+    chart: one chart of the analysis; null: all of them.
+    varies: parameters, or groups of them, in which other runs shown in the figure may differ from `run`.
+    x: what the columns vary, the title of the axis.
     """
 
     name: str
@@ -102,20 +102,19 @@ class Figure(BaseConfig):
 
     @model_validator(mode="after")
     def _drawn_one_way(self) -> "Figure":
-        analysis = self.analysis and self.run
-        sweep = self.x and self.metric and self.columns and self.rows
-        if [bool(analysis), bool(sweep), self.diagram].count(True) != 1:
-            raise ValueError(
-                f"{self.name}: give analysis and run; or x, metric, columns and rows; or diagram"
-            )
+        analysed = bool(self.analysis and self.run)
+        swept = bool(self.x and self.metric and self.columns and self.rows)
+        if [analysed, swept, self.diagram].count(True) != 1:
+            choices = "analysis and run; or x, metric, columns and rows; or diagram"
+            raise ValueError(f"{self.name}: must be drawn in exactly one way; give {choices}")
         return self
 
 
 class Setting(BaseConfig):
-    """A printed hyper-parameter, and where it stands in the parameters of the run of its group.
+    """A printed hyper-parameter, and the matching parameter of the run of its group.
 
-    key: dotted; null: it is no parameter here, and `why` says what takes its place.
-    ours: the value there, if it is not the printed one; `why` says why not.
+    key: dotted path; null: there is no such parameter, and `why` says what replaces it.
+    ours: our value if it differs from the printed one, for the reason in `why`.
     """
 
     name: str
@@ -127,12 +126,12 @@ class Setting(BaseConfig):
     @model_validator(mode="after")
     def _explained(self) -> "Setting":
         if (self.key is None or self.ours is not None) and self.why is None:
-            raise ValueError(f"{self.name}: say why it is not as printed")
+            raise ValueError(f"{self.name}: differs from the paper; say why")
         return self
 
 
 class Settings(BaseConfig):
-    """The hyper-parameters of one place in the paper."""
+    """The hyper-parameters printed in one place of the paper, and the run they apply to."""
 
     place: str
     run: str
@@ -140,7 +139,7 @@ class Settings(BaseConfig):
 
 
 class Paper(BaseConfig):
-    """All of a paper."""
+    """Everything that one paper prints."""
 
     title: str
     tables: list[Table]
@@ -149,7 +148,7 @@ class Paper(BaseConfig):
 
 
 class Cell(NamedTuple):
-    """A value of a table with all it takes to answer it."""
+    """A value of a table, and the run and metric that reproduce it."""
 
     row: Row
     column: Column
@@ -162,7 +161,7 @@ class Cell(NamedTuple):
 
 @cache
 def load(name: str) -> Paper:
-    """One of NAMES."""
+    """Read the paper called `name`, one of NAMES."""
     values = YAML(typ="safe").load(Path(__file__).with_name("papers") / f"{name}.yaml")
     return Paper.model_validate(values)
 
@@ -170,26 +169,26 @@ def load(name: str) -> Paper:
 def cells(table: Table) -> Iterator[list[Cell]]:
     """The cells of each row."""
     for row in table.rows:
-        yield [
-            Cell(
-                row,
-                column,
-                printed,
-                None if row.run is None else joined(column.run, row.run),
-                None if row.minus is None else joined(column.run, row.minus),
-                _metric(row, column),
-                row.minus_metric or _metric(row, column),
-            )
-            for column, printed in zip(table.columns, row.values, strict=True)
-        ]
+        pairs = zip(table.columns, row.values, strict=True)
+        yield [_cell(row, column, printed) for column, printed in pairs]
 
 
-def joined(column: str, row: str) -> str:
+def _cell(row: Row, column: Column, printed: float | None) -> Cell:
+    metric = row.metric or column.metric
+    if row.baseline:
+        metric = f"{row.baseline}_{metric}"
+    return Cell(
+        row=row,
+        column=column,
+        printed=printed,
+        run=None if row.run is None else join_overrides(column.run, row.run),
+        minus=None if row.minus is None else join_overrides(column.run, row.minus),
+        metric=metric,
+        minus_metric=row.minus_metric or metric,
+    )
+
+
+def join_overrides(column: str, row: str) -> str:
     """The overrides of a column and a row; the recipe comes first, whichever of the two names it."""
     words = f"{column} {row}".split()
     return " ".join(sorted(words, key=lambda word: not word.startswith("recipe=")))
-
-
-def _metric(row: Row, column: Column) -> str | None:
-    metric = row.metric or column.metric
-    return f"{row.baseline}_{metric}" if row.baseline else metric

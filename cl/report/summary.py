@@ -1,140 +1,131 @@
-"""All experiments on one page: each beside the others, their sweeps, and the papers' tables with our numbers in them."""
+"""The page about all experiments: parameters, results, sweeps, and the papers' tables with our numbers."""
 
-import re
 from collections.abc import Iterator
-from dataclasses import replace
-from statistics import fmean, stdev
 from typing import Any
 
-from cl.charts import Chart
-from cl.report import paper_tables as papers
+from cl.report import paper_tables
 from cl.report.experiments import (
     Experiment,
-    at,
-    differing,
     entry_of,
-    flat,
-    headlines,
-    labels,
+    headline_metrics,
     settings,
-    spread,
-    sweeps,
-    varying,
+    value_at,
+    varying_keys,
+    varying_params,
 )
-from cl.report.page import drawn, environment
-from cl.report.paper_matches import Answers, Expected, commands, printed_values
-from cl.report.paper_tables import Figure, Table
+from cl.report.page import drawing, environment
+from cl.report.paper_figures import figure_context
+from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
+from cl.report.sweeps import sweeps
 
-SHOWN = 8  # columns of parameters
+MAX_COLUMNS = 8  # of parameters
 
 
-def page(experiments: list[Experiment], expected: Expected) -> tuple[str, str]:
-    """The same as HTML, self-contained, and as Markdown.
+def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
+    """The summary as self-contained HTML and as Markdown.
 
     Args:
-        experiments: distinct ones, in the order in which they count where several have the same parameters and seed.
-        expected: the parameters that Hydra overrides compose to.
+        experiments: distinct ones; of several with the same parameters and seed, the first one counts.
+        compose: returns the parameters that Hydra overrides compose to.
     """
-    answers = Answers(experiments, expected)
-    sheets = [_paper(papers.load(name), answers) for name in papers.NAMES]
-    cells = [
-        answer
-        for paper in sheets
-        for table in paper["tables"]
-        for row in table["rows"]
-        for answer in row["answers"]
-    ]
+    matches = PaperMatches(experiments, compose)
+    papers = [_paper(paper_tables.load(name), matches) for name in paper_tables.NAMES]
+    cells = [match for paper in papers for match in _cells(paper)]
     swept = list(sweeps(experiments))
     context = {
         "experiments": experiments,
         "rows": _rows(experiments),
         "sweeps": swept,
-        "papers": sheets,
-        "asked": sum(not answer.quoted for answer in cells),
-        "answered": sum(answer.ours is not None and not answer.quoted for answer in cells),
-        "problems": [
-            (experiment.name, problem) for experiment in experiments for problem in experiment.problems
-        ],
-        "beside": list(
-            _beside(answers, {name for answer in cells if answer.ours for name in answer.ours.names})
-        ),
+        "papers": papers,
+        "asked": sum(not match.quoted for match in cells),
+        "answered": sum(match.ours is not None and not match.quoted for match in cells),
+        "problems": [(e.name, problem) for e in experiments for problem in e.problems],
+        "unmatched": list(_unmatched(matches, cells)),
     }
-    drawings = {"sweeps": [drawn(chart) for chart in swept], "drawn": drawn}
+    drawings = {"sweeps": [drawing(chart) for chart in swept], "drawing": drawing}
     html = environment().get_template("summary.html").render({**context, **drawings})
     return html, environment().get_template("summary.md").render(context)
 
 
-def _beside(answers: Answers, counted: set[str]) -> Iterator[tuple[str, str]]:
-    """Experiments that name a recipe but fill no cell, and in what they are not the recipe."""
-    for experiment in answers.experiments:
+def _cells(paper: dict[str, Any]) -> Iterator[Match]:
+    for table in paper["tables"]:
+        for row in table["rows"]:
+            yield from row["matches"]
+
+
+def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str, str]]:
+    """Experiments that name a recipe but fill no cell, and how they differ from the recipe."""
+    counted = {name for match in cells if match.ours for name in match.ours.names}
+    for experiment in matches.experiments:
         recipe = experiment.params.get("recipe")
         if not recipe or experiment.name in counted:
             continue
-        wanted = answers.expected(f"recipe={recipe}")
-        keys = varying([settings(wanted), settings(experiment.params)])
-        if wanted and experiment not in answers.whole(wanted):
+        wanted = matches.compose(f"recipe={recipe}")
+        keys = varying_keys([settings(wanted), settings(experiment.params)])
+        if wanted and experiment not in matches.full_size(wanted):
             keys.append(f"number of images ({', '.join(map(str, experiment.images))})")
-        yield experiment.name, f"recipe {recipe} with another {', '.join(keys) or 'protocol'}"
+        yield experiment.name, f"recipe {recipe} with a different {', '.join(keys) or 'protocol'}"
 
 
 def _rows(experiments: list[Experiment]) -> dict[str, Any]:
-    """The table of experiments: the parameters that they differ in, and the first number of each evaluation."""
-    found = differing(experiments)
-    keys = found[:SHOWN]
-    short = {key: key.removesuffix(".kind").split(".")[-1] for key in keys}
-    names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
-    metrics = headlines(experiments)
-    values = [settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments]
-    lines = [
-        {
-            "experiment": experiment,
-            "values": [row.get(key, "-") for key in keys],
-            "metrics": [experiment.metrics.get(metric) for metric in metrics],
-            "seconds": experiment.provenance.get("pretrain", {}).get("seconds"),
-            "finished": experiment.provenance.get("pretrain", {}).get("finished", ""),
-        }
-        for experiment, row in zip(experiments, values, strict=True)
-    ]
+    """The table of experiments: the parameters that vary, and the headline metric of each evaluation."""
+    varying = varying_params(experiments)
+    keys = varying[:MAX_COLUMNS]
+    metrics = headline_metrics(experiments)
     return {
-        "names": [names[key] for key in keys],
-        "hidden": found[SHOWN:],
+        "names": _short_names(keys),
+        "hidden": varying[MAX_COLUMNS:],
         "metrics": metrics,
         "best": [best for metric in metrics if (best := _best(metric, experiments))],
-        "lines": lines,
+        "lines": [_line(experiment, keys, metrics) for experiment in experiments],
     }
 
 
+def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[str, Any]:
+    values = settings(experiment.params) | {"seed": experiment.seed}
+    pretraining = experiment.provenance.get("pretrain", {})
+    return {
+        "experiment": experiment,
+        "values": [values.get(key, "-") for key in keys],
+        "metrics": [experiment.metrics.get(metric) for metric in metrics],
+        "seconds": pretraining.get("seconds"),
+        "finished": pretraining.get("finished", ""),
+    }
+
+
+def _short_names(keys: list[str]) -> list[str]:
+    """The last part of each dotted key, `.kind` aside; the whole key where that is ambiguous."""
+    short = [key.removesuffix(".kind").split(".")[-1] for key in keys]
+    return [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
+
+
 def _best(metric: str, experiments: list[Experiment]) -> tuple[str, Experiment] | None:
-    """The experiment with the largest value, if all that have one were measured on the same data in the same way."""
+    """The experiment with the largest value; None if those with the metric differ in data or protocol."""
     having = [experiment for experiment in experiments if metric in experiment.metrics]
-    ways = [
-        (experiment.data, at(experiment.params, ".".join(entry_of(metric, experiment.params) or ())))
+    protocols = [
+        (experiment.data, value_at(experiment.params, ".".join(entry_of(metric, experiment.params) or ())))
         for experiment in having
     ]
-    return (
-        (metric, max(having, key=lambda e: e.metrics[metric]))
-        if all(way == ways[0] for way in ways)
-        else None
-    )
+    if any(protocol != protocols[0] for protocol in protocols):
+        return None
+    return metric, max(having, key=lambda experiment: experiment.metrics[metric])
 
 
-def _paper(paper: papers.Paper, answers: Answers) -> dict[str, Any]:
+def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:
     printed = printed_values(paper)
     return {
         "title": paper.title,
-        "tables": [_table(table, answers, printed) for table in paper.tables],
-        "figures": [_figure(figure, answers) for figure in paper.figures],
+        "tables": [_table(table, matches, printed) for table in paper.tables],
+        "figures": [figure_context(figure, matches) for figure in paper.figures],
         "settings": paper.settings,
     }
 
 
-def _table(
-    table: Table, answers: Answers, printed: dict[tuple[str | None, str | None], float]
-) -> dict[str, Any]:
-    """Titles, answers and notes as printed: a table whose columns are the printed rows is turned."""
-    cells = list(papers.cells(table))
-    grid = [[answers.of_cell(cell, printed) for cell in row] for row in cells]
-    missing = [run for row in cells for cell in row for run in answers.missing(cell)]
+def _table(table: paper_tables.Table, matches: PaperMatches, printed: PrintedValues) -> dict[str, Any]:
+    """Titles, matches and notes, transposed if the columns are the rows of the printed table."""
+    cells = list(paper_tables.cells(table))
+    grid = [[matches.match(cell, printed) for cell in row] for row in cells]
+    missing = [run for row in cells for cell in row for run in matches.missing_runs(cell)]
     across: list[dict[str, Any]] = [{"label": column.label, "quoted": None} for column in table.columns]
     down: list[dict[str, Any]] = [{"label": row.label, "quoted": row.quoted} for row in table.rows]
     if table.turned:
@@ -143,87 +134,7 @@ def _table(
         "name": table.name,
         "caption": table.caption,
         "columns": across,
-        "rows": [{**title, "answers": found} for title, found in zip(down, grid, strict=True)],
+        "rows": [{**title, "matches": row} for title, row in zip(down, grid, strict=True)],
         "notes": [f"{row.label}: {row.note}" for row in table.rows if row.note],
         "commands": commands(missing),
     }
-
-
-def _figure(figure: Figure, answers: Answers) -> dict[str, Any]:
-    """Drawn as far as there are experiments for it, and how to run the rest."""
-    found: list[Chart] = []
-    missing: list[str] = []
-    if figure.analysis and figure.run:
-        found = list(_analysed(figure, answers))
-        missing = [] if found else [figure.run]
-    elif figure.rows:
-        numbers = [column.label for column in figure.columns if isinstance(column.label, int | float)]
-        log = len(numbers) == len(figure.columns) and spread(numbers)
-        chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %", log=log)
-        for label, run in figure.rows.items():
-            for position, column in enumerate(figure.columns):
-                whole = papers.joined(column.run, run)
-                if ours := answers.of_run(whole, figure.metric):
-                    chart.add(
-                        label,
-                        column.label if isinstance(column.label, int | float) else position,
-                        ours.mean,
-                        ours.sd,
-                    )
-                else:
-                    missing.append(whole)
-        found = [chart] if chart.series else []
-    prefix = re.sub(r"[^\w-]+", "-", figure.name)
-    return {
-        "name": figure.name,
-        "caption": figure.caption,
-        "diagram": figure.diagram,
-        "charts": [replace(chart, name=f"{prefix}-{number}") for number, chart in enumerate(found)],
-        "commands": commands(missing),
-    }
-
-
-def _analysed(figure: Figure, answers: Answers) -> Iterator[Chart]:
-    """The figure's chart of every experiment that is its run but for what the figure varies, seeds averaged."""
-    assert figure.run
-    if not answers.has_data_of(figure.run):
-        return
-    expected = answers.expected(figure.run)
-    groups: dict[str, list[tuple[dict[str, Any], Experiment]]] = {}
-    for experiment in answers.whole(expected):
-        if (
-            _fixed(figure, experiment.params) == _fixed(figure, expected)
-            and figure.analysis in experiment.charts
-        ):
-            row = settings(experiment.params)
-            groups.setdefault(repr(sorted(row.items(), key=str)), []).append((row, experiment))
-    names = labels([group[0][0] for group in groups.values()])
-    charts: dict[str, Chart] = {}
-    for name, group in zip(names, groups.values(), strict=True):
-        seeds = {experiment.seed: experiment for _, experiment in reversed(group)}
-        for chart in averaged([experiment.charts[figure.analysis or ""] for experiment in seeds.values()]):
-            if figure.chart in (None, chart.name):
-                whole = charts.setdefault(chart.name, replace(chart, series={}))
-                whole.series |= {
-                    ", ".join(filter(None, (name, label))): points for label, points in chart.series.items()
-                }
-    yield from charts.values()
-
-
-def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
-    """The settings of pretraining and of the analysis that the figure does not vary."""
-    own = settings(params) | dict(flat(at(params, f"analyses.{figure.analysis}"), "analysis"))
-    return {key: value for key, value in own.items() if not key.startswith(tuple(figure.varies))}
-
-
-def averaged(runs: list[list[Chart]]) -> Iterator[Chart]:
-    """The charts of the first run, each point as the mean over all runs that have it, with their deviation."""
-    for chart in runs[0]:
-        others = [other for run in runs[1:] for other in run if other.name == chart.name]
-        mean = replace(chart, series={})
-        for label, points in chart.series.items():
-            for point in points:
-                same_x = [p.y for other in others for p in other.series.get(label, []) if p.x == point.x]
-                values = [point.y, *same_x]
-                mean.add(label, point.x, fmean(values), stdev(values) if same_x else point.sd)
-        yield mean

@@ -272,7 +272,7 @@ def test_every_analysis_runs_on_every_sort_of_framework(
     metrics = module.analyze(module.Config.model_validate({**shipped[kind], **SMALL.get(kind, {})}), context)
     assert 0 < len(metrics) <= 4
     assert all(math.isfinite(value) for value in metrics.values())
-    drawn = list(charts.of_folder(context.out))
+    drawn = list(charts.load_folder(context.out))
     assert drawn or (context.out / "neighbours.png").exists()
     for chart in drawn:
         assert all(
@@ -389,9 +389,9 @@ def test_a_chart_is_read_back_as_it_was(tmp_path) -> None:
     chart.add("first", 2, 3.5, 0.5)
     chart.add("second, <b>", 1, -1)
     chart.save(tmp_path)
-    assert list(charts.of_folder(tmp_path)) == [chart]
+    assert list(charts.load_folder(tmp_path)) == [chart]
     Chart("empty", "", "", "").save(tmp_path)
-    assert len(list(charts.of_folder(tmp_path))) == 1
+    assert len(list(charts.load_folder(tmp_path))) == 1
 
 
 def test_a_drawing_tells_its_values_and_shares_no_id_with_another() -> None:

@@ -1,4 +1,4 @@
-"""Encoders from other programs' checkpoints, and ours for other programs: what goes out comes back, and nothing else does."""
+"""Encoders from other programs' checkpoints: known formats are read, everything else is refused."""
 
 import os
 from pathlib import Path
@@ -8,31 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torchvision.models import resnet18, resnet34, resnet50
+from torchvision.models import resnet34, resnet50
 
-from cl.exchange import export, foreign
-from cl.networks import backbones
+from cl.exchange import foreign
 from cl.networks.backbones import Config
-from cl.runtime.tensor_files import load_tensors
-
-IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-
-
-def torchvision_network(build=resnet18) -> nn.Module:  # type: ignore[no-untyped-def]
-    """Random weights and statistics, so that no tensor can be mistaken for another."""
-    torch.manual_seed(0)
-    network = build()
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.5, 1.5), nn.init.normal_(module.bias)
-            module.running_mean.normal_(), module.running_var.uniform_(0.5, 1.5)
-    return network.eval()
-
-
-def features(network: nn.Module, images: Tensor = IMAGES) -> Tensor:
-    """What torchvision's network hands to its classifier."""
-    with torch.no_grad():
-        return nn.Sequential(*list(network.children())[:-1])(images).flatten(1)
+from tests.support.resnets import IMAGES, features, torchvision_network
 
 
 def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -40,7 +20,7 @@ def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def moco(state: dict[str, Tensor]) -> dict:
-    """As MoCo's main_moco.py saves: query and key encoder with a projector for a classifier, and the queue."""
+    """As saved by MoCo's main_moco.py: two encoders with the projector as classifier, and the queue."""
     body = {name: value for name, value in state.items() if not name.startswith("fc")}
     heads = {f"fc.{i}.{part}": torch.zeros(4) for i in (0, 2) for part in ("weight", "bias")}
     other = {name: torch.zeros_like(value) for name, value in body.items()}
@@ -75,7 +55,7 @@ def solo_learn(state: dict[str, Tensor]) -> dict:
 
 
 def lightly(state: dict[str, Tensor]) -> dict:
-    """Its examples take the children of torchvision's network but the last, in a Sequential."""
+    """Its examples put all children of torchvision's network except the last into a Sequential."""
     network = torchvision_network()
     network.load_state_dict(state)
     tensors = nn.Sequential(*list(network.children())[:-1]).state_dict()
@@ -95,8 +75,8 @@ def test_checkpoints_of_other_programs_are_read(program, tmp_path) -> None:
     assert not found.network.training
 
 
-def test_lightly_itself(tmp_path) -> None:
-    """A backbone that its own model zoo makes, for small images."""
+def test_a_backbone_built_by_lightly_is_read(tmp_path) -> None:
+    """For small images, by its own ResNetGenerator."""
     from lightly.models import ResNetGenerator
 
     torch.manual_seed(0)
@@ -110,8 +90,8 @@ def test_lightly_itself(tmp_path) -> None:
         torch.testing.assert_close(found.network(IMAGES), theirs(IMAGES).flatten(1))
 
 
-def test_solo_learn_for_small_images(tmp_path) -> None:
-    """Its 3x3 stem has a padding of 2, which no tensor shows."""
+def test_a_backbone_of_solo_learn_for_small_images_keeps_its_padding(tmp_path) -> None:
+    """Its 3x3 stem has a padding of 2, which is not visible in any tensor."""
     theirs = torchvision_network()
     theirs.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
     theirs.maxpool = nn.Identity()
@@ -119,7 +99,7 @@ def test_solo_learn_for_small_images(tmp_path) -> None:
     torch.testing.assert_close(foreign.load(f"{tmp_path}/cifar.ckpt").network(IMAGES), features(theirs))
 
 
-def test_torchvision_weights_by_name(tmp_path, monkeypatch) -> None:
+def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
     network, found = torchvision_network(resnet50), {}
@@ -136,7 +116,7 @@ def test_torchvision_weights_by_name(tmp_path, monkeypatch) -> None:
         foreign.load("torchvision:resnet18")
     (tmp_path / "checkpoints/resnet50-0676ba61.pth").write_bytes(b"half")
     with pytest.raises(
-        ValueError, match="checkpoints/resnet50-0676ba61.pth is no checkpoint of torch.* get it again"
+        ValueError, match="checkpoints/resnet50-0676ba61.pth is not a torch checkpoint.* download it again"
     ):
         foreign.load("torchvision:resnet50")
     with pytest.raises(ValueError, match="resnet50 has the weights IMAGENET1K_V1, IMAGENET1K_V2"):
@@ -146,7 +126,7 @@ def test_torchvision_weights_by_name(tmp_path, monkeypatch) -> None:
 
 
 class Surprise:
-    """What pickle would run when it is read."""
+    """Runs a command when it is unpickled."""
 
     def __reduce__(self) -> tuple:
         return os.system, ("touch surprised",)
@@ -170,20 +150,20 @@ def below_numbers() -> dict:
     [
         (
             {"state_dict": {}, "extra": Surprise()},
-            r"holds more than tensors and .* \(posix.system\).*If you trust it",
+            r"holds more than tensors and .* \(posix.system\).*if you trust it",
         ),
         ({"state_dict": {}, "hyper_parameters": SimpleNamespace()}, r"\(types.SimpleNamespace\)"),
         ({"a": torch.zeros(1)}, "should hold one residual network, found tensors such as a"),
         ({}, "should hold one residual network, found no tensors at all"),
         ([1, 2], "holds a list, expected tensors by name"),
-        (two_networks(), "found those below 'first.', 'second.': say which with --prefix"),
+        (two_networks(), "found those below 'first.', 'second.'; choose one with --prefix"),
         (
             resnet34().state_dict(),
-            r"\[3, 4, 6, 3\] basic blocks and 64 channels .*; known are resnet18 and resnet50",
+            r"\[3, 4, 6, 3\] basic blocks and 64 channels .*; expected resnet18 or resnet50",
         ),
         (
             without("layer3.1.bn2.weight"),
-            'is no resnet18 with imagenet stem: .*Missing key.*"layer3.1.bn2.weight"',
+            'is not a resnet18 with imagenet stem: .*Missing key.*"layer3.1.bn2.weight"',
         ),
         ({**without(""), "layer2.0.se.weight": torch.zeros(2)}, 'Unexpected key.*"layer2.0.se.weight"'),
         ({**without(""), "attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
@@ -191,7 +171,7 @@ def below_numbers() -> dict:
         ({**without(""), "layer1.0.conv1.weight": torch.zeros(64, 32, 3, 3)}, "size mismatch"),
     ],
 )
-def test_what_is_no_encoder_is_refused(content, message, tmp_path, monkeypatch) -> None:
+def test_a_file_that_is_not_an_encoder_is_refused(content, message, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(content, tmp_path / "a.pth")
     with pytest.raises(ValueError, match=message):
@@ -200,7 +180,7 @@ def test_what_is_no_encoder_is_refused(content, message, tmp_path, monkeypatch) 
 
 
 def test_damaged_and_missing_files_are_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="no file .*/a.pth: give a checkpoint"):
+    with pytest.raises(ValueError, match="/a.pth does not exist; give a checkpoint"):
         foreign.load(f"{tmp_path}/a.pth")
     torch.save(torchvision_network().state_dict(), tmp_path / "a.pth")
     content = (tmp_path / "a.pth").read_bytes()
@@ -214,118 +194,18 @@ def test_damaged_and_missing_files_are_refused(tmp_path) -> None:
     ):
         (tmp_path / "a.pth").write_bytes(damaged)
         with pytest.raises(
-            ValueError, match="a.pth (is no checkpoint of torch, or a damaged one: get it again|holds a )"
+            ValueError,
+            match="a.pth (is not a torch checkpoint, or it is damaged; download it again|holds a )",
         ):
             foreign.load(f"{tmp_path}/a.pth")
-    with pytest.raises(ValueError, match="no file .*/a.safetensors: give a checkpoint"):
+    with pytest.raises(ValueError, match="/a.safetensors does not exist; give a checkpoint"):
         foreign.load(f"{tmp_path}/a.safetensors")
 
 
-def test_a_prefix_chooses(tmp_path) -> None:
+def test_a_prefix_chooses_between_several_encoders(tmp_path) -> None:
     torch.save(two_networks(), tmp_path / "two.pth")
     first, second = (foreign.load(f"{tmp_path}/two.pth", prefix) for prefix in ("first.", "second."))
     assert second.origin == "names below 'second.'"
-    assert first.sha256 != second.sha256, "or they would share checkpoints"
-    with pytest.raises(ValueError, match="has no encoder below 'third.', only below 'first.', 'second.'"):
+    assert first.sha256 != second.sha256, "equal hashes would share checkpoints"
+    with pytest.raises(ValueError, match="holds no encoder below 'third.', only below 'first.', 'second.'"):
         foreign.load(f"{tmp_path}/two.pth", "third.")
-
-
-KINDS = [
-    ("resnet18", 1, "imagenet"),
-    ("resnet18", 1, "small"),
-    ("resnet50", 1, "imagenet"),
-    ("resnet18", 2, "imagenet"),
-]
-
-
-def ours(kind: str = "resnet18", width: int = 1, stem: str = "imagenet") -> nn.Module:
-    torch.manual_seed(0)
-    network = backbones.build(Config(kind=kind, width=width, stem=stem, zero_init_residual=False))  # type: ignore[arg-type]
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(), module.running_var.uniform_(0.5, 1.5)
-    return network.eval()
-
-
-@pytest.mark.parametrize(("kind", "width", "stem"), KINDS)
-def test_a_safetensors_file_comes_back(kind, width, stem, tmp_path) -> None:
-    network = ours(kind, width, stem)
-    path = tmp_path / "new/out.safetensors"
-    export.write(network, "torchvision", path, 64, {"mean": "1"})
-    found = foreign.load(str(path))
-    assert (found.config.kind, found.config.width, found.config.stem) == (kind, width, stem)
-    assert all(
-        torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items()
-    )
-    assert load_tensors(path)[1] == {"mean": "1"}
-    assert [file.name for file in path.parent.iterdir()] == ["out.safetensors"]
-
-
-@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
-def test_torchvision_and_timm_read_it(kind, tmp_path) -> None:
-    import timm
-    import torchvision
-
-    network = ours(kind)
-    export.write(network, "timm", tmp_path / "out.safetensors", 64, {})
-    tensors, _ = load_tensors(tmp_path / "out.safetensors")
-    theirs = torchvision.models.get_model(kind)
-    missing = theirs.load_state_dict(tensors, strict=False)
-    assert missing == (["fc.weight", "fc.bias"], [])
-    torch.testing.assert_close(features(theirs.eval()), network(IMAGES))
-    theirs = timm.create_model(kind, num_classes=0)
-    theirs.load_state_dict(tensors)
-    torch.testing.assert_close(theirs.eval()(IMAGES), network(IMAGES))
-
-
-@pytest.mark.parametrize(("kind", "width", "stem"), [KINDS[0], KINDS[1]])
-def test_onnx_runs_it(kind, width, stem, tmp_path) -> None:
-    import onnxruntime
-
-    network = ours(kind, width, stem)
-    export.write(network, "onnx", tmp_path / "out.onnx", 64, {})
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx")
-    for images in (IMAGES, torch.randn(5, 3, 64, 64)):
-        (found,) = session.run(["features"], {"images": images.numpy()})
-        torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
-
-
-def detectron2_network(path: Path, kind: str = "resnet18") -> nn.Module:
-    """The file as MODEL.WEIGHTS of detectron2's own network; its last features, pooled."""
-    from detectron2.checkpoint import DetectionCheckpointer
-    from detectron2.config import get_cfg
-    from detectron2.modeling.backbone import build_resnet_backbone
-
-    settings = get_cfg()
-    usual = {"DEPTH": int(kind[6:]), "STRIDE_IN_1X1": False, "NORM": "BN", "OUT_FEATURES": ["res5"]}
-    settings.MODEL.RESNETS.update(usual | ({"RES2_OUT_CHANNELS": 64} if kind == "resnet18" else {}))
-
-    class Pooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = build_resnet_backbone(settings, SimpleNamespace(channels=3))
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.network(images)["res5"].mean((2, 3))
-
-    pooled = Pooled().eval()
-    DetectionCheckpointer(pooled.network).load(str(path))
-    return pooled
-
-
-@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
-def test_detectron2_reads_it(kind, tmp_path) -> None:
-    pytest.importorskip("detectron2", reason="detectron2 has to be compiled; see README.md")
-    network = ours(kind)
-    export.write(network, "detectron2", tmp_path / "out.pkl", 64, {})
-    with torch.no_grad():
-        torch.testing.assert_close(
-            detectron2_network(tmp_path / "out.pkl", kind)(IMAGES), network(IMAGES), rtol=1e-4, atol=1e-5
-        )
-
-
-def test_detectron2_has_no_other_stem(tmp_path) -> None:
-    for kind, width, stem in (KINDS[1], KINDS[3]):
-        with pytest.raises(ValueError, match="detectron2's ResNet has a 7x7 stem and 64 channels"):
-            export.write(ours(kind, width, stem), "detectron2", tmp_path / "out.pkl", 64, {})
-    assert not list(tmp_path.iterdir())

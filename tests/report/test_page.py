@@ -1,4 +1,4 @@
-"""The page: numbers as they are, nothing that was not run, no file of another experiment."""
+"""The page about one experiment: its own numbers only, and "not run" for everything else."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def write(root: Path, name: str, metrics: dict) -> None:
     (root / f"{name}.json").write_text(json.dumps(metrics))
 
 
-def test_nothing_run_is_said(values, tmp_path) -> None:
+def test_a_page_without_results_says_not_run(values, tmp_path) -> None:
     page = render(values, tmp_path)
     assert page.count("not run") >= len(values["evaluations"]) + len(values["transfers"]) + len(
         values["analyses"]
@@ -33,7 +33,7 @@ def test_nothing_run_is_said(values, tmp_path) -> None:
     assert "None" not in page.split("all parameters")[0]
 
 
-def test_numbers_stand_beside_the_baselines_with_the_difference(values, tmp_path) -> None:
+def test_numbers_are_shown_beside_the_baselines_with_the_difference(values, tmp_path) -> None:
     write(tmp_path, "evaluate/knn", {"knn_top1": 65.4321, "knn_embedding_top1": 66.2})
     write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_pixels_top1": 22.6})
     page = render(values, tmp_path)
@@ -45,7 +45,7 @@ def test_numbers_stand_beside_the_baselines_with_the_difference(values, tmp_path
     assert '<td><span class="soft">not run</span></td>' in page, "the supervised baseline has no results"
 
 
-def test_several_seeds_are_a_mean_with_its_deviation(values, tmp_path) -> None:
+def test_several_seeds_are_shown_as_mean_and_deviation(values, tmp_path) -> None:
     several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_base_lr": 0.5, "linear_n": 3}
     write(tmp_path, "evaluate/linear", several)
     write(
@@ -67,7 +67,7 @@ def test_several_seeds_are_a_mean_with_its_deviation(values, tmp_path) -> None:
     assert "wren" not in page
 
 
-def test_names_that_begin_alike_are_told_apart(values, tmp_path) -> None:
+def test_evaluations_whose_names_begin_alike_are_told_apart(values, tmp_path) -> None:
     values["evaluations"]["knn_200"] = values["evaluations"]["knn"]
     write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_200_top1": 29.3})
     page = render(values, tmp_path)
@@ -80,7 +80,7 @@ def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
     assert "99.9" not in render(values, tmp_path)
 
 
-def test_the_page_is_reproducible_and_escapes(values, tmp_path) -> None:
+def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:
     (tmp_path / "pretrain").mkdir()
     (tmp_path / "pretrain" / "epochs.csv").write_text("epoch,loss,knn_top1\n1,4.5,30\n2,3.5,40\n")
     values["recipe"] = "<b>bold"
@@ -88,11 +88,11 @@ def test_the_page_is_reproducible_and_escapes(values, tmp_path) -> None:
     assert page == render(values, tmp_path)
     assert "<b>bold" not in page
     assert page.count("<svg") == 2
-    assert "loss: 4.5 at 1 to 3.5 at 2" in page
+    assert "loss: from 4.5 at 1 to 3.5 at 2" in page
     assert "<title>loss, epoch 2: 3.5</title>" in page
 
 
-def test_the_verdict_compares_with_what_there_is(values, tmp_path) -> None:
+def test_the_verdict_compares_with_the_baselines_that_were_run(values, tmp_path) -> None:
     assert "Nothing has been evaluated yet." in render(values, tmp_path)
     write(tmp_path, "evaluate/knn", {"knn_top1": 65.4})
     assert "knn, top-1: 65.4 %, with no baseline to compare with." in render(values, tmp_path)
@@ -108,7 +108,7 @@ def test_the_page_loads_nothing_from_elsewhere(values, tmp_path) -> None:
     assert "url(" not in page
 
 
-def test_the_tables_are_markdown_too(values, tmp_path) -> None:
+def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
     write(tmp_path, "evaluate/knn", {"knn_top1": 65.44, "knn_embedding_top1": 66.2})
     write(tmp_path, "baseline/random", {"random_knn_top1": 39.8})
     _, markdown = render_both(values, tmp_path)

@@ -1,24 +1,23 @@
-"""What the papers print: all of it has its place, and every run that answers it exists."""
+"""What the papers print: all of it is transcribed, and every run that reproduces it exists."""
 
 import copy
 import functools
 import itertools
 import operator
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from ruamel.yaml import YAML
 
 from cl import config
-from cl.report import paper_tables as papers
-from cl.report.experiments import at
+from cl.report import paper_tables
+from cl.report.experiments import value_at
 from cl.report.page import TITLES
-from tests.support.project import ROOT, compose
+from tests.support.experiments import composed
+from tests.support.project import ROOT
 
 SOURCE = ROOT.parent / "shared" / "reference" / "paper-results.yaml"
 TITLE_IN_SOURCE = {
@@ -30,7 +29,7 @@ TITLE_IN_SOURCE = {
 
 
 class Printed(NamedTuple):
-    """A row of the list of all that the papers print."""
+    """One item in the list of everything that the papers print."""
 
     paper: str
     place: str
@@ -39,8 +38,8 @@ class Printed(NamedTuple):
 
 
 def printed() -> Iterator[Printed]:
-    for name in papers.NAMES:
-        paper = papers.load(name)
+    for name in paper_tables.NAMES:
+        paper = paper_tables.load(name)
         for table, row in ((t, row) for t in paper.tables for row in t.rows):
             kind = (
                 "text"
@@ -58,7 +57,7 @@ def printed() -> Iterator[Printed]:
             )
 
 
-class Answer(NamedTuple):
+class Measured(NamedTuple):
     """A run, and what it must measure: a metric, or an analysis by its name."""
 
     run: str
@@ -67,36 +66,32 @@ class Answer(NamedTuple):
     baseline: str | None = None
 
 
-def answers(name: str) -> Iterator[Answer]:
-    """Of columns that only vary a number of the run, and of curves, those of the last column."""
-    paper = papers.load(name)
+def measured(name: str) -> Iterator[Measured]:
+    """What runs must measure; of curves and of columns that only vary a number, those of the last column."""
+    paper = paper_tables.load(name)
     for table in paper.tables:
         swept = not any(column.metric for column in table.columns)
-        for cell in itertools.chain.from_iterable(row[-1:] if swept else row for row in papers.cells(table)):
+        for cell in itertools.chain.from_iterable(
+            row[-1:] if swept else row for row in paper_tables.cells(table)
+        ):
             if cell.run is not None:
-                yield Answer(cell.run, cell.metric, baseline=cell.row.baseline)
+                yield Measured(cell.run, cell.metric, baseline=cell.row.baseline)
             if cell.minus is not None:
-                yield Answer(cell.minus, cell.minus_metric, baseline=cell.row.baseline)
+                yield Measured(cell.minus, cell.minus_metric, baseline=cell.row.baseline)
     for figure in paper.figures:
         if figure.run:
-            yield Answer(figure.run, analysis=figure.analysis)
+            yield Measured(figure.run, analysis=figure.analysis)
         for column, row in itertools.product(figure.columns[-1:], figure.rows.values()):
-            yield Answer(f"{row} {column.run}".strip(), figure.metric)
+            yield Measured(f"{row} {column.run}".strip(), figure.metric)
 
 
-ANSWERS = dict.fromkeys(itertools.chain.from_iterable(map(answers, papers.NAMES)))
+MEASURED = dict.fromkeys(itertools.chain.from_iterable(map(measured, paper_tables.NAMES)))
 SETTINGS = {
     f"{name}: {group.place}: {setting.name}": (group.run, setting)
-    for name in papers.NAMES
-    for group in papers.load(name).settings
+    for name in paper_tables.NAMES
+    for group in paper_tables.load(name).settings
     for setting in group.settings
 }
-
-
-@functools.cache
-def composed(run: str) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        return compose(Path(folder), *run.split())
 
 
 @functools.cache
@@ -104,15 +99,15 @@ def checked(run: str) -> config.Params:
     return config.check(with_numbers(run))
 
 
-def test_everything_printed_is_there() -> None:
+def test_everything_that_the_papers_print_is_transcribed() -> None:
     counts = Counter(row.kind for row in printed())
     assert counts == {"result": 166, "text": 45, "printed gain": 11, "hyperparameter": 120, "figure": 21}
-    assert len(SETTINGS) == 120, "two settings of one place have one name"
+    assert len(SETTINGS) == 120, "two settings printed in one place have the same name"
 
 
-@pytest.mark.skipif(not SOURCE.is_file(), reason=f"no {SOURCE}, the list that was made from the papers")
-@pytest.mark.parametrize("name", papers.NAMES)
-def test_every_value_is_the_printed_one(name: str) -> None:
+@pytest.mark.skipif(not SOURCE.is_file(), reason=f"{SOURCE} is missing, the list transcribed from the papers")
+@pytest.mark.parametrize("name", paper_tables.NAMES)
+def test_every_value_equals_the_printed_one(name: str) -> None:
     listed = [row for row in YAML(typ="safe").load(SOURCE)["rows"] if row["paper"] == TITLE_IN_SOURCE[name]]
     expected = Counter(Printed(name, row["table_or_figure"], row["kind"], row["value"]) for row in listed)
     assert Counter(row for row in printed() if row.paper == name) == expected
@@ -137,7 +132,7 @@ LOSS |= {"BYOL": "cosine", "SimSiam": "cosine"}
 
 
 def contradictions(row: dict[str, Any], run: str) -> list[str]:
-    """What the source states of a number, and what its run has instead."""
+    """The parameters of a run that contradict what the source states about its number."""
     params = with_numbers(run)
     stated = {
         "dataset.kind": DATASET.get(row.get("dataset")),
@@ -150,29 +145,29 @@ def contradictions(row: dict[str, Any], run: str) -> list[str]:
         "method.queue": row.get("queue") or (row.get("K") if row["method"].startswith("MoCo") else None),
         "method.negatives": row.get("K") if row["method"] == "SiMo" and row.get("K") == 16 else None,
     }
-    return [key for key, value in stated.items() if value is not None and at(params, key) != value]
+    return [key for key, value in stated.items() if value is not None and value_at(params, key) != value]
 
 
 def with_numbers(run: str) -> dict[str, Any]:
-    """The composed parameters; numbers are put in their places without composing anew, which takes long."""
+    """The composed parameters; numbers are set without composing again, which is slow."""
     numbers = [word for word in run.split() if re.fullmatch(r"[a-z_]+([.][a-z_]+)+=[0-9.]+", word)]
     params = copy.deepcopy(composed(" ".join(word for word in run.split() if word not in numbers)))
     for key, value in (word.split("=") for word in numbers):
         *groups, name = key.split(".")
         place = functools.reduce(operator.getitem, groups, params)
-        assert name in place, f"{key} is no parameter of {run}"
+        assert name in place, f"{key} is not a parameter of {run}"
         place[name] = YAML(typ="safe").load(value)
     return params
 
 
-@pytest.mark.skipif(not SOURCE.is_file(), reason=f"no {SOURCE}, the list that was made from the papers")
-@pytest.mark.parametrize("name", papers.NAMES)
-def test_every_number_stands_at_the_run_that_the_source_describes(name: str) -> None:
-    """So that two rows or columns cannot be exchanged: data, loss, batch, epochs, queue and alpha, as far as stated."""
+@pytest.mark.skipif(not SOURCE.is_file(), reason=f"{SOURCE} is missing, the list transcribed from the papers")
+@pytest.mark.parametrize("name", paper_tables.NAMES)
+def test_every_number_belongs_to_the_run_that_the_source_describes(name: str) -> None:
+    """Data, loss, batch, epochs, queue and alpha agree as far as stated: swapped rows would be found."""
     cells = [
         (table.name, cell)
-        for table in papers.load(name).tables
-        for row in papers.cells(table)
+        for table in paper_tables.load(name).tables
+        for row in paper_tables.cells(table)
         for cell in row
     ]
     free = [(place, cell) for place, cell in cells if cell.minus is None]
@@ -199,37 +194,37 @@ def test_every_number_stands_at_the_run_that_the_source_describes(name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "answer", ANSWERS, ids=lambda answer: f"{answer.run} {answer.analysis or answer.metric}"
+    "expected", MEASURED, ids=lambda expected: f"{expected.run} {expected.analysis or expected.metric}"
 )
-def test_a_run_composes_and_measures_what_is_printed(answer: Answer) -> None:
-    params = checked(answer.run)
-    assert params.recipe == answer.run.split()[0].removeprefix("recipe=")
-    if answer.analysis:
-        assert answer.analysis in params.analyses
+def test_a_run_composes_and_measures_what_is_printed(expected: Measured) -> None:
+    params = checked(expected.run)
+    assert params.recipe == expected.run.split()[0].removeprefix("recipe=")
+    if expected.analysis:
+        assert expected.analysis in params.analyses
         return
-    metric, known = answer.metric or "", [*params.evaluations, *params.transfers]
-    if answer.baseline:
-        known = list(itertools.chain(*params.selected(params.baselines[answer.baseline])))
-        metric = metric.removeprefix(f"{answer.baseline}_")
+    metric, known = expected.metric or "", [*params.evaluations, *params.transfers]
+    if expected.baseline:
+        known = list(itertools.chain(*params.selected(params.baselines[expected.baseline])))
+        metric = metric.removeprefix(f"{expected.baseline}_")
     entry = max((entry for entry in known if metric.startswith(f"{entry}_")), key=len, default=None)
-    assert entry, f"{metric} is of none of {known}"
+    assert entry, f"{metric} belongs to none of {known}"
     assert metric.removeprefix(f"{entry}_") in TITLES
 
 
 @pytest.mark.parametrize("place", [place for place, (_, setting) in SETTINGS.items() if setting.key])
-def test_a_setting_is_the_printed_one_or_says_why_not(place: str) -> None:
+def test_a_setting_equals_the_printed_one_or_says_why_not(place: str) -> None:
     run, setting = SETTINGS[place]
     checked(run)
     value: Any = composed(run)
     for part in setting.key.split("."):
         value = value[int(part)] if isinstance(value, list) else value[part]
     assert value == (setting.printed if setting.ours is None else setting.ours)
-    assert setting.ours != setting.printed, "ours is for what differs"
+    assert setting.ours != setting.printed, "ours must differ from printed"
 
 
-def test_gains_that_contradict_the_numbers_they_compare() -> None:
-    """Where the same paper prints both numbers that a gain compares, with the difference that they have."""
-    found = [(name, *gain) for name in papers.NAMES for gain in gains(name)]
+def test_five_printed_gains_contradict_the_numbers_they_compare() -> None:
+    """Of gains between two numbers that the same paper prints: place, printed gain, actual difference."""
+    found = [(name, *gain) for name in paper_tables.NAMES for gain in gains(name)]
     assert len(found) == 27
     assert {gain for gain in found if gain[-1] != gain[-2]} == {
         ("eqco", "text, sec. 1", 6.1, 5.9),
@@ -241,11 +236,11 @@ def test_gains_that_contradict_the_numbers_they_compare() -> None:
 
 
 def gains(name: str) -> Iterator[tuple[str, float, float]]:
-    """Place, printed gain and the difference of the numbers of the two runs, if both are printed too."""
+    """Place, printed gain and the difference of the two runs' numbers, if both are printed too."""
     cells = [
         (table.name, cell)
-        for table in papers.load(name).tables
-        for cell in itertools.chain.from_iterable(papers.cells(table))
+        for table in paper_tables.load(name).tables
+        for cell in itertools.chain.from_iterable(paper_tables.cells(table))
         if cell.run is not None and cell.printed is not None
     ]
     values: dict[tuple, float] = {}
@@ -254,6 +249,7 @@ def gains(name: str) -> Iterator[tuple[str, float, float]]:
             value = values.setdefault((cell.run, cell.metric), cell.printed)
             assert value == cell.printed, f"{place}: {cell.run} has two numbers"
     for place, cell in cells:
-        whole, part = values.get((cell.run, cell.metric)), values.get((cell.minus, cell.minus_metric))
-        if cell.minus is not None and whole is not None and part is not None:
-            yield place, cell.printed, round(whole - part, 1)
+        value = values.get((cell.run, cell.metric))
+        subtracted = values.get((cell.minus, cell.minus_metric))
+        if cell.minus is not None and value is not None and subtracted is not None:
+            yield place, cell.printed, round(value - subtracted, 1)

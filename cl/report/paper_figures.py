@@ -1,0 +1,109 @@
+"""The papers' figures, drawn from our experiments."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import Any
+
+from cl.charts import Chart, Point
+from cl.report.experiments import Experiment, flatten, settings, value_at
+from cl.report.paper_matches import PaperMatches, commands
+from cl.report.paper_tables import Figure, join_overrides
+from cl.report.sweeps import labels, needs_log_axis
+
+
+def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:
+    """What the templates need: the charts that our experiments allow, and the commands that run the rest."""
+    charts: list[Chart] = []
+    missing: list[str] = []
+    if figure.analysis and figure.run:
+        charts = list(_analysed(figure, matches))
+        missing = [] if charts else [figure.run]
+    elif figure.rows:
+        chart, missing = _curves(figure, matches)
+        charts = [chart] if chart.series else []
+    prefix = re.sub(r"[^\w-]+", "-", figure.name)
+    return {
+        "name": figure.name,
+        "caption": figure.caption,
+        "diagram": figure.diagram,
+        "charts": [replace(chart, name=f"{prefix}-{number}") for number, chart in enumerate(charts)],
+        "commands": commands(missing),
+    }
+
+
+def _curves(figure: Figure, matches: PaperMatches) -> tuple[Chart, list[str]]:
+    """A chart with a curve per row, and the runs that it lacks."""
+    numbers = [column.label for column in figure.columns if isinstance(column.label, int | float)]
+    log = len(numbers) == len(figure.columns) and needs_log_axis(numbers)
+    chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %", log=log)
+    missing = []
+    for label, row in figure.rows.items():
+        for position, column in enumerate(figure.columns):
+            run = join_overrides(column.run, row)
+            x = column.label if isinstance(column.label, int | float) else position
+            if ours := matches.result_of_run(run, figure.metric):
+                chart.add(label, x, ours.mean, ours.sd)
+            else:
+                missing.append(run)
+    return chart, missing
+
+
+def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
+    """The figure's charts, with the series of all experiments equal to its run except for what it varies."""
+    assert figure.run
+    if not matches.has_data_of(figure.run):
+        return
+    expected = matches.compose(figure.run)
+    groups = _by_settings(figure, matches.full_size(expected), expected)
+    names = labels([settings(group[0].params) for group in groups])
+    charts: dict[str, Chart] = {}
+    for name, group in zip(names, groups, strict=True):
+        first_of_seed = {experiment.seed: experiment for experiment in reversed(group)}
+        runs = [experiment.charts[figure.analysis or ""] for experiment in first_of_seed.values()]
+        for chart in averaged(runs):
+            if figure.chart in (None, chart.name):
+                combined = charts.setdefault(chart.name, replace(chart, series={}))
+                for label, points in chart.series.items():
+                    combined.series[", ".join(filter(None, (name, label)))] = points
+    yield from charts.values()
+
+
+def _by_settings(
+    figure: Figure, experiments: list[Experiment], expected: dict[str, Any]
+) -> list[list[Experiment]]:
+    """The experiments that belong in the figure, those with the same settings together."""
+    groups: dict[str, list[Experiment]] = {}
+    for experiment in experiments:
+        is_expected = _fixed(figure, experiment.params) == _fixed(figure, expected)
+        if is_expected and figure.analysis in experiment.charts:
+            key = repr(sorted(settings(experiment.params).items(), key=str))
+            groups.setdefault(key, []).append(experiment)
+    return list(groups.values())
+
+
+def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
+    """The settings of pretraining and of the analysis that the figure does not vary."""
+    analysis = flatten(value_at(params, f"analyses.{figure.analysis}"), "analysis")
+    fixed = settings(params) | dict(analysis)
+    return {key: value for key, value in fixed.items() if not key.startswith(tuple(figure.varies))}
+
+
+def averaged(runs: list[list[Chart]]) -> Iterator[Chart]:
+    """The charts of the first run; each point is the mean, with its deviation, over all runs that have it."""
+    for chart in runs[0]:
+        others = [other for run in runs[1:] for other in run if other.name == chart.name]
+        mean = replace(chart, series={})
+        for label, points in chart.series.items():
+            for point in points:
+                same_x = [p for other in others for p in other.series.get(label, []) if p.x == point.x]
+                mean.add(label, *_mean([point, *same_x]))
+        yield mean
+
+
+def _mean(points: list[Point]) -> Point:
+    if len(points) == 1:
+        return points[0]
+    values = [point.y for point in points]
+    return Point(points[0].x, fmean(values), stdev(values))

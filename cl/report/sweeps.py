@@ -1,0 +1,74 @@
+"""Sweeps: charts of a metric by each number that experiments vary."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cl.charts import Chart
+from cl.report.experiments import (
+    Experiment,
+    dependencies,
+    headline_metrics,
+    mean_over_seeds,
+    varying_keys,
+)
+
+Line = list[tuple[dict[str, Any], Experiment]]  # experiments with the parameters that matter to the metric
+
+
+def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
+    """A chart for every metric and every number that varies: mean and deviation over seeds.
+
+    A line joins experiments on the same data, with the same evaluation, that differ in this number alone.
+    """
+    for metric in headline_metrics(experiments):
+        having = [experiment for experiment in experiments if metric in experiment.metrics]
+        rows = [{"data": e.data, **(dependencies(metric, e.params) or {})} for e in having]
+        for x in varying_keys(rows):
+            lines = _lines(x, list(zip(rows, having, strict=True)))
+            if lines:
+                names = labels([line[0][0] for line in lines], x)
+                yield _chart(x, metric, dict(zip(names, lines, strict=True)))
+
+
+def _lines(x: str, rows: Line) -> list[Line]:
+    """Groups of experiments that differ in the number x alone, with at least two values of it."""
+    lines: dict[str, Line] = {}
+    for row, experiment in rows:
+        if _is_number(row.get(x)):
+            rest = repr(sorted((key, repr(value)) for key, value in row.items() if key != x))
+            lines.setdefault(rest, []).append((row, experiment))
+    return [line for line in lines.values() if len({row[x] for row, _ in line}) > 1]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def labels(rows: list[dict[str, Any]], excluded: str = "") -> list[str]:
+    """A label for each row: its kinds if they tell the rows apart, otherwise every key that varies."""
+    keys = [key for key in varying_keys(rows) if key != excluded] if rows else []
+    kinds = [key for key in keys if key.endswith(".kind")]
+    if len({tuple(str(row.get(key)) for key in kinds) for row in rows}) < len(rows):
+        kinds = keys
+    return [", ".join(_label(key, row.get(key)) for key in kinds) for row in rows]
+
+
+def _label(key: str, value: Any) -> str:
+    return str(value) if key.endswith(".kind") else f"{key} {value}"
+
+
+def _chart(x: str, metric: str, lines: dict[str, Line]) -> Chart:
+    log = needs_log_axis(row[x] for line in lines.values() for row, _ in line)
+    chart = Chart(f"{metric}-{x.replace('.', '-')}", f"{metric} by {x}", x, f"{metric}, %", log=log)
+    for label, line in lines.items():
+        for value in sorted({row[x] for row, _ in line}):
+            repeats = [experiment for row, experiment in line if row[x] == value]
+            if ours := mean_over_seeds(repeats, metric):
+                chart.add(label or metric, value, ours.mean, ours.sd)
+    return chart
+
+
+def needs_log_axis(values: Iterable[float]) -> bool:
+    """Whether a logarithmic axis suits these numbers: positive, the largest at least 4 times the smallest."""
+    numbers = list(values)
+    return min(numbers) > 0 and max(numbers) >= 4 * min(numbers)

@@ -1,0 +1,65 @@
+"""Our numbers beside the papers': which experiments count, and the commands that run the rest."""
+
+import pytest
+
+from cl.report import paper_tables
+from cl.report.experiments import Experiment, mean_over_seeds
+from cl.report.paper_matches import Match, PaperMatches, commands, printed_values
+from tests.support.experiments import KNN, TABLE3, composed, experiment
+
+
+def match(found: list[Experiment], paper: str, table: str, row: str, column: int = 0) -> Match:
+    sheet = paper_tables.load(paper)
+    matches = PaperMatches(found, composed)
+    chosen = next(t for t in sheet.tables if t.name == table)
+    cells = next(cells for cells in paper_tables.cells(chosen) if cells[0].row.label == row)
+    return matches.match(cells[column], printed_values(sheet))
+
+
+def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> None:
+    found = [
+        experiment("a", TABLE3.replace("loss=dcl", "loss=infonce"), {KNN: 80.0}),
+        experiment("b", TABLE3, {KNN: 83.5}),
+    ]
+    cell = match(found, "dcl", "Table 3", "Baseline")
+    assert (cell.printed, cell.ours.mean, round(cell.difference, 6)) == (81.8, 80.0, -1.8)
+    cell = match(found, "dcl", "Table 3", "DCL, gain")
+    assert (cell.printed, cell.ours.mean, cell.ours.names) == (3.1, 3.5, ["b", "a"])
+    assert cell.computed == pytest.approx(2.4)
+    assert cell.disagrees
+    assert cell.ours.sd is None
+    again = [experiment("c", TABLE3.replace("loss=dcl", "loss=infonce"), {KNN: 82.0}, seed=1)]
+    again.append(experiment("d", TABLE3, {KNN: 84.5}, seed=1))
+    both = match([*found, *again], "dcl", "Table 3", "DCL, gain").ours
+    assert (both.mean, both.n) == (3.0, 2)
+    assert both.sd == pytest.approx((0.5 + 2) ** 0.5), "of a difference of two independent numbers"
+    assert match(found, "dcl", "Table 3", "Baseline", 3).ours is None, "ImageNet was not run"
+    assert match(found[:1], "dcl", "Table 3", "DCL, gain").ours is None
+
+
+def test_an_experiment_on_part_of_the_data_matches_no_paper() -> None:
+    small, other = (
+        experiment(name, TABLE3, {KNN: 80.0}, seed=seed) for name, seed in (("small", 0), ("other", 1))
+    )
+    assert match([small], "dcl", "Table 3", "DCL").ours.mean == 80
+    small.metrics["train_images"] -= 1
+    assert match([small], "dcl", "Table 3", "DCL").ours is None
+    assert mean_over_seeds([small, other], KNN).n == 2
+    other.provenance["prepare"]["data_manifest_sha256"] = "e"
+    assert mean_over_seeds([small, other], KNN).names == ["small"], (
+        "experiments on different data are not averaged"
+    )
+
+
+def test_a_full_grid_of_runs_becomes_one_sweep_command() -> None:
+    runs = [
+        f"recipe=a loss={loss} optim.batch_size={size}" for loss in ("dcl", "infonce") for size in (32, 64)
+    ]
+    assert commands(runs) == ["dvc exp run --queue -S recipe=a -S loss=dcl,infonce -S optim.batch_size=32,64"]
+    assert commands(runs[:3])[2] == "dvc exp run -S recipe=a -S loss=infonce -S optim.batch_size=32", (
+        "the grid is incomplete"
+    )
+    assert commands(["recipe=a loss=dcl", "recipe=b loss=dcl"]) == [
+        f"dvc exp run -S recipe={name} -S loss=dcl" for name in "ab"
+    ]
+    assert commands(["evaluation=[a,b]"]) == ["dvc exp run -S 'evaluation=[a,b]'"]

@@ -1,0 +1,46 @@
+"""Sweeps: lines join experiments that differ in one number alone."""
+
+import pytest
+
+from cl.report.sweeps import sweeps
+from tests.support.experiments import KNN, TABLE3, experiment
+
+
+def test_a_sweep_joins_experiments_that_differ_in_one_number() -> None:
+    metrics = iter([60, 62, 70, 64, 66, 50])
+    runs = [
+        ("infonce", 32, 0),
+        ("infonce", 32, 1),
+        ("infonce", 64, 0),
+        ("dcl", 32, 0),
+        ("dcl", 64, 0),
+        ("dcl", 128, 0),
+    ]
+    found = []
+    for loss, batch, seed in runs:
+        run = f"recipe=dcl/table3_cifar10 loss={loss}"
+        found.append(experiment(loss, run, {KNN: next(metrics)}, seed=seed, optim__batch_size=batch))
+    found[-1] = experiment("else", TABLE3, {KNN: 50}, optim__batch_size=128, temperature=0.5)
+    (chart,) = sweeps(found)
+    assert (chart.x, chart.y) == ("optim.batch_size", f"{KNN}, %")
+    assert {label: [(point.x, point.y) for point in points] for label, points in chart.series.items()} == {
+        "infonce": [(32, 61), (64, 70)],
+        "dcl": [(32, 64), (64, 66)],
+    }
+    assert chart.series["infonce"][0].sd == pytest.approx(2**0.5)
+    assert not list(sweeps(found[:2])), "different seeds are not a sweep"
+
+
+def test_a_sweep_does_not_mix_protocols_or_data() -> None:
+    ks = [20, 20, 200]
+    found = [
+        experiment(f"{n}", TABLE3, {KNN: 50 + n}, optim__batch_size=32 * 2**n, evaluations__knn_200__k=k)
+        for n, k in enumerate(ks)
+    ]
+    (chart,) = sweeps(found)
+    assert [(point.x, point.y) for points in chart.series.values() for point in points] == [
+        (32, 50),
+        (64, 51),
+    ]
+    found[1].provenance["prepare"]["data_manifest_sha256"] = "e"
+    assert not list(sweeps(found))
