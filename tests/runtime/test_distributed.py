@@ -33,7 +33,6 @@ from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ra
 from cl.runtime.memory import growth
 from cl.training.checkpoints import Checkpoints, load_tensors
 from cl.training.loop import replicated
-from tests.detection.test_transfer import RESNET18, small
 from tests.methods.test_methods import (
     CASES,
     HEAD,
@@ -45,6 +44,7 @@ from tests.methods.test_methods import (
     gives_negatives,
     inputs_of,
 )
+from tests.support.detection import RESNET18, small
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import TinyBackbone, evaluated
 
@@ -202,14 +202,9 @@ def to_transfer(folder: Path) -> dict[str, Any]:
 
 def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
     """Metrics and weights of a detector after three steps."""
-    metrics = transfer.run(
-        **to_transfer(folder),
-        seed=0,
-        machine=HERE,
-        progress=Progress("test", Console(file=io.StringIO())),
-        out=out,
-        checkpoints=Checkpoints(out / "transfer"),
-    )
+    progress = Progress("test", Console(file=io.StringIO()))
+    run = transfer.Run(0, HERE, progress, out, Checkpoints(out / "transfer"))
+    metrics = transfer.fine_tune(**to_transfer(folder), run=run)
     if distributed.rank() == 0:
         assert (out / "detections.png").exists()
     found = {key: torch.tensor(value) for key, value in metrics.items()}
@@ -271,12 +266,12 @@ def work(folder: Path, rank: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, shard_folder, drawn) -> Path:
+def folder(tmp_path_factory, shard_folder, scenes_folder) -> Path:
     """What the processes share: parameters and data."""
     folder = tmp_path_factory.mktemp("ranks")
     compose(folder, *TINY)
     (folder / "shards").symlink_to(shard_folder)
-    (folder / "scenes").symlink_to(drawn)
+    (folder / "scenes").symlink_to(scenes_folder)
     for ranks in (1, 2, 4):
         for rank in range(ranks):
             (folder / str(ranks) / str(rank)).mkdir(parents=True)
