@@ -44,7 +44,7 @@ def read(
         size = image_size(image.path, image.size, path, findings)
         image = replace(image, size=size)
         if masks:
-            image = _with_masks(image, findings, test=test)
+            image = _with_usable_masks(image, findings, test=test)
         records.append(_record(image, categories, findings))
     return records, categories, [names[category] for category in categories]
 
@@ -74,7 +74,7 @@ def _parse(path: Path, folder: Path, findings: Findings) -> tuple[list[_Image], 
 
 
 def _problem(annotation: dict, known: set[int], images: dict, names: dict) -> str | None:
-    """Why an annotation is unusable, as the end of a sentence; `known` holds the ids seen so far."""
+    """Why an annotation is unusable, as the predicate of a sentence; `known` holds the ids seen so far."""
     annotation_id, box, area = (annotation.get(key) for key in ("id", "bbox", "area"))
     image, category, crowd = (annotation.get(key) for key in ("image_id", "category_id", "iscrowd"))
     if not isinstance(annotation_id, int) or annotation_id < 1 or annotation_id in known:
@@ -86,7 +86,7 @@ def _problem(annotation: dict, known: set[int], images: dict, names: dict) -> st
     if not (_are_numbers(box) and len(box) == 4):
         return f"has bbox {box}, expected four numbers"
     if not _are_numbers([area]) or crowd not in (0, 1):
-        return f"has area {area} and iscrowd {crowd}, expected a number, and 0 or 1"
+        return f"has area {area} and iscrowd {crowd}, expected a number and 0 or 1"
     return None
 
 
@@ -94,8 +94,8 @@ def _are_numbers(values: Any) -> TypeGuard[list[float]]:
     return isinstance(values, list) and all(isinstance(v, int | float) and isfinite(v) for v in values)
 
 
-def _with_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
-    """The image without polygons of fewer than three points and without objects that then have no mask."""
+def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
+    """The image without polygons of fewer than three points, and without objects left with no mask."""
     kept = []
     for annotation in image.annotations:
         given = annotation.get("segmentation")
@@ -110,9 +110,7 @@ def _with_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
                 f"of {height}x{width} pixels"
             )
         elif usable:
-            findings.notes["objects with polygons of fewer than three points, which are dropped"].append(
-                place
-            )
+            findings.notes["objects that lost polygons of fewer than three points"].append(place)
             kept.append({**annotation, "segmentation": usable})
         else:
             findings.notes["objects without a mask, dropped"].append(place)

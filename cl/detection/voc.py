@@ -83,13 +83,13 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
 def _classes(images: Iterable[_Image], findings: Findings) -> list[str]:
     names = set()
     for image in images:
-        names_here = {_name(element) for element in image.xml.iter("object")}
-        for name in names_here:
+        present = {_name(element) for element in image.xml.iter("object")}
+        for name in present:
             if name not in CLASSES and name.lower() in CLASSES:
                 findings.errors.append(f"{image.file}: class {name!r}, expected {name.lower()!r}")
-        if "" in names_here:
+        if "" in present:
             findings.errors.append(f"{image.file}: an object without a name")
-        names |= names_here
+        names |= present
     if names <= set(CLASSES):
         return CLASSES
     findings.notes["classes in the annotations, used instead of VOC's twenty"] += sorted(names)

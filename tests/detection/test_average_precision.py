@@ -117,11 +117,8 @@ def test_masks_count_as_small_by_their_own_area(scenes_folder, params) -> None:
         masks = np.concatenate([np.zeros((1, r.height, r.width), np.uint8), r.masks()])
         masks[0, :5, :5] = 1
         boxes = np.concatenate([[[0, 0, 90, 90]], r.boxes])
-        found.append(
-            Detections(
-                boxes, np.linspace(1, 0.5, len(masks)), np.r_[r.labels[:1], r.labels], encode_masks(masks)
-            )
-        )
+        scores, labels = np.linspace(1, 0.5, len(masks)), np.r_[r.labels[:1], r.labels]
+        found.append(Detections(boxes, scores, labels, encode_masks(masks)))
     metrics, _ = evaluate(found, data, config)
     assert metrics["mask_ap_s"] < 90
     assert metrics["mask_ap_m"] == pytest.approx(100)
