@@ -59,9 +59,10 @@ def main(name: str) -> None:
                 untrained=config.training is None,
             )
         for entry, dataset in datasets.items():
-            out, own = _folder(results.folder, entry), functools.partial(save, entry, dataset.digest()[:16])
+            out = _folder(results.folder, entry)
+            checkpoints = functools.partial(save, entry, dataset.digest()[:16])
             metrics |= transfer(
-                params.transfers[entry], entry, copy.deepcopy(backbone), dataset, params, out, own
+                entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
     if command.is_main_process():  # the others may be done sooner

@@ -1,4 +1,4 @@
-"""transfer: object detection on the pretrained backbone."""
+"""transfer: object detection with the pretrained backbone."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ def main(name: str) -> None:
     with command.results("transfer", name) as results:
         backbone = backbones.load(params.backbone, locations.BACKBONE)
         save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
-        results.metrics |= transfer(config, name, backbone, dataset, params, results.folder, save)
+        results.metrics |= transfer(name, backbone, dataset, params, out=results.folder, checkpoints=save)
         results.notes |= {
             "engine": config.engine,
             "data_sha256": dataset.digest(),
@@ -42,14 +42,14 @@ def main(name: str) -> None:
         }
         if config.subset:
             results.notes["subset"] = (
-                f"a trial on {len(dataset.train)} training and {len(dataset.test)} test images"
+                f"a trial run on {len(dataset.train)} training and {len(dataset.test)} test images"
             )
-    if command.is_main_process():  # the others may be done sooner
+    if command.is_main_process():  # the others may finish before the results are written
         Checkpoints(scratch).discard()
 
 
 def data(config: "Config") -> "DataSet":
-    """What a transfer trains and tests on, checked, as is that its engine is installed."""
+    """The images of a transfer, after checks of the files and that its engine is installed."""
     from cl.detection.data import read
     from cl.detection.engines import engine
 
@@ -58,37 +58,29 @@ def data(config: "Config") -> "DataSet":
 
 
 def transfer(
-    config: "Config",
     name: str,
     backbone: "ResNet",
     dataset: "DataSet",
     params: "Params",
+    *,
     out: "Path",
-    checkpoints: "Callable[[str], Checkpoints] | None" = None,
+    checkpoints: "Callable[[str], Checkpoints]",
 ) -> dict[str, float]:
-    """The metrics of one transfer, named `<name>_<metric>`, over its seeds."""
+    """The metrics of the transfer NAME, as `<name>_<metric>`, over its seeds."""
     import copy
 
-    from cl.detection.transfer import run
+    from cl.detection.transfer import Run, fine_tune
     from cl.runtime import machine
 
+    config = params.transfers[name]
     progress = command.progress(name)
     for line in dataset.findings.lines():
         progress.say(line)
     here = machine.find(config.precision, deterministic=params.deterministic)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:
-        return run(
-            config,
-            copy.deepcopy(backbone),
-            dataset,
-            source=params.dataset,
-            seed=seed,
-            machine=here,
-            progress=progress,
-            out=folder,
-            checkpoints=checkpoints(f"seed-{seed}") if checkpoints else None,
-        )
+        run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
+        return fine_tune(config, copy.deepcopy(backbone), dataset, params.dataset, run)
 
     metrics = command.repeated(measure, config.seeds, params.seed, out)
     progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))

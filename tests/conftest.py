@@ -64,8 +64,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Detection scenes with objects of two classes: 10 to train and 4 to test."""
+def scenes_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Detection scenes with objects of two classes: 10 to train on and 4 to test on."""
     folder = tmp_path_factory.mktemp("scenes")
     scenes.write(SCENES, folder)
     return folder

@@ -1,74 +1,92 @@
-"""Data in the layout of COCO: one list of all objects of a split."""
+"""Data in COCO's layout: one JSON file lists all objects of a split."""
 
 import json
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from cl.detection.records import Findings, Record, arrays, inside, measured, text
+from cl.detection.records import Findings, Record, clip_boxes, image_size, read_text, to_arrays
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image as the annotation file describes it."""
+
+    image_id: int
+    path: Path
+    size: tuple[int, int]  # width and height
+    annotations: list[dict]
 
 
 def read(
     root: Path, split: str, findings: Findings, *, masks: bool = False, test: bool = False
 ) -> tuple[list[Record], list[int], list[str]]:
-    """The images of `split` ("train2017") below `root`, and the category number and name of each label.
+    """The images of `split` ("train2017") below `root`, and the category id and name of each label.
 
     Args:
-        masks: an object without one is left out,
-        test: which is an error here, as the evaluators read the list as well.
+        masks: objects without a mask are dropped,
+        test: or are errors, since the evaluators read the same file.
 
     Raises:
-        ValueError: the list of annotations is missing, or none. All else goes to `findings`.
+        ValueError: the annotation file is missing or malformed. All other problems go to `findings`.
     """
     path = root / "annotations" / f"instances_{split}.json"
     try:
-        content = json.loads(text(path))
-        images = {image["id"]: image for image in content["images"]}
-        if len(images) < len(content["images"]):
-            findings.wrong.append(f"{path}: {len(content['images'])} images have {len(images)} different ids")
-        names = {category["id"]: category["name"] for category in content["categories"]}
-        annotations = content["annotations"]
-        of_image: dict[int, list[dict]] = {identity: [] for identity in images}
-        known: set[int] = set()
-        for number, annotation in enumerate(annotations):
-            where = f"{path}: annotation {annotation.get('id', f'number {number}')}"
-            if problem := _problem(annotation, known, images, names):
-                findings.wrong.append(f"{where} {problem}")
-            else:
-                known.add(annotation["id"])
-                of_image[annotation["image_id"]].append(annotation)
-        stated = [
-            (root / split / image["file_name"], (image["width"], image["height"]))
-            for image in images.values()
-        ]
+        images, names = _parse(path, root / split, findings)
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is no list of COCO's instances ({type(error).__name__}: {error})"
+            f"{path} is not a COCO instances file ({type(error).__name__}: {error}): replace it"
         ) from error
     categories = sorted(names)
     records = []
-    for identity, (file, size) in zip(images, stated, strict=True):
-        width, height = measured(file, size, path, findings)
+    for image in images:
+        size = image_size(image.path, image.size, path, findings)
+        image = replace(image, size=size)
         if masks:
-            _check_masks(of_image[identity], file, width, height, findings, test=test)
-        records.append(_record(identity, file, width, height, of_image[identity], categories, findings))
+            image = _with_usable_masks(image, findings, test=test)
+        records.append(_record(image, categories, findings))
     return records, categories, [names[category] for category in categories]
 
 
+def _parse(path: Path, folder: Path, findings: Findings) -> tuple[list[_Image], dict[int, str]]:
+    """The images, with their usable annotations, and the category names by id."""
+    content = json.loads(read_text(path))
+    images = {image["id"]: image for image in content["images"]}
+    if len(images) < len(content["images"]):
+        findings.errors.append(
+            f"{path}: {len(content['images'])} images have only {len(images)} distinct ids"
+        )
+    names = {category["id"]: category["name"] for category in content["categories"]}
+    by_image: dict[int, list[dict]] = {image_id: [] for image_id in images}
+    known: set[int] = set()
+    for number, annotation in enumerate(content["annotations"]):
+        annotation_id = annotation.get("id", f"number {number}")
+        if problem := _problem(annotation, known, images, names):
+            findings.errors.append(f"{path}: annotation {annotation_id} {problem}")
+        else:
+            known.add(annotation_id)
+            by_image[annotation["image_id"]].append(annotation)
+    return [
+        _Image(image_id, folder / image["file_name"], (image["width"], image["height"]), by_image[image_id])
+        for image_id, image in images.items()
+    ], names
+
+
 def _problem(annotation: dict, known: set[int], images: dict, names: dict) -> str | None:
-    """What makes an annotation unusable, as the end of a sentence; `known` are the ids so far."""
-    identity = annotation.get("id")
-    if not isinstance(identity, int) or identity < 1 or identity in known:
-        return "needs an id of its own, an integer from 1 (pycocotools takes 0 for no object)"
-    if annotation.get("image_id") not in images:
-        return f"is of image {annotation.get('image_id')}, which is not listed"
-    if annotation.get("category_id") not in names:
-        return f"has category {annotation.get('category_id')}, which is not listed"
-    box = annotation.get("bbox")
+    """Why an annotation is unusable, as the predicate of a sentence; `known` holds the ids seen so far."""
+    annotation_id, box, area = (annotation.get(key) for key in ("id", "bbox", "area"))
+    image, category, crowd = (annotation.get(key) for key in ("image_id", "category_id", "iscrowd"))
+    if not isinstance(annotation_id, int) or annotation_id < 1 or annotation_id in known:
+        return "needs a unique id, an integer from 1 (pycocotools reads 0 as no object)"
+    if image not in images:
+        return f"has image_id {image}, which is not listed"
+    if category not in names:
+        return f"has category_id {category}, which is not listed"
     if not (_are_numbers(box) and len(box) == 4):
         return f"has bbox {box}, expected four numbers"
-    if not _are_numbers([annotation.get("area")]) or annotation.get("iscrowd") not in (0, 1):
-        return f"has area {annotation.get('area')} and iscrowd {annotation.get('iscrowd')}, expected a number, and 0 or 1"
+    if not _are_numbers([area]) or crowd not in (0, 1):
+        return f"has area {area} and iscrowd {crowd}, expected a number and 0 or 1"
     return None
 
 
@@ -76,48 +94,45 @@ def _are_numbers(values: Any) -> TypeGuard[list[float]]:
     return isinstance(values, list) and all(isinstance(v, int | float) and isfinite(v) for v in values)
 
 
-def _check_masks(
-    annotations: list[dict], file: Path, width: int, height: int, findings: Findings, *, test: bool
-) -> None:
-    """Leave out polygons of less than three corners, runs of another size, and objects of which nothing remains."""
-    for annotation in list(annotations):
+def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
+    """The image without polygons of fewer than three points, and without objects left with no mask."""
+    kept = []
+    for annotation in image.annotations:
         given = annotation.get("segmentation")
-        if isinstance(given, list):
-            usable: Any = [p for p in given if _are_numbers(p) and len(p) >= 6 and len(p) % 2 == 0]
-        else:
-            runs = given if isinstance(given, dict) and given.get("size") == [height, width] else {}
-            usable = given if isinstance(runs.get("counts"), str | list) else None
+        usable = _usable_mask(given, image.size)
+        place = f"{image.path.name} ({annotation['id']})"
         if usable and usable == given:
-            continue
-        where = f"{file.name} ({annotation['id']})"
-        if test:
-            findings.wrong.append(
-                f"{where}: the mask of a test object is neither polygons nor runs of {height}x{width} pixels"
+            kept.append(annotation)
+        elif test:
+            width, height = image.size
+            findings.errors.append(
+                f"{place}: the mask of a test object must be polygons or a run-length encoding "
+                f"of {height}x{width} pixels"
             )
         elif usable:
-            findings.noted["objects with polygons of less than three corners, which are left out"].append(
-                where
-            )
-            annotation["segmentation"] = usable
+            findings.notes["objects that lost polygons of fewer than three points"].append(place)
+            kept.append({**annotation, "segmentation": usable})
         else:
-            findings.noted["objects without a mask, left out"].append(where)
-            annotations.remove(annotation)
+            findings.notes["objects without a mask, dropped"].append(place)
+    return replace(image, annotations=kept)
 
 
-def _record(
-    identity: int,
-    file: Path,
-    width: int,
-    height: int,
-    annotations: list[dict],
-    categories: list[int],
-    findings: Findings,
-) -> Record:
-    boxes = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in annotations)]
-    labels = [categories.index(a["category_id"]) for a in annotations]
-    crowds = [bool(a["iscrowd"]) for a in annotations]
-    segmentations = [a.get("segmentation") for a in annotations]
-    record = Record(identity, file, width, height, *arrays(boxes, labels, crowds), segmentations)
+def _usable_mask(segmentation: Any, size: tuple[int, int]) -> Any:
+    """The polygons of at least three points, or a run-length mask of this size; falsy if there are none."""
+    if isinstance(segmentation, list):
+        return [p for p in segmentation if _are_numbers(p) and len(p) >= 6 and len(p) % 2 == 0]
+    if not isinstance(segmentation, dict) or segmentation.get("size") != [size[1], size[0]]:
+        return None
+    return segmentation if isinstance(segmentation.get("counts"), str | list) else None
+
+
+def _record(image: _Image, categories: list[int], findings: Findings) -> Record:
+    boxes = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in image.annotations)]
+    labels = [categories.index(a["category_id"]) for a in image.annotations]
+    crowds = [bool(a["iscrowd"]) for a in image.annotations]
+    segmentations = [a.get("segmentation") for a in image.annotations]
+    arrays = to_arrays(boxes, labels, crowds)
+    record = Record(image.image_id, image.path, *image.size, *arrays, segmentations)
     if any(crowds):
-        findings.noted["images with crowds, which are not trained on"].append(file.name)
-    return inside(record, file.name, findings)
+        findings.notes["images with crowds, which are not used for training"].append(image.path.name)
+    return clip_boxes(record, image.path.name, findings)

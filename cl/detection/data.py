@@ -1,4 +1,4 @@
-"""The images that a transfer trains and tests on, checked before anything is trained."""
+"""The images that a transfer trains and tests on, all checked before training starts."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from cl.detection.records import Findings, Record
 
 @dataclass(frozen=True)
 class DataSet:
-    """The images to train and test on; `annotations` and `categories` are COCO's."""
+    """The images to train and test on; for COCO also the test annotations and each label's category id."""
 
     classes: list[str]
     train: list[Record]
@@ -23,7 +23,7 @@ class DataSet:
     categories: list[int] | None = None
 
     def digest(self) -> str:
-        """A hash of all but the pixels."""
+        """A hash of everything except the pixels."""
         sha = hashlib.sha256()
         for r in (*self.train, *self.test):
             arrays = [array.tolist() for array in (r.boxes, r.labels, r.ignored)]
@@ -32,32 +32,35 @@ class DataSet:
 
 
 def read(config: Config, root: Path) -> DataSet:
-    """The data of a transfer below `root`, which holds `VOCdevkit` or `coco`; of images without objects none to train on.
+    """The data of a transfer below `root`, which holds `VOCdevkit` or `coco`.
+
+    Training images without objects are dropped.
 
     Raises:
-        ValueError: files are missing or contradict each other, each is named.
+        ValueError: files are missing or contradict each other; the message names them.
     """
     findings = Findings()
     dataset = (_voc if config.kind == "voc" else _coco)(config, root, findings)
-    findings.stop()
+    findings.raise_errors()
+    train = dataset.train
     if (
         config.kind == "coco"
-    ):  # crowds are left out; VOC's difficult objects are trained on, as detectron2 does
-        dataset = replace(dataset, train=[record.without_ignored() for record in dataset.train])
-    for record in dataset.train:
-        if not len(record.boxes):
-            findings.noted["training images without objects, left out"].append(record.path.name)
-    train = [record for record in dataset.train if len(record.boxes)]
+    ):  # VOC's difficult objects are trained on, as in detectron2; COCO's crowds are not
+        train = [record.without_ignored() for record in train]
+    empty = [record.path.name for record in train if not len(record.boxes)]
+    if empty:
+        findings.notes["training images without objects, dropped"] += empty
+    train = [record for record in train if len(record.boxes)]
     if not train or not dataset.test:
         raise ValueError(
-            f"{len(train)} images with objects to train on in {', '.join(config.train)}, and {len(dataset.test)} to test on in "
-            f"{config.test}, below {root}; both need some"
+            f"{root} has {len(train)} training images with objects in {', '.join(config.train)} and "
+            f"{len(dataset.test)} test images in {config.test}; add the missing images to these lists"
         )
-    return replace(dataset, train=_some(train, config.subset), test=_some(dataset.test, config.subset))
+    return replace(dataset, train=_subset(train, config.subset), test=_subset(dataset.test, config.subset))
 
 
-def _some(records: list[Record], number: int | None) -> list[Record]:
-    """So many of them, evenly spread."""
+def _subset(records: list[Record], number: int | None) -> list[Record]:
+    """At most `number` of the records, evenly spaced."""
     if number is None or number >= len(records):
         return records
     return [records[i] for i in np.linspace(0, len(records) - 1, number).round().astype(int)]
@@ -74,14 +77,14 @@ def _coco(config: Config, root: Path, findings: Findings) -> DataSet:
     for split in config.train:
         records, *others = coco.read(folder, split, findings, masks=config.masks)
         if others != [categories, classes]:
-            findings.wrong.append(
-                f"instances_{split}.json and instances_{config.test}.json in {folder} have different categories"
+            findings.errors.append(
+                f"instances_{split}.json and instances_{config.test}.json in {folder} "
+                "have different categories"
             )
         train += records
-    for label in sorted(
-        set(range(len(classes))) - {int(label) for record in train for label in record.labels}
-    ):
-        findings.noted["categories without an object to train on"].append(classes[label])
-    return DataSet(
-        classes, train, test, findings, folder / "annotations" / f"instances_{config.test}.json", categories
-    )
+    trained = {int(label) for record in train for label in record.labels}
+    for label in range(len(classes)):
+        if label not in trained:
+            findings.notes["categories without training objects"].append(classes[label])
+    annotations = folder / "annotations" / f"instances_{config.test}.json"
+    return DataSet(classes, train, test, findings, annotations, categories)

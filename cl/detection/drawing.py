@@ -1,4 +1,4 @@
-"""Test images with what was found in them."""
+"""A sheet of test images with their detections drawn in."""
 
 from pathlib import Path
 
@@ -11,45 +11,45 @@ from cl.detection.average_precision import Detections
 from cl.detection.data import DataSet
 
 SHOWN, SHOWN_SCORE = 8, 0.5
+SIDE = 256  # of an image on the sheet, pixels
+MASK_OPACITY = 110  # of 255
 COLOURS = (
-    "#e63946",
-    "#2a9d8f",
-    "#f4a261",
-    "#457b9d",
-    "#8338ec",
-    "#ffb703",
-    "#06d6a0",
-    "#fb5607",
-    "#3a86ff",
-    "#ff006e",
-)
+    "#e63946", "#2a9d8f", "#f4a261", "#457b9d", "#8338ec",
+    "#ffb703", "#06d6a0", "#fb5607", "#3a86ff", "#ff006e",
+)  # fmt: skip
 
 
-def draw(found: list[Detections], dataset: DataSet, path: Path) -> None:
-    """Some test images side by side with the boxes and masks that score at least 0.5."""
-    side = 256
-    shown = list(zip(found, dataset.test, strict=True))[:SHOWN]
+def draw(detections: list[Detections], dataset: DataSet, path: Path) -> None:
+    """Write the first test images side by side, with the boxes and masks that score at least 0.5."""
+    shown = list(zip(detections, dataset.test, strict=True))[:SHOWN]
     columns = min(4, len(shown))
-    sheet = Picture.new("RGB", (columns * side, -(-len(shown) // columns) * side), "white")
-    for number, (detections, record) in enumerate(shown):
-        picture = _overlay(record.picture(), detections, dataset.classes, side)
-        sheet.paste(picture, (number % columns * side, number // columns * side))
+    rows = -(-len(shown) // columns)
+    sheet = Picture.new("RGB", (columns * SIDE, rows * SIDE), "white")
+    for number, (detected, record) in enumerate(shown):
+        row, column = divmod(number, columns)
+        sheet.paste(_overlay(record.picture(), detected, dataset.classes), (column * SIDE, row * SIDE))
     sheet.save(path)
 
 
-def _overlay(picture: Picture.Image, detections: Detections, classes: list[str], side: int) -> Picture.Image:
-    scale = side / max(picture.size)
+def _overlay(picture: Picture.Image, detections: Detections, classes: list[str]) -> Picture.Image:
+    scale = SIDE / max(picture.size)
     result = picture.resize((round(picture.width * scale), round(picture.height * scale)))
     pen = ImageDraw.Draw(result)
     for i in np.flatnonzero(detections.scores >= SHOWN_SCORE):
-        colour = COLOURS[detections.labels[i] % len(COLOURS)]
+        label = detections.labels[i]
+        colour = COLOURS[label % len(COLOURS)]
         if detections.masks is not None:
-            mask = Picture.fromarray(rle.decode(detections.masks[i]) * np.uint8(110)).resize(result.size)
-            result.paste(Picture.new("RGB", result.size, colour), (0, 0), mask)
-        x0, y0, x1, y1 = (float(v) * scale for v in detections.boxes[i])
-        pen.rectangle((x0, y0, x1, y1), outline=colour, width=3)
-        text = f"{classes[detections.labels[i]]} {detections.scores[i]:.2f}"
-        top = y0 - 11 if y0 >= 11 else y1 + 1
-        pen.rectangle((x0, top, x0 + 6 * len(text) + 3, top + 11), fill=colour)
-        pen.text((x0 + 2, top), text, fill="white")
+            opacity = Picture.fromarray(rle.decode(detections.masks[i]) * np.uint8(MASK_OPACITY))
+            result.paste(Picture.new("RGB", result.size, colour), (0, 0), opacity.resize(result.size))
+        box = [float(v) * scale for v in detections.boxes[i]]
+        pen.rectangle(box, outline=colour, width=3)
+        _caption(pen, box, f"{classes[label]} {detections.scores[i]:.2f}", colour)
     return result
+
+
+def _caption(pen: ImageDraw.ImageDraw, box: list[float], text: str, colour: str) -> None:
+    """The text above the box, or below it if there is no room."""
+    x0, y0, _, y1 = box
+    top = y0 - 11 if y0 >= 11 else y1 + 1
+    pen.rectangle((x0, top, x0 + 6 * len(text) + 3, top + 11), fill=colour)
+    pen.text((x0 + 2, top), text, fill="white")

@@ -1,4 +1,4 @@
-"""Training images as a detector sees them, made by threads ahead of their use."""
+"""Training images as a detector sees them, prefetched by threads."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +21,12 @@ from cl.runtime.distributed import rank, ranks
 
 T = TypeVar("T")
 R = TypeVar("R")
-AHEAD = 3  # items a worker has before it
+PREFETCHED = 3  # items per worker
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A resized and perhaps mirrored image: image (3, H, W) uint8, boxes (n, 4) in its pixels, labels (n,) from 0."""
+    """A resized, possibly mirrored image (3, H, W), uint8, with boxes (n, 4) in pixels and labels (n,)."""
 
     image: Tensor
     boxes: Tensor
@@ -41,24 +41,20 @@ class Sample:
         return masks.flip(2) if self.mirrored else masks
 
     def polygons(self) -> list[list[np.ndarray]]:
-        """The outlines of each object: arrays x0, y0, x1, y1, ..."""
-        height, width = self.image.shape[1:]
-        scale = np.array([width / self.record.width, height / self.record.height])
+        """The polygons of each object: arrays x0, y0, x1, y1, ... in the pixels of the image."""
         assert self.record.segmentations is not None
-        return [
-            [self._placed(np.array(outline), scale) for outline in shape]
-            for shape in self.record.segmentations
-        ]
+        return [[self._to_image(np.array(p)) for p in polygons] for polygons in self.record.segmentations]
 
-    def _placed(self, outline: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        points = outline.reshape(-1, 2) * scale
+    def _to_image(self, polygon: np.ndarray) -> np.ndarray:
+        height, width = self.image.shape[1:]
+        points = polygon.reshape(-1, 2) * np.array([width / self.record.width, height / self.record.height])
         if self.mirrored:
             points[:, 0] = self.image.shape[2] - points[:, 0]
         return points.reshape(-1)
 
 
 def sample(record: Record, side: int, longest: int, *, mirrored: bool) -> Sample:
-    """The image with this short side, as `resized` says, and its objects."""
+    """The resized image, mirrored if asked for, with its objects."""
     picture = resized(record.picture(), side, longest)
     boxes = record.boxes * np.tile([picture.width / record.width, picture.height / record.height], 2)
     if mirrored:
@@ -69,12 +65,12 @@ def sample(record: Record, side: int, longest: int, *, mirrored: bool) -> Sample
 
 
 def resized(picture: Picture.Image, side: int, longest: int) -> Picture.Image:
-    """Bilinear, antialiased, as `resized_size` says."""
+    """The image at `resized_size`: bilinear, antialiased."""
     return picture.resize(resized_size(*picture.size, side, longest), Picture.Resampling.BILINEAR)
 
 
 def resized_size(width: int, height: int, side: int, longest: int) -> tuple[int, int]:
-    """The short side becomes `side`, or less so that the long side is at most `longest`."""
+    """Width and height with a short side of `side`, or less if the long side would exceed `longest`."""
     size = np.array([width, height]) * (side / min(width, height))
     if max(size) > longest:
         size *= longest / max(size)
@@ -83,10 +79,13 @@ def resized_size(width: int, height: int, side: int, longest: int) -> tuple[int,
 
 
 class TrainImages:
-    """The batches of a detector's training: `cl.train.Data`.
+    """The batches that train a detector: `cl.training.loop.Data`.
 
-    Which images make a batch, their sizes and which are mirrored depends on (seed, step) alone. Of a batch, each rank has
-    images of similar shape, so that little is padded.
+    The images of a batch, their sizes and which are mirrored depend only on (seed, step). Within a batch,
+    each rank gets images of similar shape, so that little padding is needed.
+
+    Args:
+        item: turns a sample into what the detector takes.
     """
 
     def __init__(
@@ -94,25 +93,25 @@ class TrainImages:
     ) -> None:
         self.records, self.config, self.item = records, config, item
         self.plan = Plan(len(records), config.batch_size, seed, rank(), ranks())
-        self._shapes = np.array([record.height / record.width for record in records])
+        self._aspect_ratios = np.array([record.height / record.width for record in records])
 
     def _share(self, step: int) -> Iterator[tuple[int, int, bool]]:
-        """This rank's images of a step: the position of each, its short side and whether it is mirrored."""
+        """This rank's images of a step: for each its position, short side and whether it is mirrored."""
         epoch, positions = replace(self.plan, rank=0, ranks=1).step(step)
-        positions = positions[np.argsort(self._shapes[positions], kind="stable")]
+        positions = positions[np.argsort(self._aspect_ratios[positions], kind="stable")]
         first = self.plan.rank * self.plan.share
         for position in positions[first : first + self.plan.share].tolist():
             rng = generator(self.plan.seed, epoch, position, 0)
             yield position, int(rng.choice(self.config.train_sides)), bool(rng.integers(2))
 
-    def _made(self, place: tuple[int, int, bool]) -> Any:
-        position, side, mirrored = place
+    def _load(self, draw: tuple[int, int, bool]) -> Any:
+        position, side, mirrored = draw
         return self.item(sample(self.records[position], side, self.config.max_side, mirrored=mirrored))
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[list[Any]]:
         """The items of steps start to stop - 1."""
-        places = (place for step in range(start, stop) for place in self._share(step))
-        items = ahead(self._made, places, workers)
+        draws = (draw for step in range(start, stop) for draw in self._share(step))
+        items = prefetch(self._load, draws, workers)
         for _ in range(start, stop):
             yield list(islice(items, self.plan.share))
 
@@ -121,16 +120,15 @@ class TrainImages:
         return lambda batch: batch
 
 
-def ahead(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """`map` in threads, some items ahead; PIL and NumPy let others work meanwhile, and nothing is copied between processes."""
+def prefetch(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+    """`map` in threads, a few items ahead. PIL and NumPy release the GIL; processes would copy the images."""
     if workers == 0:
         yield from map(function, items)
         return
     items = iter(items)
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[R]] = deque(
-            pool.submit(function, item) for item in islice(items, AHEAD * workers)
-        )
+        first = islice(items, PREFETCHED * workers)
+        waiting: deque[Future[R]] = deque(pool.submit(function, item) for item in first)
         try:
             while waiting:
                 result = waiting.popleft().result()

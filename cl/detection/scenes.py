@@ -1,11 +1,14 @@
-"""Embedded detection scenes: ovals cut out of some photographs, placed on others, in VOC's and in COCO's layout.
+"""Embedded detection scenes: ovals cut out of some photographs and placed on others, as VOC and as COCO.
 
-The class of an object is its photograph. The files have the layout of the real sets, so that exactly the code that reads
-those reads these: `VOCdevkit/VOC2007/{JPEGImages,Annotations,ImageSets/Main}` and `coco/{train2017,val2017,annotations}`.
+The class of an object is its photograph. The layout is that of the real data sets, so that the same code
+reads both: `VOCdevkit/VOC2007/{JPEGImages,Annotations,ImageSets/Main}` and
+`coco/{train2017,val2017,annotations}`.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,66 +20,73 @@ from cl.sources import Scenes
 from cl.sources._shared import photographs
 
 QUALITY = 95
-SHRINK = 2.5  # photographs are shown at their own size, or up to so many times smaller
+SHRINK = 2.5  # photographs are shown at their original size, or up to this many times smaller
+VOC_SPLITS = {"train": "trainval", "val": "test"}
+
+Objects = list[tuple[str, np.ndarray]]  # class and mask (size, size) of each object
 
 
 def write(config: Scenes, root: Path) -> None:
-    """Write `config.train` and `config.val` scenes below `root` in both layouts; the same bytes for the same config.
+    """Write `config.train` and `config.val` scenes below `root` in both layouts.
 
-    Train scenes are made of the train part of the photographs, validation scenes of the other.
+    The same config gives the same bytes. Training scenes are made from the training part of the photographs,
+    validation scenes from the other part.
 
     Raises:
-        ValueError: a class is no photograph, or none is left to place objects on.
+        ValueError: a class is not a photograph, or all photographs are classes.
     """
     if not set(config.classes) < set(photographs.NAMES):
         raise ValueError(
-            f"dataset.scenes.classes={config.classes}: expected some of the photographs, but not all, of {', '.join(photographs.NAMES)}"
+            f"dataset.scenes.classes={config.classes} must be some, but not all, of the photographs: "
+            f"{', '.join(photographs.NAMES)}"
         )
+    voc = root / "VOCdevkit" / "VOC2007"
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (voc / folder).mkdir(parents=True)
+    (root / "coco" / "annotations").mkdir(parents=True)
+    _write_split(config, root, "train", range(1, 1 + config.train))
+    _write_split(config, root, "val", range(1 + config.train, 1 + config.train + config.val))
+
+
+def _write_split(config: Scenes, root: Path, split: str, numbers: range) -> None:
     voc, coco = root / "VOCdevkit" / "VOC2007", root / "coco"
-    for folder in (voc / "JPEGImages", voc / "Annotations", voc / "ImageSets" / "Main", coco / "annotations"):
-        folder.mkdir(parents=True)
-    number = 0
-    for split, voc_split, count in (("train", "trainval", config.train), ("val", "test", config.val)):
-        rng = np.random.Generator(np.random.Philox(key=[7, split == "val"]))
-        pictures = _pictures(split)
-        images: list[dict] = []
-        annotations: list[dict] = []
-        (coco / f"{split}2017").mkdir()
-        for _ in range(count):
-            number += 1
-            picture, objects = _scene(config, pictures, rng)
-            name = f"{number:06d}"
-            for path in (voc / "JPEGImages", coco / f"{split}2017"):
-                picture.save(path / f"{name}.jpg", quality=QUALITY)
-            _write_xml(voc / "Annotations" / f"{name}.xml", name, config.size, objects)
-            images.append(
-                {"id": number, "file_name": f"{name}.jpg", "width": config.size, "height": config.size}
-            )
-            for label, mask in objects:
-                annotations.append(
-                    _annotation(len(annotations) + 1, number, 1 + config.classes.index(label), mask)
-                )
-        names = "".join(f"{image['id']:06d}\n" for image in images)
-        (voc / "ImageSets" / "Main" / f"{voc_split}.txt").write_text(names)
-        categories = [{"id": number, "name": label} for number, label in enumerate(config.classes, 1)]
-        content = {"images": images, "annotations": annotations, "categories": categories}
-        (coco / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(content))
+    (coco / f"{split}2017").mkdir()
+    images: list[dict] = []
+    annotations: list[dict] = []
+    for number, (picture, objects) in zip(numbers, _scenes(config, split), strict=False):
+        name = f"{number:06d}"
+        for folder in (voc / "JPEGImages", coco / f"{split}2017"):
+            picture.save(folder / f"{name}.jpg", quality=QUALITY)
+        _write_xml(voc / "Annotations" / f"{name}.xml", name, config.size, objects)
+        images.append({"id": number, "file_name": f"{name}.jpg", "width": config.size, "height": config.size})
+        for label, mask in objects:
+            category = 1 + config.classes.index(label)
+            annotations.append(_annotation(len(annotations) + 1, number, category, mask))
+    (voc / "ImageSets" / "Main" / f"{VOC_SPLITS[split]}.txt").write_text(
+        "".join(f"{number:06d}\n" for number in numbers)
+    )
+    categories = [{"id": category, "name": label} for category, label in enumerate(config.classes, 1)]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (coco / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(content))
 
 
-def _pictures(split: str) -> dict[str, Picture.Image]:
-    pictures = {}
+def _scenes(config: Scenes, split: str) -> Iterator[tuple[Picture.Image, Objects]]:
+    """An endless sequence of scenes, always the same one."""
+    rng = np.random.Generator(np.random.Philox(key=[7, split == "val"]))
+    photos = {}
     for name, path in photographs.files().items():
         with Picture.open(path) as file:
-            pictures[name] = photographs.bands(file.convert("RGB"))[split]
-    return pictures
+            photos[name] = photographs.bands(file.convert("RGB"))[split]
+    while True:
+        yield _scene(config, photos, rng)
 
 
 def _scene(
-    config: Scenes, pictures: dict[str, Picture.Image], rng: np.random.Generator
-) -> tuple[Picture.Image, list[tuple[str, np.ndarray]]]:
-    """A photograph's part with some objects on it, none overlapping; each object is (class, mask (size, size))."""
-    grounds = [name for name in pictures if name not in config.classes]
-    scene = _part(pictures[grounds[rng.integers(len(grounds))]], (config.size, config.size), rng)
+    config: Scenes, photos: dict[str, Picture.Image], rng: np.random.Generator
+) -> tuple[Picture.Image, Objects]:
+    """A crop of a photograph with some objects on it, which do not overlap."""
+    backgrounds = [name for name in photos if name not in config.classes]
+    scene = _crop(photos[backgrounds[rng.integers(len(backgrounds))]], (config.size, config.size), rng)
     taken = np.zeros((config.size, config.size), bool)
     objects = []
     for _ in range(int(rng.integers(config.objects[0], config.objects[1] + 1))):
@@ -88,52 +98,51 @@ def _scene(
         taken[y : y + height, x : x + width] = True
         oval = Picture.new("1", scene.size)
         ImageDraw.Draw(oval).ellipse((x, y, x + width - 1, y + height - 1), fill=1)
-        part = Picture.new("RGB", scene.size)
-        part.paste(_part(pictures[label], (width, height), rng), (x, y))
-        scene.paste(part, mask=oval)
+        texture = Picture.new("RGB", scene.size)
+        texture.paste(_crop(photos[label], (width, height), rng), (x, y))
+        scene.paste(texture, mask=oval)
         objects.append((label, np.asarray(oval)))
     return scene, objects
 
 
-def _part(photograph: Picture.Image, size: tuple[int, int], rng: np.random.Generator) -> Picture.Image:
-    """Some part of a photograph, shrunk to `size` (width, height)."""
-    largest = min(SHRINK, photograph.width / size[0], photograph.height / size[1])
+def _crop(photo: Picture.Image, size: tuple[int, int], rng: np.random.Generator) -> Picture.Image:
+    """A random part of a photograph, shrunk to `size` (width, height)."""
+    largest = min(SHRINK, photo.width / size[0], photo.height / size[1])
     shrink = rng.uniform(min(1.0, largest), largest)
     width, height = (int(length * shrink) for length in size)
-    left, top = (
-        int(rng.integers(0, photograph.width - width + 1)),
-        int(rng.integers(0, photograph.height - height + 1)),
-    )
-    return photograph.crop((left, top, left + width, top + height)).resize(size)
+    left = int(rng.integers(0, photo.width - width + 1))
+    top = int(rng.integers(0, photo.height - height + 1))
+    return photo.crop((left, top, left + width, top + height)).resize(size)
 
 
 def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """First and last column and row of a mask: x0, y0, x1, y1, all included, counted from 0."""
+    """First and last column and row of a mask: x0, y0, x1, y1, all inclusive, counted from 0."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     return int(columns[0]), int(rows[0]), int(columns[-1]), int(rows[-1])
 
 
-def _write_xml(path: Path, name: str, size: int, objects: list[tuple[str, np.ndarray]]) -> None:
+def _write_xml(path: Path, name: str, size: int, objects: Objects) -> None:
     root = ElementTree.Element("annotation")
     ElementTree.SubElement(root, "filename").text = f"{name}.jpg"
-    extent = ElementTree.SubElement(root, "size")
-    for tag, value in (("width", size), ("height", size), ("depth", 3)):
-        ElementTree.SubElement(extent, tag).text = str(value)
+    _add(ElementTree.SubElement(root, "size"), {"width": size, "height": size, "depth": 3})
     for label, mask in objects:
         element = ElementTree.SubElement(root, "object")
-        for tag, text in (("name", label), ("difficult", "0"), ("truncated", "0"), ("pose", "Unspecified")):
-            ElementTree.SubElement(element, tag).text = text
-        box = ElementTree.SubElement(element, "bndbox")
-        for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), _box(mask), strict=True):
-            ElementTree.SubElement(box, tag).text = str(value + 1)  # VOC counts pixels from 1
+        _add(element, {"name": label, "difficult": 0, "truncated": 0, "pose": "Unspecified"})
+        x0, y0, x1, y1 = (value + 1 for value in _box(mask))  # VOC counts pixels from 1
+        _add(ElementTree.SubElement(element, "bndbox"), {"xmin": x0, "ymin": y0, "xmax": x1, "ymax": y1})
     ElementTree.ElementTree(root).write(path)
 
 
-def _annotation(identity: int, image: int, category: int, mask: np.ndarray) -> dict:
+def _add(element: ElementTree.Element, texts: dict[str, Any]) -> None:
+    for tag, text in texts.items():
+        ElementTree.SubElement(element, tag).text = str(text)
+
+
+def _annotation(annotation_id: int, image: int, category: int, mask: np.ndarray) -> dict[str, Any]:
     x0, y0, x1, y1 = _box(mask)
     encoded = rle.encode(np.asfortranarray(mask.astype(np.uint8)))
     return {
-        "id": identity,
+        "id": annotation_id,
         "image_id": image,
         "category_id": category,
         "bbox": [x0, y0, x1 - x0 + 1, y1 - y0 + 1],

@@ -1,7 +1,8 @@
-"""Train a detector on a pretrained backbone, test it, and draw what it finds."""
+"""Fine-tune a detector on a pretrained backbone, test it, and draw its detections."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cl.detection.data import DataSet
 from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
 from cl.detection.records import Record
-from cl.detection.samples import TrainImages, ahead
+from cl.detection.samples import TrainImages, prefetch
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
@@ -28,23 +29,34 @@ from cl.training.loop import train
 from cl.training.tasks import Task
 
 
-class Detection(Task):
-    """A detector; the loss is the sum of its losses. Batch norm takes its statistics from the whole batch."""
+@dataclass(frozen=True)
+class Run:
+    """One fine-tuning: its seed, where it computes, reports and writes, and checkpoints to resume from."""
 
-    remedy = "Lower base_lr of the transfer, or lengthen its warmup"
+    seed: int
+    machine: Machine
+    progress: Progress
+    out: Path
+    checkpoints: Checkpoints | None = None
+
+
+class Detection(Task):
+    """A detector; the loss is the sum of its losses. Batch-norm statistics are those of the whole batch."""
+
+    remedy = "Lower base_lr of the transfer or lengthen its warmup"
 
     def __init__(self, detector: Detector, machine: Machine, seed: int) -> None:
         super().__init__(machine)
         assert isinstance(detector, nn.Module)
         set_groups(detector, 1)
         self.detector, self.seed = detector, seed
-        detector.predictor.register_forward_hook(self._note)
+        detector.predictor.register_forward_hook(self._keep_largest_logit)
 
-    def _note(self, predictor: nn.Module, inputs: Any, outputs: tuple[Tensor, ...]) -> None:
+    def _keep_largest_logit(self, predictor: nn.Module, inputs: Any, outputs: tuple[Tensor, ...]) -> None:
         self.largest_logit = outputs[0].detach().amax()
 
     def begin_step(self, step: int, progress: float) -> None:
-        """Which anchors and regions are drawn depends on (seed, step, rank) alone."""
+        """The sampled anchors and regions depend only on (seed, step, rank)."""
         torch.manual_seed((self.seed * 1_000_003 + step) * ranks() + rank())
 
     def forward(self, items: list[Any]) -> Tensor:
@@ -56,145 +68,142 @@ class Detection(Task):
         update_running_stats(self.detector)
 
 
-def run(
-    config: Config,
-    backbone: ResNet,
-    dataset: DataSet,
-    *,
-    source: Source,
-    seed: int,
-    machine: Machine,
-    progress: Progress,
-    out: Path,
-    checkpoints: Checkpoints | None = None,
+def fine_tune(
+    config: Config, backbone: ResNet, dataset: DataSet, source: Source, run: Run
 ) -> dict[str, float]:
-    """Fine-tune a detector, all layers of it, and return its average precisions in percent, as `average_precision.evaluate`.
+    """Fine-tune all layers of a detector and return its metrics, those of `average_precision.evaluate`.
 
-    Every process of a run calls it, and all get the same. Tables of the epochs and classes, a picture of detections, and what
-    the engine says about itself go to `out`.
+    Every process of a run calls it, and all return the same. Tables by epoch and class, a picture of
+    detections, and the files of the engine go to `run.out`.
     """
-    torch.manual_seed(seed)
-    library = engine(config.engine)
-    detector = machine.place(library.Detector(config, backbone, dataset, source))
-    task = Detection(detector, machine, seed)
-    data = TrainImages(dataset.train, config, seed, detector.item)
+    torch.manual_seed(run.seed)
+    detector = run.machine.place(engine(config.engine).Detector(config, backbone, dataset, source))
+    task = Detection(detector, run.machine, run.seed)
+    data = TrainImages(dataset.train, config, run.seed, detector.item)
     optimizer = build_optimizer(detector, config)
     solver = config.solver(data.plan.steps_per_epoch)
-    rows = train(task, data, solver, optimizer, progress=progress, checkpoints=checkpoints)
+    rows = train(task, data, solver, optimizer, progress=run.progress, checkpoints=run.checkpoints)
     estimate_statistics(task, data, config)
-    found = detect(detector, dataset, machine, progress)
+    detections = detect(detector, dataset, run.machine, run.progress)
     shared: list[dict[str, float]] = [{}]
     if rank() == 0:
-        detector.write(out)
-        dataset.findings.write(out / "data.csv")
-        _write(out / "epochs.csv", list(rows[0]), [list(row.values()) for row in rows])
-        draw(found, dataset, out / "detections.png")
-        shared[0], by_class = library.evaluate(found, dataset, config)
-        _write_classes(out / "classes.csv", dataset.classes, by_class)
+        detector.write(run.out)
+        _write_csv(run.out / "epochs.csv", list(rows[0]), [list(row.values()) for row in rows])
+        shared[0] = _evaluate(detections, dataset, config, run.out)
     if ranks() > 1:
         dist.broadcast_object_list(shared)
     return shared[0]
 
 
+def _evaluate(detections: list[Detections], dataset: DataSet, config: Config, out: Path) -> dict[str, float]:
+    metrics, by_class = engine(config.engine).evaluate(detections, dataset, config)
+    dataset.findings.write(out / "data.csv")
+    draw(detections, dataset, out / "detections.png")
+    table = np.stack(list(by_class.values()), axis=1)  # (classes, metrics)
+    cells = [["" if np.isnan(value) else round(float(value), 2) for value in row] for row in table]
+    rows = [[name, *row] for name, row in zip(dataset.classes, cells, strict=True)]
+    _write_csv(out / "classes.csv", ["class", *by_class], rows)
+    return metrics
+
+
 def build_optimizer(detector: Detector, config: Config) -> torch.optim.SGD:
-    """SGD on everything that wants a gradient: no weight decay on norm layers, pretrained layers at a rate of their own."""
+    """SGD without weight decay on norm layers, and with a separate learning rate for pretrained layers."""
     assert isinstance(detector, nn.Module)
     norms = {parameter for norm in _norms(detector) for parameter in norm.parameters()}
-    body = set(detector.pretrained.parameters())
+    pretrained = set(detector.pretrained.parameters())
+    trained = [p for p in detector.parameters() if p.requires_grad]
     groups = [
         {
-            "params": [
-                p
-                for p in detector.parameters()
-                if p.requires_grad and (p in norms, p in body) == (norm, in_body)
-            ],
-            "weight_decay": 0.0 if norm else config.weight_decay,
-            "scale": config.backbone_lr if in_body else 1.0,
+            "params": [p for p in trained if (p in norms, p in pretrained) == (is_norm, is_pretrained)],
+            "weight_decay": 0.0 if is_norm else config.weight_decay,
+            "scale": config.backbone_lr if is_pretrained else 1.0,
             "fixed": False,
         }
-        for norm in (False, True)
-        for in_body in (True, False)
+        for is_norm in (False, True)
+        for is_pretrained in (True, False)
     ]
     return torch.optim.SGD(groups, config.base_lr, momentum=config.momentum)
 
 
 @torch.no_grad()
 def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> None:
-    """Batch norm's statistics of the finished detector: those of the next `precise_bn` batches together ("precise BN").
+    """Set the detector's batch-norm statistics to those of the next `precise_bn` batches ("precise BN").
 
-    A batch counts by its number of elements a channel, n, and its unbiased variance as (n - 1) / n of it (Wu and Johnson 2021).
+    With n elements per channel in a batch, its mean counts n times, and its unbiased variance is multiplied
+    by (n - 1) / n (Wu and Johnson 2021).
     """
     if not config.precise_bn:
         return
     norms = _norms(task)
-    usual = [norm.momentum for norm in norms]
     means, squares = ([torch.zeros_like(norm.running_mean) for norm in norms] for _ in range(2))
-    own, totals = (
-        torch.zeros(len(norms), device=task.machine.device),
-        torch.zeros(len(norms), device=task.machine.device),
-    )
-    hooks = [norm.register_forward_pre_hook(_counting(own, i)) for i, norm in enumerate(norms)]
-    task.train()
-    for norm in norms:
-        norm.momentum = 1.0  # running statistics are those of the last batch
+    totals = torch.zeros(len(norms), device=task.machine.device)
     start = config.scaled(config.iterations)
-    steps = range(start, start + config.precise_bn)
-    for step, items in zip(steps, data.batches(steps.start, steps.stop, task.machine.workers), strict=True):
-        task.begin_step(step, 1.0)
-        task(items)
-        task.after_step(1.0)
-        counts = mean_over_ranks(own) * ranks()
+    for counts in _passes(task, data, range(start, start + config.precise_bn)):
         totals += counts
         for norm, mean, square, n in zip(norms, means, squares, counts, strict=True):
             mean += n * norm.running_mean
             square += (n - 1) * norm.running_var + n * norm.running_mean**2
-    for norm, mean, square, momentum, hook, n in zip(
-        norms, means, squares, usual, hooks, totals, strict=True
-    ):
+    for norm, mean, square, n in zip(norms, means, squares, totals, strict=True):
         norm.running_mean.copy_(mean / n)
         norm.running_var.copy_(square / n - (mean / n) ** 2)
+
+
+def _passes(task: Detection, data: TrainImages, steps: range) -> Iterator[Tensor]:
+    """Forward passes; after each, running statistics are those of its batch. Leaves the task in eval mode.
+
+    Yields:
+        Elements per channel that each batch norm saw, on all ranks; (norms,).
+    """
+    norms = _norms(task)
+    local_counts = torch.zeros(len(norms), device=task.machine.device)
+    hooks = [norm.register_forward_pre_hook(_counting(local_counts, i)) for i, norm in enumerate(norms)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    task.train()
+    batches = data.batches(steps.start, steps.stop, task.machine.workers)
+    for step, items in zip(steps, batches, strict=True):
+        task.begin_step(step, 1.0)
+        task(items)
+        task.after_step(1.0)
+        yield mean_over_ranks(local_counts) * ranks()
+    task.eval()
+    for norm, momentum, hook in zip(norms, momenta, hooks, strict=True):
         norm.momentum = momentum
         hook.remove()
-    task.eval()
 
 
-def _counting(counts: Tensor, place: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
-    """A hook that notes how many elements a channel a norm takes its statistics from."""
+def _counting(counts: Tensor, i: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
+    """A hook that writes to counts[i] how many elements per channel a norm takes its statistics from."""
 
     def count(norm: nn.Module, inputs: tuple[Tensor]) -> None:
         if norm.training:
-            counts[place] = inputs[0].numel() / inputs[0].shape[1]
+            counts[i] = inputs[0].numel() / inputs[0].shape[1]
 
     return count
 
 
 def _norms(module: nn.Module) -> list[Any]:
-    """Its batch norms, of one process or of several."""
+    """Its batch norms, torch's and those that span processes."""
     return [m for m in module.modules() if isinstance(m, (nn.modules.batchnorm._BatchNorm, GroupBatchNorm))]
 
 
 def detect(detector: Detector, dataset: DataSet, machine: Machine, progress: Progress) -> list[Detections]:
-    """What the detector finds in every test image; the ranks share the images, and the first one gets them all."""
-    own = dataset.test[rank() :: ranks()]
-    found = []
-    with progress.count(len(own), "test images") as done:
-        for picture in ahead(Record.picture, own, machine.workers):
-            found.append(detector.detect(picture))
+    """The detections in every test image: the ranks share the images, rank 0 returns all, the others none."""
+    local = dataset.test[rank() :: ranks()]
+    detections = []
+    with progress.count(len(local), "test images") as done:
+        for picture in prefetch(Record.picture, local, machine.workers):
+            detections.append(detector.detect(picture))
             done(1)
     if ranks() == 1:
-        return found
+        return detections
     parts: list[Any] = [None] * ranks()
-    dist.gather_object(found, parts if rank() == 0 else None)
+    dist.gather_object(detections, parts if rank() == 0 else None)
     return [parts[i % ranks()][i // ranks()] for i in range(len(dataset.test))] if rank() == 0 else []
 
 
-def _write_classes(path: Path, classes: list[str], columns: dict[str, np.ndarray]) -> None:
-    table = np.stack(list(columns.values()), axis=1)  # (classes, metrics)
-    cells = [["" if np.isnan(value) else round(float(value), 2) for value in row] for row in table]
-    _write(path, ["class", *columns], [[name, *row] for name, row in zip(classes, cells, strict=True)])
-
-
-def _write(path: Path, head: list[str], rows: Sequence[Sequence[Any]]) -> None:
+def _write_csv(path: Path, head: list[str], rows: Sequence[Sequence[Any]]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(head)

@@ -20,12 +20,8 @@ from cl.data.reader import Reader
 from cl.evaluations import knn
 from cl.exchange import export
 from cl.networks import backbones
-<<<<<<< HEAD
 from cl.runtime.kinds import kinds
 from cl.runtime.tensor_files import load_tensors
-=======
-from cl.runtime.tensor_files import load_tensors
->>>>>>> 6672f00 (Files of tensors belong to the runtime)
 from pipeline.compose import compose
 from tests.support.project import ROOT, TINY
 from tests.support.resnets import detectron2_network

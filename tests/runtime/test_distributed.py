@@ -23,12 +23,12 @@ single = cache(ranks.trajectory)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, shard_folder, drawn) -> Path:
+def folder(tmp_path_factory, shard_folder, scenes_folder) -> Path:
     """What the processes share: parameters and data."""
     folder = tmp_path_factory.mktemp("ranks")
     compose(folder, *TINY)
     (folder / "shards").symlink_to(shard_folder)
-    (folder / "scenes").symlink_to(drawn)
+    (folder / "scenes").symlink_to(scenes_folder)
     for processes in (1, 2, 4):
         for rank in range(processes):
             (folder / str(processes) / str(rank)).mkdir(parents=True)

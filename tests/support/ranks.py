@@ -27,7 +27,7 @@ from cl.runtime.kinds import module_of
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated
-from tests.detection.test_transfer import RESNET18, small
+from tests.support.detection import RESNET18, small
 from tests.support.methods import (
     CASES,
     HERE,
@@ -186,14 +186,13 @@ def unequal() -> dict[str, Tensor]:
 def to_transfer(folder: Path) -> dict[str, Any]:
     """What a detector is built from."""
     params = check(read(folder / "params.yaml"))
-    all_of_them = {
+    all_regions = {
         "rpn_rois": 512,
         "rois": 512,
         "train_proposals": (50, 20),
-    }  # drawn by each process for itself otherwise
-    config = small(
-        params, "voc_c4", iterations=3, batch_size=4, reference_batch=4, base_lr=0.001, **all_of_them
-    )
+    }  # else each process samples its own
+    changes = {"iterations": 3, "batch_size": 4, "reference_batch": 4, "base_lr": 0.001, **all_regions}
+    config = small(params, "voc_c4", **changes)
     torch.manual_seed(0)
     backbone = backbones.build(RESNET18)
     torch.manual_seed(0)
@@ -203,20 +202,14 @@ def to_transfer(folder: Path) -> dict[str, Any]:
 
 def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
     """Metrics and weights of a detector after three steps."""
-    metrics = transfer.run(
-        **to_transfer(folder),
-        seed=0,
-        machine=HERE,
-        progress=Progress("test", Console(file=io.StringIO())),
-        out=out,
-        checkpoints=Checkpoints(out / "transfer"),
-    )
+    progress = Progress("test", Console(file=io.StringIO()))
+    run = transfer.Run(0, HERE, progress, out, Checkpoints(out / "transfer"))
+    metrics = transfer.fine_tune(**to_transfer(folder), run=run)
     if distributed.rank() == 0:
         assert (out / "detections.png").exists()
     found = {key: torch.tensor(value) for key, value in metrics.items()}
-    state = load_tensors(folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors")[
-        0
-    ]
+    saved = folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors"
+    state, _ = load_tensors(saved)
     return found | {key: value.double() for key, value in state.items() if key.startswith("model.")}
 
 

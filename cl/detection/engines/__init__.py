@@ -1,4 +1,7 @@
-"""Detectors of two libraries behind one interface: each module is an engine and exports `Detector` and `evaluate`."""
+"""Detectors from two libraries behind one interface.
+
+Each module is an engine and exports `Detector` and `evaluate`.
+"""
 
 import importlib
 from pathlib import Path
@@ -13,35 +16,35 @@ from cl.detection.samples import Sample
 
 
 class Detector(Protocol):
-    """A detector with all its layers in training, built on a pretrained backbone.
+    """An `nn.Module`: a detector on a pretrained backbone, with all of its layers trained.
 
-    `Detector(config, backbone, dataset, source)` takes over or copies what the backbone holds; `mean` and `std` of the source
-    are those the backbone was trained with. It is an `nn.Module`.
+    `Detector(config, backbone, dataset, source)` takes over or copies the backbone's tensors; images are
+    normalised by the source's `mean` and `std`, as in pretraining.
     """
 
     @property
     def pretrained(self) -> nn.Module:
-        """The pretrained layers before the proposals: stem to res4 (C4) or to res5 (FPN)."""
+        """The pretrained layers that feed the proposals: stem to res4 (C4) or to res5 (FPN)."""
 
     @property
     def predictor(self) -> nn.Module:
-        """Gives a tuple whose first entry are the classes' logits, (regions, classes + 1)."""
+        """The module that returns a tuple whose first entry is the class logits, (regions, classes + 1)."""
 
     def item(self, sample: Sample) -> Any:
-        """What `forward` takes for one image; made in a thread."""
+        """One image as `forward` takes it; called in threads."""
 
     def forward(self, items: list[Any]) -> dict[str, Tensor]:
         """The losses of a batch, by name."""
 
     def detect(self, picture: Image) -> Detections:
-        """What is found in an image, in its pixels."""
+        """The detections in an image, in its pixels."""
 
     def write(self, out: Path) -> None:
-        """Files that say how it was configured."""
+        """Write files that document its configuration."""
 
 
 def engine(name: str) -> ModuleType:
-    """The module of an engine.
+    """An engine's module.
 
     Raises:
         ValueError: its library is not installed.
@@ -52,6 +55,6 @@ def engine(name: str) -> ModuleType:
         if error.name != name:
             raise
         raise ValueError(
-            f"engine={name}: {name} is not installed; `make {name}` compiles it, "
+            f"engine={name}: {name} is not installed; run `make {name}` to compile it, "
             "or choose engine=torchvision, which runs the same protocol on its own detectors"
         ) from error

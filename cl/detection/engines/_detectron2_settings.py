@@ -1,7 +1,8 @@
-"""detectron2's configuration of a transfer, what differs from its defaults, key by key; and its names of tensors.
+"""The configuration keys that a transfer sets in detectron2, and detectron2's tensor names.
 
-Its defaults are those of Detectron's own models: BGR, no division by the standard deviation, the stride in the first 1x1
-convolution, frozen layers and batch norm. On a backbone of torchvision's kind each of them silently ruins the transfer.
+Its defaults suit Detectron's own models: BGR, no division by the standard deviation, the stride in the first
+1x1 convolution, frozen layers and batch norm. With a torchvision backbone, each of them silently ruins the
+transfer.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from cl.detection.config import Config
 from cl.sources import Source
 
-HEADS = "Res5ROIHeadsExtraNorm"  # of the C4 detectors, registered by `detector`
+C4_HEADS = "Res5ROIHeadsExtraNorm"  # registered by `cl.detection.engines.detectron2`
 DEPTH = {"resnet18": 18, "resnet50": 50}
 NORM = "SyncBN"
 
@@ -21,13 +22,11 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
 
     Args:
         kind: of the backbone.
-        polygons: masks are outlines; otherwise pixels.
+        polygons: masks are polygons; otherwise pixels.
     """
-    fpn = config.detector == "faster_rcnn_fpn"
-    head = _pyramid(config) if fpn else _res4(config)
-    return (
-        _network(config, kind, source, classes) | head | _images(config, polygons=polygons) | _solver(config)
-    )
+    keys = _network(config, kind, source, classes)
+    keys |= _fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config)
+    return keys | _images(config, polygons=polygons) | _solver(config)
 
 
 def _network(config: Config, kind: str, source: Source, classes: int) -> dict[str, Any]:
@@ -54,29 +53,29 @@ def _network(config: Config, kind: str, source: Source, classes: int) -> dict[st
     }
 
 
-def _res4(config: Config) -> dict[str, Any]:
-    """C4: res4 feeds the proposals, res5 is the head of each region."""
+def _c4(config: Config) -> dict[str, Any]:
+    """res4 feeds the proposals; res5 is the head of each region."""
     return {
         "MODEL.BACKBONE.NAME": "build_resnet_backbone",
         "MODEL.RESNETS.OUT_FEATURES": ["res4"],
         "MODEL.ANCHOR_GENERATOR.SIZES": [list(config.anchors)],
         "MODEL.RPN.IN_FEATURES": ["res4"],
-        "MODEL.ROI_HEADS.NAME": HEADS,
+        "MODEL.ROI_HEADS.NAME": C4_HEADS,
         "MODEL.ROI_HEADS.IN_FEATURES": ["res4"],
     }
 
 
-def _pyramid(config: Config) -> dict[str, Any]:
-    """FPN, with a head of four convolutions and a linear layer."""
-    maps = ["p2", "p3", "p4", "p5"]
+def _fpn(config: Config) -> dict[str, Any]:
+    """A feature pyramid, and a head of four convolutions and a linear layer."""
+    stages, levels = ["res2", "res3", "res4", "res5"], ["p2", "p3", "p4", "p5"]
     return {
         "MODEL.BACKBONE.NAME": "build_resnet_fpn_backbone",
-        "MODEL.RESNETS.OUT_FEATURES": ["res2", "res3", "res4", "res5"],
+        "MODEL.RESNETS.OUT_FEATURES": stages,
         "MODEL.ANCHOR_GENERATOR.SIZES": [[side] for side in config.anchors],
-        "MODEL.RPN.IN_FEATURES": [*maps, "p6"],
+        "MODEL.RPN.IN_FEATURES": [*levels, "p6"],
         "MODEL.ROI_HEADS.NAME": "StandardROIHeads",
-        "MODEL.ROI_HEADS.IN_FEATURES": maps,
-        "MODEL.FPN.IN_FEATURES": ["res2", "res3", "res4", "res5"],
+        "MODEL.ROI_HEADS.IN_FEATURES": levels,
+        "MODEL.FPN.IN_FEATURES": stages,
         "MODEL.FPN.NORM": NORM,
         "MODEL.ROI_BOX_HEAD.NAME": "FastRCNNConvFCHead",
         "MODEL.ROI_BOX_HEAD.NUM_CONV": 4,
@@ -89,9 +88,9 @@ def _pyramid(config: Config) -> dict[str, Any]:
 
 def _images(config: Config, *, polygons: bool) -> dict[str, Any]:
     return {
-        "DATASETS.TRAIN": [_data_set(config, split) for split in config.train],
-        "DATASETS.TEST": [_data_set(config, config.test)],
-        "DATALOADER.ASPECT_RATIO_GROUPING": False,  # images of a step are sorted by shape before processes share them
+        "DATASETS.TRAIN": [_dataset(config, split) for split in config.train],
+        "DATASETS.TEST": [_dataset(config, config.test)],
+        "DATALOADER.ASPECT_RATIO_GROUPING": False,  # the ranks share images sorted by shape
         "INPUT.FORMAT": "RGB",
         "INPUT.MASK_FORMAT": "polygon" if polygons else "bitmask",
         "INPUT.MIN_SIZE_TRAIN": list(config.train_sides),
@@ -118,8 +117,8 @@ def _solver(config: Config) -> dict[str, Any]:
     }
 
 
-def _data_set(config: Config, split: str) -> str:
-    """What detectron2 calls a split: "2007/trainval" is voc_2007_trainval, "train2017" coco_2017_train."""
+def _dataset(config: Config, split: str) -> str:
+    """detectron2's name of a split: "2007/trainval" is voc_2007_trainval, "train2017" is coco_2017_train."""
     if config.kind == "voc":
         return f"voc_{split.replace('/', '_')}"
     name = split.rstrip("0123456789")
@@ -127,7 +126,7 @@ def _data_set(config: Config, split: str) -> str:
 
 
 def names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Torchvision's names to detectron2's; what it does not hold is left out."""
+    """A torchvision backbone's tensors under detectron2's names, without those that detectron2 lacks."""
     return {_name(name): value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
 
 

@@ -1,6 +1,6 @@
-"""detectron2's own models and evaluators, configured as `settings` says.
+"""detectron2's own models and evaluators, configured by `settings`.
 
-Compiled against the torch that is installed: `make detectron2`.
+`make detectron2` compiles it against the installed torch.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from torchvision.models.resnet import ResNet as Backbone
 from torchvision.transforms.functional import pil_to_tensor
 
 from cl.detection import average_precision
-from cl.detection.average_precision import COCO_METRICS, Detections, encoded
+from cl.detection.average_precision import COCO_METRICS, Detections, encode_masks
 from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.engines._detectron2_settings import names, settings
@@ -38,12 +38,15 @@ from cl.detection.records import Record
 from cl.detection.samples import Sample, resized
 from cl.sources import Source
 
-_numbers = count()
+VOC_METRICS = {"ap50": "AP50", "ap75": "AP75", "ap": "AP"}  # our name, detectron2's name
+COCO_COLUMNS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # detectron2's names of COCO_METRICS
+
+_numbers = count()  # for unique names: the catalog refuses to change an entry
 
 
 @ROI_HEADS_REGISTRY.register()
 class Res5ROIHeadsExtraNorm(Res5ROIHeads):
-    """detectron2's C4 head, of ResNet-18 too, with one more norm after res5: batch norm of backbones is trained (MoCo)."""
+    """detectron2's C4 head, also for ResNet-18, with an extra norm after res5 as in MoCo."""
 
     @classmethod
     def _build_res5_block(cls, cfg: CfgNode) -> tuple[nn.Sequential, int]:
@@ -66,23 +69,22 @@ class Res5ROIHeadsExtraNorm(Res5ROIHeads):
 
 
 class Detector(nn.Module):
-    """`cl.detection.engines.Detector`; copies the tensors of the backbone."""
+    """`cl.detection.engines.Detector`; copies the backbone's tensors."""
 
     def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, source: Source) -> None:
         super().__init__()
         self.config = config
-        shapes = [s for record in dataset.train for s in record.segmentations or []]
-        self.polygons = config.masks and all(isinstance(shape, list) for shape in shapes)
+        segmentations = [s for record in dataset.train for s in record.segmentations or []]
+        self.polygons = config.masks and all(isinstance(s, list) for s in segmentations)
         self.cfg = get_cfg()
         kind = "resnet18" if backbone.fc_features == 512 else "resnet50"
-        for key, value in settings(
-            config, kind, source, len(dataset.classes), polygons=self.polygons
-        ).items():
+        keys = settings(config, kind, source, len(dataset.classes), polygons=self.polygons)
+        for key, value in keys.items():
             self.cfg.merge_from_list([key, value])
-        usual, self.cfg.MODEL.DEVICE = self.cfg.MODEL.DEVICE, "cpu"  # where it is built
+        device, self.cfg.MODEL.DEVICE = self.cfg.MODEL.DEVICE, "cpu"  # build_model puts the network there
         self.network = build_model(self.cfg)
-        self.cfg.MODEL.DEVICE = usual
-        self.account = load(self.network, backbone)
+        self.cfg.MODEL.DEVICE = device
+        self.origins = load(self.network, backbone)
 
     @property
     def pretrained(self) -> nn.Module:
@@ -103,141 +105,137 @@ class Detector(nn.Module):
         return {"image": sample.image, "instances": instances, "height": height, "width": width}
 
     def forward(self, items: list[dict[str, Any]]) -> dict[str, Tensor]:
-        with EventStorage():  # its heads want to note something
+        with EventStorage():  # its heads log to one
             return self.network(items)
 
     @torch.no_grad()
     def detect(self, picture: Picture.Image) -> Detections:
         image = pil_to_tensor(resized(picture, self.config.test_side, self.config.max_side))
         (output,) = self.network([{"image": image, "height": picture.height, "width": picture.width}])
-        found = output["instances"].to("cpu")
-        masks = encoded(found.pred_masks.numpy()) if self.config.masks else None
-        return Detections(
-            found.pred_boxes.tensor.numpy(), found.scores.numpy(), found.pred_classes.numpy(), masks
-        )
+        instances = output["instances"].to("cpu")
+        boxes, scores = instances.pred_boxes.tensor.numpy(), instances.scores.numpy()
+        masks = encode_masks(instances.pred_masks.numpy()) if self.config.masks else None
+        return Detections(boxes, scores, instances.pred_classes.numpy(), masks)
 
     def write(self, out: Path) -> None:
-        """The whole configuration, and which tensors came from the backbone."""
+        """Write the whole configuration, and which tensors came from the backbone."""
         (out / "detectron2.yaml").write_text(self.cfg.dump())
-        (out / "weights.json").write_text(json.dumps(self.account, indent=1) + "\n")
+        (out / "weights.json").write_text(json.dumps(self.origins, indent=1) + "\n")
 
 
 def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
-    """Copy the backbone's tensors to where they belong; which were copied, and which tensors of the detector are new.
+    """Copy the backbone's tensors into the detector; returns which tensors were copied and which are new.
 
     Raises:
-        ValueError: a tensor of the backbone has no place, or one of another shape.
+        ValueError: a tensor of the backbone has no counterpart, or one of another shape.
     """
-    own = network.state_dict()
-    places = {}
-    for name in names(backbone.state_dict()):
-        found = [
-            f"{prefix}{name}"
-            for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.")
-            if f"{prefix}{name}" in own
-        ]
-        if len(found) != 1:
+    ours = network.state_dict()
+    theirs = names(backbone.state_dict())
+    places = {name: _place(name, ours) for name in theirs}
+    for name, value in theirs.items():
+        target = ours[places[name]]
+        if target.shape != value.shape:
             raise ValueError(
-                f"{name} of the backbone has {len(found)} places in detectron2's model, expected one: {found}"
+                f"{name} has shape {list(value.shape)} in the backbone, "
+                f"but {list(target.shape)} in detectron2's model"
             )
-        places[name] = found[0]
-    for name, value in names(backbone.state_dict()).items():
-        if own[places[name]].shape != value.shape:
-            shapes = f"{list(value.shape)}, in detectron2's model {list(own[places[name]].shape)}"
-            raise ValueError(f"{name} of the backbone is {shapes}")
-        own[places[name]].copy_(value)
-    new = set(own) - set(places.values())
-    return {
-        "from the backbone": sorted(places.values()),
-        "new": sorted(name for name in new if "num_batches" not in name),
-    }
+        target.copy_(value)
+    new = [name for name in set(ours) - set(places.values()) if "num_batches" not in name]
+    return {"from the backbone": sorted(places.values()), "new": sorted(new)}
+
+
+def _place(name: str, tensors: dict[str, Tensor]) -> str:
+    """Where a tensor of the backbone belongs among the detector's tensors."""
+    candidates = [f"{prefix}{name}" for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.")]
+    places = [candidate for candidate in candidates if candidate in tensors]
+    if len(places) != 1:
+        raise ValueError(
+            f"{name} of the backbone has {len(places)} counterparts in detectron2's model, "
+            f"expected one: {places}"
+        )
+    return places[0]
 
 
 def evaluate(
-    found: list[Detections], dataset: DataSet, config: Config
+    detections: list[Detections], dataset: DataSet, config: Config
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """As `cl.detection.average_precision.evaluate`, the metrics by detectron2's evaluators."""
-    metrics, by_class = average_precision.evaluate(found, dataset, config)
-    if any(len(detections.scores) for detections in found):  # without any its evaluators give nothing
+    """As `cl.detection.average_precision.evaluate`, with the metrics of detectron2's evaluators."""
+    metrics, by_class = average_precision.evaluate(detections, dataset, config)
+    if any(len(detected.scores) for detected in detections):  # its evaluators return nothing otherwise
         with contextlib.redirect_stdout(io.StringIO()):
-            theirs = (_voc if config.kind == "voc" else _coco)(found, dataset, config)
-        metrics = {name: value for name, value in theirs.items() if not np.isnan(value)}
+            results = (_voc if config.kind == "voc" else _coco)(detections, dataset, config)
+        metrics = {name: value for name, value in results.items() if not np.isnan(value)}
     return metrics, by_class
 
 
-def _voc(found: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
-    """Of the classes that have objects, as a mean over others would count them as zero.
+def _voc(detections: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
+    """Only over the classes that have objects: the evaluator's mean would count the others as zero.
 
-    Its evaluator rounds boxes to a tenth of a pixel and scores to three decimals.
+    The evaluator rounds boxes to a tenth of a pixel and scores to three decimals.
     """
     year, split = config.test.split("/")
     present = np.unique(np.concatenate([record.labels[~record.ignored] for record in dataset.test]))
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "ImageSets" / "Main").mkdir(parents=True)
-        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text(
-            "".join(f"{r.path.stem}\n" for r in dataset.test)
-        )
-        (folder / "Annotations").mkdir()
-        for record in dataset.test:
-            _annotate(folder / "Annotations" / f"{record.path.stem}.xml", record, dataset.classes)
+    with TemporaryDirectory() as folder:
+        _write_voc(Path(folder), split, dataset)
         data = f"cl_{next(_numbers)}"
         classes = [dataset.classes[label] for label in present]
-        MetadataCatalog.get(data).set(dirname=name, split=split, year=int(year), thing_classes=classes)
+        MetadataCatalog.get(data).set(dirname=folder, split=split, year=int(year), thing_classes=classes)
         evaluator = PascalVOCDetectionEvaluator(data)
         evaluator.reset()
-        for detections, record in zip(found, dataset.test, strict=True):
-            known = np.isin(detections.labels, present)
-            labels = np.searchsorted(present, detections.labels[known])
-            kept = _instances(Detections(detections.boxes[known], detections.scores[known], labels), record)
+        for detected, record in zip(detections, dataset.test, strict=True):
+            known = np.isin(detected.labels, present)
+            labels = np.searchsorted(present, detected.labels[known])
+            kept = _instances(Detections(detected.boxes[known], detected.scores[known], labels), record)
             evaluator.process([{"image_id": record.path.stem}], [{"instances": kept}])
         results = evaluator.evaluate()["bbox"]
-    return {
-        ours: float(results[theirs]) for ours, theirs in (("ap50", "AP50"), ("ap75", "AP75"), ("ap", "AP"))
-    }
+    return {ours: float(results[theirs]) for ours, theirs in VOC_METRICS.items()}
+
+
+def _write_voc(folder: Path, split: str, dataset: DataSet) -> None:
+    """The list and annotations of the test images, as the evaluator reads them."""
+    lists, annotations = folder / "ImageSets" / "Main", folder / "Annotations"
+    lists.mkdir(parents=True)
+    annotations.mkdir()
+    (lists / f"{split}.txt").write_text("".join(f"{record.path.stem}\n" for record in dataset.test))
+    for record in dataset.test:
+        _annotate(annotations / f"{record.path.stem}.xml", record, dataset.classes)
 
 
 def _annotate(path: Path, record: Record, classes: list[str]) -> None:
-    """All that its evaluator reads, which own data need not have; boxes are whole numbers, counted from 1."""
+    """Write every tag that the evaluator reads, even if the data lacks it; boxes count from 1."""
     root = ElementTree.Element("annotation")
     for box, label, difficult in zip(record.boxes, record.labels, record.ignored, strict=True):
         element = ElementTree.SubElement(root, "object")
-        words = {
-            "name": classes[label],
-            "pose": "Unspecified",
-            "truncated": "0",
-            "difficult": str(int(difficult)),
-        }
-        for tag, word in words.items():
-            ElementTree.SubElement(element, tag).text = word
-        corners = ElementTree.SubElement(element, "bndbox")
-        for tag, value in zip(
-            ("xmin", "ymin", "xmax", "ymax"), np.add(box, (1, 1, 0, 0)).tolist(), strict=True
-        ):
-            ElementTree.SubElement(corners, tag).text = str(round(value))
+        tags = {"name": classes[label], "pose": "Unspecified", "truncated": 0, "difficult": int(difficult)}
+        _add(element, tags)
+        x0, y0, x1, y1 = (round(value) for value in np.add(box, (1, 1, 0, 0)).tolist())
+        _add(ElementTree.SubElement(element, "bndbox"), {"xmin": x0, "ymin": y0, "xmax": x1, "ymax": y1})
     ElementTree.ElementTree(root).write(path)
 
 
-def _coco(found: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
+def _add(element: ElementTree.Element, texts: dict[str, Any]) -> None:
+    for tag, text in texts.items():
+        ElementTree.SubElement(element, tag).text = str(text)
+
+
+def _coco(detections: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
     assert dataset.categories is not None
     data = f"cl_{next(_numbers)}"
-    numbers = {category: label for label, category in enumerate(dataset.categories)}
     MetadataCatalog.get(data).set(
         json_file=str(dataset.annotations),
         thing_classes=dataset.classes,
-        thing_dataset_id_to_contiguous_id=numbers,
+        thing_dataset_id_to_contiguous_id={c: label for label, c in enumerate(dataset.categories)},
     )
     kinds = {"bbox": "box", "segm": "mask"} if config.masks else {"bbox": "box"}
     evaluator = COCOEvaluator(data, tasks=tuple(kinds), distributed=False)
     evaluator.reset()
-    for detections, record in zip(found, dataset.test, strict=True):
-        evaluator.process([{"image_id": record.identity}], [{"instances": _instances(detections, record)}])
-    results = evaluator.evaluate(img_ids=[record.identity for record in dataset.test])
-    columns = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+    for detected, record in zip(detections, dataset.test, strict=True):
+        evaluator.process([{"image_id": record.image_id}], [{"instances": _instances(detected, record)}])
+    results = evaluator.evaluate(img_ids=[record.image_id for record in dataset.test])
     return {
         f"{ours}_{metric}": float(results[theirs][column])
         for theirs, ours in kinds.items()
-        for metric, column in zip(COCO_METRICS, columns, strict=True)
+        for metric, column in zip(COCO_METRICS, COCO_COLUMNS, strict=True)
     }
 
 

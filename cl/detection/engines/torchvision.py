@@ -1,13 +1,15 @@
-"""Detectors of torchvision's parts on a ResNet, every layer and every batch norm trained.
+"""Detectors built from torchvision's parts on a ResNet; all layers and all batch norms are trained.
 
-C4: res1-4 feed the proposals, res5 is the head of each region. As the papers' detectron2 models: one extra norm after
-res5, and (Mask R-CNN) res5 shared by box and mask head.
-FPN: res2-5 feed a pyramid P2-P6, four convolutions and a linear layer are the head of each region, with batch norm in
-pyramid and head (EqCo, appendix B.5).
+C4: res1 to res4 feed the proposals, and res5 is the head of each region. As in the papers' detectron2 models,
+an extra norm follows res5, and Mask R-CNN's box and mask heads share res5.
+
+FPN: res2 to res5 feed a pyramid P2 to P6; the head of each region has four convolutions and a linear layer,
+with batch norm in pyramid and head (EqCo, appendix B.5).
 """
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ from torchvision.models.resnet import ResNet
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.transforms.functional import pil_to_tensor
 
-from cl.detection.average_precision import Detections, encoded, evaluate
+from cl.detection.average_precision import Detections, encode_masks, evaluate
 from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.samples import Sample, resized_size
@@ -35,10 +37,9 @@ from cl.sources import Source
 __all__ = ["Detector", "evaluate"]
 
 RATIOS = (0.5, 1.0, 2.0)
-PYRAMID, HIDDEN = (
-    256,
-    1024,
-)  # channels of the pyramid and of the convolutions behind it; width of the linear layer
+PYRAMID = 256  # channels of the pyramid and of the head's convolutions
+HIDDEN = 1024  # width of the head's linear layer
+MASK_HIDDEN = 256
 
 
 class Res5(nn.Module):
@@ -53,10 +54,11 @@ class Res5(nn.Module):
 
 
 class MaskHead(nn.Module):
-    """The same res5 on the regions of masks, normalised by the running statistics of the boxes' regions.
+    """The same res5 on the mask regions, normalised by the running statistics of the box regions.
 
-    detectron2 takes the masks' features from the boxes' pass. Here it is a pass of its own, over positive regions alone:
-    their statistics must neither normalise it, as no such batch exists in a test, nor enter the running statistics.
+    detectron2 takes the mask features from the pass over the boxes. Here they come from a second pass, over
+    positive regions only. Their batch statistics must not normalise it, since tests have no such batch, nor
+    update the running statistics.
     """
 
     def __init__(self, res5: Res5) -> None:
@@ -65,7 +67,7 @@ class MaskHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         training = self.shared.training
-        update_running_stats(self.shared)  # on several processes, too, the statistics include this step's
+        update_running_stats(self.shared)  # as on one process, the statistics then include this step
         self.shared.eval()
         features = self.shared(regions)
         self.shared.train(training)
@@ -79,7 +81,7 @@ class Detector(nn.Module):
         super().__init__()
         self.masks = config.masks
         settings = {
-            "num_classes": None,
+            "num_classes": None,  # given by the predictors
             "rpn_batch_size_per_image": config.rpn_rois,
             "rpn_pre_nms_top_n_train": config.train_proposals[0],
             "rpn_post_nms_top_n_train": config.train_proposals[1],
@@ -117,16 +119,16 @@ class Detector(nn.Module):
     @torch.no_grad()
     def detect(self, picture: Picture.Image) -> Detections:
         image = to_device(pil_to_tensor(picture), next(self.parameters()).device).float().div_(255)
-        found = {name: value.cpu().numpy() for name, value in self.network([image])[0].items()}
-        masks = encoded(found["masks"][:, 0] > 0.5) if "masks" in found else None
-        return Detections(found["boxes"], found["scores"], found["labels"].astype(np.int64) - 1, masks)
+        output = {name: value.cpu().numpy() for name, value in self.network([image])[0].items()}
+        masks = encode_masks(output["masks"][:, 0] > 0.5) if "masks" in output else None
+        return Detections(output["boxes"], output["scores"], output["labels"].astype(np.int64) - 1, masks)
 
     def write(self, out: Path) -> None:
-        """Nothing: all of it stands in the parameters."""
+        """Nothing to write: params.yaml holds the whole configuration."""
 
 
 class _Resized(GeneralizedRCNNTransform):
-    """Training images come resized; test images are resized as those, antialiased, which torchvision's own transform is not."""
+    """Resizes only test images, antialiased like training images, unlike torchvision's own transform."""
 
     def resize(
         self, image: Tensor, target: dict[str, Tensor] | None = None
@@ -137,54 +139,39 @@ class _Resized(GeneralizedRCNNTransform):
         return image, target
 
 
-def _c4(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
-    body = nn.Sequential(
-        OrderedDict(
-            conv1=b.conv1,
-            bn1=b.bn1,
-            relu=b.relu,
-            maxpool=b.maxpool,
-            res2=b.layer1,
-            res3=b.layer2,
-            res4=b.layer3,
-        )
-    )
+def _c4(config: Config, b: ResNet, classes: int, settings: dict[str, Any]) -> FasterRCNN:
+    stem = {"conv1": b.conv1, "bn1": b.bn1, "relu": b.relu, "maxpool": b.maxpool}
+    body = nn.Sequential(OrderedDict(stem, res2=b.layer1, res3=b.layer2, res4=b.layer3))
     body.out_channels = b.fc_features // 2
     res5 = Res5(b)
-    settings |= {
+    parts = {
         "rpn_anchor_generator": AnchorGenerator((tuple(config.anchors),), (RATIOS,)),
         "box_roi_pool": MultiScaleRoIAlign(["0"], config.pooled, 2),
         "box_head": nn.Sequential(res5, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         "box_predictor": FastRCNNPredictor(b.fc_features, classes + 1),
     }
     if config.detector == "faster_rcnn_c4":
-        return FasterRCNN(body, **settings)
+        return FasterRCNN(body, **parts, **settings)
     return MaskRCNN(
         body,
         mask_roi_pool=MultiScaleRoIAlign(["0"], config.pooled, 2),
         mask_head=MaskHead(res5),
-        mask_predictor=MaskRCNNPredictor(b.fc_features, 256, classes + 1),
+        mask_predictor=MaskRCNNPredictor(b.fc_features, MASK_HIDDEN, classes + 1),
+        **parts,
         **settings,
     )
 
 
-def _fpn(config: Config, b: ResNet, classes: int, settings: dict) -> FasterRCNN:
-    levels = {
-        "layer1": "0",
-        "layer2": "1",
-        "layer3": "2",
-        "layer4": "3",
-    }  # P2 to P5; P6 is every other pixel of P5
+def _fpn(config: Config, b: ResNet, classes: int, settings: dict[str, Any]) -> FasterRCNN:
+    levels = {"layer1": "0", "layer2": "1", "layer3": "2", "layer4": "3"}  # P2 to P5; P6 is P5 subsampled
     widths = [b.fc_features // share for share in (8, 4, 2, 1)]
+    anchor_sides = tuple((side,) for side in config.anchors)
+    region = (PYRAMID, config.pooled, config.pooled)
     return FasterRCNN(
         BackboneWithFPN(b, levels, widths, PYRAMID, norm_layer=nn.BatchNorm2d),
-        rpn_anchor_generator=AnchorGenerator(
-            tuple((side,) for side in config.anchors), (RATIOS,) * len(config.anchors)
-        ),
+        rpn_anchor_generator=AnchorGenerator(anchor_sides, (RATIOS,) * len(anchor_sides)),
         box_roi_pool=MultiScaleRoIAlign(list(levels.values()), config.pooled, 2),
-        box_head=FastRCNNConvFCHead(
-            (PYRAMID, config.pooled, config.pooled), [PYRAMID] * 4, [HIDDEN], norm_layer=nn.BatchNorm2d
-        ),
+        box_head=FastRCNNConvFCHead(region, [PYRAMID] * 4, [HIDDEN], norm_layer=nn.BatchNorm2d),
         box_predictor=FastRCNNPredictor(HIDDEN, classes + 1),
         **settings,
     )

@@ -1,0 +1,101 @@
+"""detectron2's evaluators against ours, and both engines on real images."""
+
+import itertools
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from cl.detection.average_precision import Detections, encode_masks
+from cl.detection.average_precision import evaluate as evaluate_ours
+from cl.detection.data import read
+from cl.detection.records import Record
+from tests.support.detection import FPN, RESNET50, build_backbone, link_real_data, noisy, real, small, tuned
+from tests.support.detectron2 import needs_detectron2
+
+pytestmark = needs_detectron2
+
+
+def rounded(detections: list[Detections]) -> list[Detections]:
+    """As precise as detectron2's VOC evaluator writes them, with new scores, all distinct."""
+    scores = iter(np.random.default_rng(1).permutation(999) / 1000)
+    result = []
+    for d in detections:
+        distinct = np.array(list(itertools.islice(scores, len(d.scores))), np.float32)
+        result.append(Detections(d.boxes.round(1), distinct, d.labels, d.masks))
+    return result
+
+
+def with_masks(detections: list[Detections], records: list[Record]) -> list[Detections]:
+    """The objects' masks, and random pixels for the other detections."""
+    rng = np.random.default_rng(2)
+    result = []
+    for d, r in zip(detections, records, strict=True):
+        masks = rng.random((len(d.scores), r.height, r.width)) > 0.5
+        masks[: len(r.boxes)] = r.masks().astype(bool)
+        result.append(Detections(d.boxes, d.scores, d.labels, encode_masks(masks)))
+    return result
+
+
+@pytest.mark.parametrize("data", ["scenes", pytest.param("real", marks=real)])
+@pytest.mark.parametrize("name", ["voc_c4", "coco_c4"])
+def test_evaluators_agree(params, scenes_folder, tmp_path, name, data) -> None:
+    """On the same detections: objects with shifted boxes, and others."""
+    from cl.detection.engines.detectron2 import evaluate
+
+    config = params.transfers[name]
+    if data == "real":
+        link_real_data(tmp_path)
+    dataset = read(config, tmp_path if data == "real" else scenes_folder)
+    detections = rounded(noisy(dataset))
+    if name == "coco_c4":
+        detections = with_masks(detections, dataset.test)
+    ours, _ = evaluate_ours(detections, dataset, config)
+    theirs, _ = evaluate(detections, dataset, config)
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    assert min(ours["ap50" if name == "voc_c4" else "box_ap50"], 95) > 5
+
+
+def test_evaluators_agree_on_the_area_of_voc_2012(params, scenes_folder, tmp_path) -> None:
+    """In custom data, whose annotations hold only names and boxes."""
+    from cl.detection.engines.detectron2 import evaluate
+
+    shutil.copytree(scenes_folder / "VOCdevkit" / "VOC2007", tmp_path / "VOCdevkit" / "VOC2012")
+    for path in (tmp_path / "VOCdevkit" / "VOC2012" / "Annotations").iterdir():
+        path.write_text(re.sub("<(pose|truncated|difficult)>[^<]*</[^>]*>", "", path.read_text()))
+    config_2007 = params.transfers["voc_c4"]
+    config = config_2007.model_copy(update={"train": ["2012/trainval"], "test": "2012/test"})
+    dataset = read(config, tmp_path)
+    detections = rounded(noisy(dataset))
+    ours, _ = evaluate_ours(detections, dataset, config)
+    theirs, _ = evaluate(detections, dataset, config)
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    eleven_points, _ = evaluate_ours(detections, read(config_2007, scenes_folder), config_2007)
+    assert abs(ours["ap50"] - eleven_points["ap50"]) > 0.01
+
+
+@real
+@pytest.mark.parametrize("engine", ["torchvision", "detectron2"])
+@pytest.mark.parametrize("name", ["voc_c4", "coco_c4", "coco_fpn"])
+def test_both_engines_train_on_real_images(params, tmp_path, name, engine) -> None:
+    """A few iterations from the same backbone: the loss falls, and the metrics have the same names."""
+    link_real_data(tmp_path)
+    changes = {
+        "iterations": 16,
+        "train_sides": [160],
+        "test_side": 160,
+        "base_lr": 0.004,
+        "reference_batch": 2,
+        "subset": 4,
+    }
+    if name == "coco_fpn":
+        changes |= FPN
+    config = small(params, "voc_c4" if name == "voc_c4" else "coco_c4", engine=engine, data="raw", **changes)
+    out, backbone = tmp_path / "out", build_backbone(RESNET50)
+    metrics = tuned(config, backbone, read(config, tmp_path), params.dataset, out=out)
+    first, *_, last = (out / "epochs.csv").read_text().splitlines()[1:]
+    assert float(last.split(",")[2]) < float(first.split(",")[2])
+    assert {"ap50", "ap75", "ap"} <= {key.removeprefix("box_") for key in metrics}
+    assert ("mask_ap" in metrics) == (name == "coco_c4")
+    assert (out / "detectron2.yaml").exists() == (engine == "detectron2")

@@ -1,0 +1,139 @@
+"""Data in COCO's layout: every problem is named with its annotation."""
+
+import pytest
+
+from cl.detection import coco
+from cl.detection.data import read
+from cl.detection.records import Findings
+from tests.support.detection import edit_annotations
+
+DIFFERENT_CATEGORIES = r"instances_train2017.json and instances_val2017.json in .* have different categories$"
+
+
+def test_unusable_annotations_are_named_with_their_ids(copied, coco_config) -> None:
+    def change(content: dict) -> None:
+        content["annotations"][0]["image_id"] = 999
+        content["annotations"][1]["category_id"] = 77
+        content["annotations"][2]["bbox"] = [1, 2, None, 3]
+        del content["annotations"][3]["bbox"]
+        content["annotations"][4]["area"] = None
+        content["images"][3]["width"] = 100
+
+    edit_annotations(copied, change)
+    (copied / "coco" / "train2017" / "000003.jpg").unlink()
+    with pytest.raises(ValueError) as raised:
+        read(coco_config, copied)
+    message = str(raised.value)
+    assert "instances_train2017.json: annotation 1 has image_id 999, which is not listed" in message
+    assert "annotation 2 has category_id 77, which is not listed" in message
+    assert "annotation 3 has bbox [1, 2, None, 3], expected four numbers" in message
+    assert "annotation 4 has bbox None, expected four numbers" in message
+    assert message.endswith("; and 2 more")
+
+
+def test_unusable_images_are_named(copied, coco_config) -> None:
+    def change(content: dict) -> None:
+        content["images"][3]["width"] = 100
+        content["annotations"] = []
+
+    edit_annotations(copied, change)
+    (copied / "coco" / "train2017" / "000002.jpg").unlink()
+    (copied / "coco" / "train2017" / "000003.jpg").write_bytes(b"no picture")
+    with pytest.raises(ValueError) as raised:
+        read(coco_config, copied)
+    message = str(raised.value)
+    assert "train2017/000002.jpg: missing" in message
+    assert "train2017/000003.jpg: cannot be read" in message
+    assert "instances_train2017.json: states 100x96 pixels, but 000004.jpg has 96x96" in message
+
+
+def test_a_file_without_images_is_refused(copied, coco_config) -> None:
+    edit_annotations(copied, lambda content: content.pop("images"))
+    with pytest.raises(ValueError, match="instances_train2017.json is not a COCO instances file .*images"):
+        read(coco_config, copied)
+
+
+@pytest.mark.parametrize("annotation_id", [0, 2, "3", None])
+def test_annotations_need_unique_positive_ids(copied, coco_config, annotation_id) -> None:
+    """pycocotools reads 0 as "no object": a perfect detector would score 60 percent."""
+    edit_annotations(copied, lambda content: content["annotations"][0].update(id=annotation_id), "val2017")
+    with pytest.raises(ValueError, match=rf"annotation {annotation_id} needs a unique id, an integer from 1"):
+        read(coco_config, copied)
+
+
+def test_categories_must_be_the_same_in_training_and_test(copied, coco_config) -> None:
+    def rename(content: dict) -> None:
+        for category, name in zip(content["categories"], "ab", strict=True):
+            category["name"] = name
+
+    edit_annotations(copied, rename)
+    with pytest.raises(ValueError, match=DIFFERENT_CATEGORIES):
+        read(coco_config, copied)
+
+
+def test_image_ids_must_be_distinct(copied, coco_config) -> None:
+    edit_annotations(copied, lambda content: content["images"].append(content["images"][0]))
+    with pytest.raises(ValueError, match="11 images have only 10 distinct ids"):
+        read(coco_config, copied)
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [None, [], 3, [1, 2, 3, 4, 5, 6], [[1, 2, 3, 4]], {"size": [96, 96]}, {"size": [9, 9], "counts": "1"}],
+)
+def test_objects_without_a_mask_are_dropped_from_training_and_refused_in_tests(
+    copied, coco_config, segmentation
+) -> None:
+    def change(content: dict) -> None:
+        content["annotations"][0]["segmentation"] = segmentation
+
+    edit_annotations(copied, change)
+    lines = read(coco_config, copied).findings.lines()
+    assert any(line.startswith("1 objects without a mask, dropped: 00000") for line in lines)
+    edit_annotations(copied, change, "val2017")
+    with pytest.raises(
+        ValueError,
+        match=r"\(1\): the mask of a test object must be polygons or a run-length encoding of 96x96 pixels",
+    ):
+        read(coco_config, copied)
+
+
+def test_polygons_of_two_points_are_dropped(copied, coco_config) -> None:
+    polygon = [1.0, 2, 30, 2, 30, 40]
+    edit_annotations(
+        copied, lambda content: content["annotations"][0].update(segmentation=[[1, 2, 3, 4], polygon])
+    )
+    data = read(coco_config, copied)
+    assert [polygon] in [s for record in data.train for s in record.segmentations or []]
+
+
+def test_crowds_and_objects_without_a_mask_are_not_trained_on_but_tests_keep_crowds(
+    copied, coco_config
+) -> None:
+    def add_crowd(content: dict) -> None:
+        content["annotations"][0]["iscrowd"] = 1
+
+    for split in ("train2017", "val2017"):
+        edit_annotations(copied, add_crowd, split)
+    edit_annotations(copied, lambda content: content["annotations"][1].update(segmentation=[[1, 2, 3, 4]]))
+    before = coco.read(copied / "coco", "train2017", Findings())[0]
+    data = read(coco_config, copied)
+    lines = data.findings.lines()
+    assert any(line.startswith("2 images with crowds, which are not used for training") for line in lines)
+    assert any(line.startswith("1 objects without a mask, dropped: 00000") for line in lines)
+    assert sum(len(r.boxes) for r in data.train) == sum(len(r.boxes) for r in before) - 2
+    assert sum(r.ignored.sum() for r in data.test) == 1
+
+
+def test_categories_may_have_gaps_and_those_without_training_objects_are_noted(copied, coco_config) -> None:
+    def add_category(content: dict) -> None:
+        content["categories"].append({"id": 90, "name": "toothbrush"})
+
+    for split in ("train2017", "val2017"):
+        edit_annotations(copied, add_category, split)
+    data = read(coco_config, copied)
+    assert data.categories == [1, 2, 90]
+    assert "1 categories without training objects: toothbrush" in data.findings.lines()
+    edit_annotations(copied, lambda content: content["categories"].pop())
+    with pytest.raises(ValueError, match=DIFFERENT_CATEGORIES):
+        read(coco_config, copied)

@@ -1,0 +1,72 @@
+"""Data in VOC's layout: every problem is named with its file."""
+
+import re
+
+import pytest
+
+from cl.detection.data import read
+
+
+def test_all_errors_are_named_at_once_with_their_files(copied, voc_config) -> None:
+    folder = copied / "VOCdevkit" / "VOC2007"
+    (folder / "JPEGImages" / "000002.jpg").unlink()
+    (folder / "JPEGImages" / "000003.jpg").write_bytes(b"no picture")
+    for name, old, new in (
+        ("000004", "<width>96</width>", "<width>100</width>"),
+        ("000005", "<xmin>", "<xmin>a"),
+    ):
+        path = folder / "Annotations" / f"{name}.xml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ValueError) as raised:
+        read(voc_config, copied)
+    for part in (
+        "JPEGImages/000002.jpg: missing",
+        "JPEGImages/000003.jpg: cannot be read",
+        "Annotations/000004.xml: states 100x96 pixels, but 000004.jpg has 96x96",
+        "Annotations/000005.xml: the box of ",
+    ):
+        assert part in str(raised.value)
+
+
+def test_missing_and_broken_annotations_are_errors_of_which_five_are_named(copied, voc_config) -> None:
+    folder = copied / "VOCdevkit" / "VOC2007" / "Annotations"
+    (folder / "000001.xml").unlink()
+    (folder / "000002.xml").write_text("<annotation>")
+    for number in range(3, 9):
+        (folder / f"{number:06d}.xml").unlink()
+    with pytest.raises(ValueError, match=r"000001.xml: missing; .*000002.xml: not valid XML .*; and 3 more$"):
+        read(voc_config, copied)
+
+
+def test_a_missing_list_is_refused(tmp_path, voc_config) -> None:
+    with pytest.raises(
+        ValueError, match=r"trainval.txt not found: put VOCdevkit or coco in the folder that CL_RAW"
+    ):
+        read(voc_config, tmp_path)
+
+
+def test_misspelt_and_missing_class_names_are_errors(copied, voc_config) -> None:
+    annotations = copied / "VOCdevkit" / "VOC2007" / "Annotations"
+    for number, name in ((1, "Person"), (2, " ")):
+        path = annotations / f"{number:06d}.xml"
+        path.write_text(f"<annotation><object><name>{name}</name></object></annotation>")
+    with pytest.raises(
+        ValueError, match=r"1.xml: class 'Person', expected 'person'; .*2.xml: an object without a name"
+    ):
+        read(voc_config, copied)
+
+
+def test_an_empty_list_is_refused(copied, voc_config) -> None:
+    (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_text("")
+    message = "10 training images with objects in 2007/trainval and 0 test images in 2007/test; add"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(voc_config, copied)
+
+
+def test_a_list_that_is_not_utf8_is_refused(copied, voc_config) -> None:
+    path = copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt"
+    path.write_bytes("000001".encode("utf-16"))
+    with pytest.raises(ValueError, match="test.txt is not valid UTF-8"):
+        read(voc_config, copied)
