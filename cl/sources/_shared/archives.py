@@ -23,8 +23,8 @@ Archive = type[CIFAR10] | type[STL10]
 def ensure_unpacked(archive: Archive, raw: Path) -> Path:
     """Return the folder of one of torchvision's archives below `raw`, after checking the md5 of every file.
 
-    A missing folder is unpacked from the archive in `raw`; a missing archive is downloaded. It has its
-    final name only once complete, and the next call removes what a killed one left behind.
+    A missing folder is unpacked from the archive in `raw`; a missing archive is downloaded. Only a
+    complete folder gets this name, and the next call removes what a killed one left behind.
 
     Raises:
         ValueError: the download fails, or the archive or one of its files is not the official one.
