@@ -50,16 +50,10 @@ def write(
     except ValueError:
         shutil.rmtree(folder)
         raise
-    result = Manifest(
-        kind=kind,
-        storage=storage.model_dump(include=set(Storage.model_fields)),
-        classes=splits.classes,
-        classes_sha256=hashlib.sha256("\n".join(splits.classes).encode()).hexdigest(),
-        splits=written,
-    )
-    (folder / "manifest.json").write_text(result.model_dump_json(indent=1) + "\n")
+    manifest = _manifest(kind, storage, splits.classes, written)
+    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
     shutil.rmtree(work.notes)
-    return result
+    return manifest
 
 
 @contextmanager
@@ -184,6 +178,16 @@ def _check_classes(split: str, classes: list[str], labels: np.ndarray, skipped: 
     if len(empty):
         reasons = "; ".join(f"{key}: {reason}" for key, reason in list(skipped.items())[:3])
         raise ValueError(f"class {classes[empty[0]]} has no readable image in {split} ({reasons})")
+
+
+def _manifest(kind: str, storage: Storage, classes: list[str], splits: dict[str, Split]) -> Manifest:
+    return Manifest(
+        kind=kind,
+        storage=storage.model_dump(include=set(Storage.model_fields)),
+        classes=classes,
+        classes_sha256=hashlib.sha256("\n".join(classes).encode()).hexdigest(),
+        splits=splits,
+    )
 
 
 def _save(path: Path, array: np.ndarray) -> None:

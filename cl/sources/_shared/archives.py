@@ -61,7 +61,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def _unpack(archive: Archive, folder: Path) -> None:
-    """Create the folder of an archive, from a file beside it or from a download."""
+    """Create the folder of an archive, from a file next to it or from a download."""
     raw = folder.parent
     remedy = (
         f"put {archive.filename} (md5 {archive.tgz_md5}) into {raw}, "
