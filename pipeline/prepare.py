@@ -1,8 +1,14 @@
 """prepare: raw images to WebDataset shards, and the embedded detection scenes."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from pipeline import command, locations
+
+if TYPE_CHECKING:
+    from cl.console.progress import Progress
+    from cl.shards.manifest import Manifest
 
 
 @click.command()
@@ -10,7 +16,7 @@ from pipeline import command, locations
 def main() -> None:
     """Write data/shards and data/scenes from the data set that params.yaml names.
 
-    Raw data is looked for below CL_RAW (default data/raw).
+    Raw data is expected below CL_RAW (default data/raw).
     """
     dataset = command.params().dataset
     from cl.detection import scenes
@@ -22,22 +28,27 @@ def main() -> None:
     with (
         writing.exclusive(locations.SHARDS.parent),
         command.results("prepare", folder=False) as results,
-        command.published(locations.SHARDS, resumable=True) as folder,
-        command.published(locations.SCENES) as drawn,
+        command.published(locations.SHARDS, resumable=True) as shards_folder,
+        command.published(locations.SCENES) as scenes_folder,
     ):
         splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
-        scenes.write(dataset.scenes, drawn)
-        # Last, as a run that is killed after the last shard starts over.
+        scenes.write(dataset.scenes, scenes_folder)
+        # Shards come last: a run killed after the last of them starts over.
         with progress.count(len(splits.train) + len(splits.val), "images") as report:
-            manifest = writing.write(splits, dataset.kind, dataset, folder, report, workers=cores())
-        if splits.ignored:
-            progress.say(f"{splits.ignored} files among the images are none by their names")
+            manifest = writing.write(splits, dataset.kind, dataset, shards_folder, report, workers=cores())
+        _say_what_was_left_out(progress, splits.ignored, manifest)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
-            for key, reason in split.skipped.items():
-                progress.say(f"left out {name}/{key}: {reason}")
         results.metrics["classes"] = len(manifest.classes)
         results.notes["ignored_files"] = splits.ignored
+
+
+def _say_what_was_left_out(progress: "Progress", ignored: int, manifest: "Manifest") -> None:
+    if ignored:
+        progress.say(f"ignored {ignored} files among the images that are not images by name")
+    for name, split in manifest.splits.items():
+        for key, reason in split.skipped.items():
+            progress.say(f"left out {name}/{key}: {reason}")
 
 
 if __name__ == "__main__":

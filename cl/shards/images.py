@@ -1,4 +1,4 @@
-"""Image files to pixels, the same way when they are checked and when they are read."""
+"""Image files to pixels and back; checking and reading decode in the same way."""
 
 import io
 from typing import NamedTuple
@@ -19,59 +19,52 @@ EXTENSIONS = {
     "PPM": "ppm",
     "TIFF": "tif",
 }
-LARGEST = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # pixels; above it Pillow takes a file for an attack
-LONGEST_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels, of the index and of libjpeg
-ORIENTATION = 274  # the tag of EXIF
+MAX_PIXELS = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # above it, Pillow suspects a decompression bomb
+MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels, of the index and of libjpeg
+ORIENTATION = 274  # the EXIF tag
 
 
 def decode(content: bytes | memoryview) -> np.ndarray:
-    """The pixels of an image file, (H, W, 3) uint8, bit-equal to Pillow's.
+    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow.
 
-    Plain JPEG goes through libjpeg-turbo alone; CMYK, what that finds damaged, and other formats are Pillow's to read or
-    to refuse.
+    Plain JPEG goes through libjpeg-turbo alone; CMYK, damaged JPEG and other formats are left to Pillow.
 
     Raises:
-        Exception: of whatever type Pillow chooses, as the file is damaged, too large, or no image.
+        Exception: of any type Pillow chooses, if the file is damaged, too large or not an image.
     """
     if content[:2] == b"\xff\xd8":
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
-            if height * width <= LARGEST and colours in ("YCbCr", "RGB", "Gray"):
+            if height * width <= MAX_PIXELS and colours in ("YCbCr", "RGB", "Gray"):
                 return simplejpeg.decode_jpeg(content)
         except ValueError:
             pass
-    with _opened(content) as picture:
-        return np.asarray(rgb(picture))
+    with _open(content) as picture:
+        return np.asarray(_to_rgb(picture))
 
 
-def _opened(content: bytes | memoryview) -> Picture.Image:
-    """A picture of a known format, whose pixels are not looked at yet."""
+def _open(content: bytes | memoryview) -> Picture.Image:
+    """Open a picture of a supported format without decoding its pixels."""
     try:
         picture = Picture.open(io.BytesIO(content))
-    except UnidentifiedImageError:
-        raise ValueError(
-            "it is no image, or of an unknown format"
-        ) from None  # Pillow names an address in memory
+    except UnidentifiedImageError:  # its message contains a memory address
+        raise ValueError("not an image, or an unsupported format") from None
     if picture.format not in EXTENSIONS:
-        raise ValueError(f"the format {picture.format} is none of {', '.join(EXTENSIONS)}")
+        raise ValueError(f"unsupported format {picture.format}, expected one of {', '.join(EXTENSIONS)}")
     return picture
 
 
-def rgb(picture: Picture.Image) -> Picture.Image:
-    """Any picture in 8-bit RGB; 16-bit gray is scaled, where Pillow would cut it off at 255.
-
-    Raises:
-        ValueError: the pixels are floats or 32-bit integers, whose range nothing tells.
-    """
+def _to_rgb(picture: Picture.Image) -> Picture.Image:
+    """Convert to 8-bit RGB; 16-bit gray is scaled, where Pillow would clip it at 255."""
     if picture.mode.startswith("I;16"):
         return Picture.fromarray((np.asarray(picture) // 256).astype(np.uint8)).convert("RGB")
     if picture.mode in ("I", "F"):
-        raise ValueError(f"pixels of mode {picture.mode} have no known range")
+        raise ValueError(f"pixels of mode {picture.mode} have an unknown range")
     return picture.convert("RGB")
 
 
 def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels (H, W, 3) as EXIF's orientation, 1 to 8, says that they are meant to be looked at."""
+    """Rotate and flip pixels (H, W, 3) upright by the EXIF orientation, 1 to 8."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):
@@ -81,56 +74,67 @@ def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
     return pixels
 
 
-class Stored(NamedTuple):
-    """An image as it goes into a shard."""
+class Encoded(NamedTuple):
+    """An image as it is stored in a shard."""
 
     extension: str
     content: bytes  # a file with that extension
-    size: tuple[int, int]  # height and width of an array of pixels, (0, 0) of any other file
-    orientation: int  # EXIF's, 1 where nothing remains to be turned
+    size: tuple[int, int]  # height and width of an array of pixels; (0, 0) for image files
+    orientation: int  # the EXIF orientation that readers must apply; 1 for none
     reencoded: bool
     turned: bool
 
 
-def store(content: bytes, storage: Storage) -> Stored:
-    """An image file checked, and shrunk or encoded anew if that is asked for.
+def encode(content: bytes, storage: Storage) -> Encoded:
+    """Check an image file, and shrink or re-encode it if the settings say so.
 
     Raises:
         Exception: as `decode`.
     """
     if not content:
         raise ValueError("the file is empty")
-    with _opened(content) as picture:
+    with _open(content) as picture:
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
-        orientation = _orientation(picture) if storage.upright else 1
+        orientation = _exif_orientation(picture) if storage.upright else 1
+    turned = orientation > 1
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
         if storage.verify:
             decode(content)
-        return Stored(extension, content, (0, 0), orientation, reencoded=False, turned=orientation > 1)
+        return Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=turned)
     pixels = np.ascontiguousarray(turn(decode(content), orientation))
     if shrinks:
-        scale = storage.shrink / short_side  # type: ignore[operator]
-        size = [max(1, round(scale * side)) for side in pixels.shape[1::-1]]
-        pixels = np.asarray(Picture.fromarray(pixels).resize(tuple(size), Picture.Resampling.BICUBIC))
+        pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
+    return _encode_pixels(pixels, storage, turned)
+
+
+def _exif_orientation(picture: Picture.Image) -> int:
+    if picture.format == "TIFF":  # Pillow applies it on reading
+        return 1
+    try:
+        orientation = picture.getexif().get(ORIENTATION, 1)
+    except Exception:  # damaged EXIF in an otherwise intact image
+        return 1
+    return orientation if orientation in range(1, 9) else 1
+
+
+def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:
+    height, width = (max(1, round(scale * side)) for side in pixels.shape[:2])
+    return np.asarray(Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC))
+
+
+def _encode_pixels(pixels: np.ndarray, storage: Storage, turned: bool) -> Encoded:
+    """Encode as JPEG, or as .npy with encode=raw; the pixels are already upright."""
     kind = "raw" if storage.encode == "raw" else "jpeg"
-    if max(pixels.shape) > LONGEST_SIDE[kind]:
+    height, width = pixels.shape[:2]
+    if max(height, width) > MAX_SIDE[kind]:
         raise ValueError(
-            f"an image of {pixels.shape[1]}x{pixels.shape[0]} pixels is too large for encode={kind}"
+            f"an image of {width}x{height} pixels is too large for encode={kind}; "
+            f"its sides may have at most {MAX_SIDE[kind]} pixels"
         )
     file = io.BytesIO()
     if kind == "raw":
         np.save(file, pixels)
-        return Stored("npy", file.getvalue(), pixels.shape[:2], 1, reencoded=True, turned=orientation > 1)
+        return Encoded("npy", file.getvalue(), (height, width), 1, reencoded=True, turned=turned)
     Picture.fromarray(pixels).save(file, "JPEG", quality=storage.quality)
-    return Stored("jpg", file.getvalue(), (0, 0), 1, reencoded=True, turned=orientation > 1)
-
-
-def _orientation(picture: Picture.Image) -> int:
-    if picture.format == "TIFF":  # Pillow turns these as it reads them
-        return 1
-    try:
-        found = picture.getexif().get(ORIENTATION, 1)
-    except Exception:  # damaged EXIF in an image that is whole otherwise
-        return 1
-    return found if found in range(1, 9) else 1
+    return Encoded("jpg", file.getvalue(), (0, 0), 1, reencoded=True, turned=turned)

@@ -1,9 +1,9 @@
-"""WebDataset shards: plain tars, byte-identical for the same images, with an index and a manifest beside them.
+"""The files in a folder of shards: WebDataset tars, byte-identical for equal images, an index and a manifest.
 
 <folder>/train-000000.tar ...     members <key>.jpg and <key>.cls, as any WebDataset reader expects
-<folder>/train.npy                the index: one INDEX row a sample
-<folder>/train_keys.npy           the samples' keys, n strings of bytes
-<folder>/manifest.json            classes, counts, sizes and hashes of the shards, what was left out and why
+<folder>/train.npy                the index: one INDEX row per sample
+<folder>/train_keys.npy           the samples' keys, n byte strings
+<folder>/manifest.json            classes, counts, sizes and hashes of the shards; skipped images with reasons
 
 `cl.shards.writing` writes them, `cl.data.reader` reads them.
 """
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from cl.runtime.base_config import BaseConfig
 
-# height and width are 0 where the sample is an image file, and not an array of pixels.
+# height and width are 0 if the sample is an image file rather than an array of pixels.
 INDEX = np.dtype(
     [
         ("shard", "<u4"),
@@ -39,7 +39,7 @@ class Shard(BaseConfig):
 
 
 class Split(BaseConfig):
-    """One split; `skipped` names the images that could not be read, with the reason."""
+    """One split; `skipped` maps the keys of unreadable images to the reasons."""
 
     images: int
     shards: list[Shard]
@@ -49,7 +49,7 @@ class Split(BaseConfig):
 
 
 class Manifest(BaseConfig):
-    """What lies in a folder of shards; `storage` says how the images were stored."""
+    """The contents of a folder of shards; `storage` records how the images were stored."""
 
     kind: str
     storage: dict[str, Any]

@@ -1,9 +1,9 @@
-"""One WebDataset shard from a list of images, without anything in it that changes from run to run."""
+"""One WebDataset shard from a list of images, with nothing in it that changes from run to run."""
 
 import hashlib
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -11,16 +11,16 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
-from cl.shards import images
+from cl.shards.images import Encoded, encode
 from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A shard and what is to be known of its n images.
+    """A shard and what the index and the manifest say of its n images.
 
-    rows: (n,) INDEX, whose shard number is not known yet. keys: (n,) bytes. skipped: by key, why an image was left out.
+    rows: (n,) INDEX, without the shard's number. keys: (n,) bytes. skipped: the reason by key.
     """
 
     shard: Shard
@@ -32,25 +32,15 @@ class Packed:
 
 
 def pack(listed: list[Image], storage: Storage, target: Path) -> Packed:
-    """Write the images that can be read to `target`, which appears when it is whole.
+    """Write the readable images to `target`, which appears once it is complete.
 
     Raises:
-        OSError: the disk is full, or the like; nothing is left.
+        OSError: for example, the disk is full; nothing is left behind.
     """
     partial = target.with_name(f"{target.name}.partial")
     skipped: dict[str, str] = {}
-    kept: list[tuple[Image, images.Stored]] = []
     try:
-        with partial.open("wb") as file:
-            writer = webdataset.TarWriter(_Sink(file), user="cl", group="cl", mode=0o644, mtime=0)
-            for image, stored in _stored(listed, storage, skipped):
-                writer.write(
-                    {"__key__": image.key, stored.extension: stored.content, "cls": str(image.label)}
-                )
-                kept.append((image, stored._replace(content=b"")))
-            writer.close()
-            file.flush()
-            os.fsync(file.fileno())
+        kept = _write_tar(partial, _readable(listed, storage, skipped))
         rows = _index(partial, kept)
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -59,12 +49,27 @@ def pack(listed: list[Image], storage: Storage, target: Path) -> Packed:
     finally:
         partial.unlink(missing_ok=True)
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
-    reencoded, turned = sum(stored.reencoded for _, stored in kept), sum(stored.turned for _, stored in kept)
+    reencoded = sum(encoded.reencoded for _, encoded in kept)
+    turned = sum(encoded.turned for _, encoded in kept)
     return Packed(shard, rows, keys, reencoded, turned, skipped)
 
 
+def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tuple[Image, Encoded]]:
+    """Write the samples to disk, and return them without their contents."""
+    kept = []
+    with path.open("wb") as file:
+        writer = webdataset.TarWriter(_Sink(file), user="cl", group="cl", mode=0o644, mtime=0)
+        for image, encoded in samples:
+            writer.write({"__key__": image.key, encoded.extension: encoded.content, "cls": str(image.label)})
+            kept.append((image, encoded._replace(content=b"")))
+        writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+    return kept
+
+
 class _Sink:
-    """A file that takes nothing more once writing has failed, as when tarfile's destructor would try it again."""
+    """A file that drops everything after a failed write, because tarfile's destructor would write again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.failed = file, False
@@ -78,44 +83,43 @@ class _Sink:
         return written
 
 
-def _stored(
+def _readable(
     listed: list[Image], storage: Storage, skipped: dict[str, str]
-) -> Iterator[tuple[Image, images.Stored]]:
-    """Each image that can be read; the others go into `skipped`."""
+) -> Iterator[tuple[Image, Encoded]]:
+    """Yield the readable images, and put the others into `skipped`."""
     for image in listed:
         try:
-            content = image.read()  # a disk that fails is no image that is damaged
+            content = image.read()  # other OSErrors are the disk's failure, not a damaged image
         except FileNotFoundError as error:
             skipped[image.key] = _reason(error)
             continue
         try:
-            stored = images.store(content, storage)
+            encoded = encode(content, storage)
         except MemoryError:
             raise
-        except Exception as error:  # a decoder may raise anything on damaged bytes
+        except Exception as error:  # decoders may raise anything on damaged bytes
             skipped[image.key] = _reason(error)
         else:
-            yield image, stored
+            yield image, encoded
 
 
 def _reason(error: Exception) -> str:
-    """Why an image cannot be read, without the place of the raw data, as the manifest is the same wherever that lies."""
+    """Why an image is unreadable, without its path: manifests must not depend on where the raw data is."""
     return f"{type(error).__name__}: {(isinstance(error, OSError) and error.strerror) or error}"
 
 
-def _index(path: Path, kept: list[tuple[Image, images.Stored]]) -> np.ndarray:
-    """The INDEX rows of a shard, whose number is not known to it."""
+def _index(path: Path, kept: list[tuple[Image, Encoded]]) -> np.ndarray:
+    """The INDEX rows of a shard, without its number."""
     with tarfile.open(path) as tar:
         members = [member for member in tar if not member.name.endswith(".cls")]
     rows = np.zeros(len(kept), INDEX)
-    for row, member, (image, stored) in zip(rows, members, kept, strict=True):
-        height, width = stored.size
-        length = height * width * 3 or member.size  # pixels are the end of their file, after its header
-        row["offset"], row["length"] = member.offset_data + member.size - length, length
-        row["label"], row["height"], row["width"], row["orientation"] = (
-            image.label,
-            height,
-            width,
-            stored.orientation,
-        )
+    for row, member, (image, encoded) in zip(rows, members, kept, strict=True):
+        height, width = encoded.size
+        length = height * width * 3 or member.size  # pixels are at the end of a .npy file, after its header
+        row["offset"] = member.offset_data + member.size - length
+        row["length"] = length
+        row["label"] = image.label
+        row["height"] = height
+        row["width"] = width
+        row["orientation"] = encoded.orientation
     return rows

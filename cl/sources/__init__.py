@@ -1,4 +1,4 @@
-"""Data sources, one file each: a pydantic `Config` and `splits(config, raw)`, which lists the images of every split."""
+"""Data sources, one file each: a pydantic `Config`, and `splits(config, raw)` to list each split's images."""
 
 import io
 from collections.abc import Iterable
@@ -17,32 +17,32 @@ UNLABELLED = -1
 
 @dataclass(frozen=True)
 class Image:
-    """One image file and the number of its class, or UNLABELLED."""
+    """An image file and the number of its class, or UNLABELLED."""
 
     key: str
     path: Path
     label: int
 
     def read(self) -> bytes:
-        """The encoded image."""
+        """Return the encoded image."""
         return self.path.read_bytes()
 
 
 @dataclass(frozen=True, eq=False)
 class RawImage(Image):
-    """One of many images that lie in `path` uncompressed; `pixels` (H, W, 3) uint8."""
+    """One of many images stored uncompressed in the file or folder `path`; `pixels` is (H, W, 3) uint8."""
 
     pixels: np.ndarray
 
     def read(self) -> bytes:
-        """The pixels as PNG, encoded at each call, so that only the images of one shard are held at a time."""
+        """Return the pixels as PNG, encoded on demand so that only one shard's images are in memory."""
         file = io.BytesIO()
         Picture.fromarray(self.pixels).save(file, "PNG", compress_level=6)
         return file.getvalue()
 
 
 def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int]) -> list[Image]:
-    """The images `pixels` (n, H, W, 3) of `path`; their keys are `<name>/<number>`, in the order of the file."""
+    """List the images `pixels` (n, H, W, 3) of `path` in file order, with keys `<name>/<number>`."""
     pairs = zip(pixels, labels, strict=True)
     return [
         RawImage(f"{name}/{number:06d}", path, int(label), image)
@@ -52,9 +52,9 @@ def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int])
 
 @dataclass(frozen=True)
 class Splits:
-    """The classes, in the order of their labels, and the images of each split; those of `val` all have a label.
+    """The classes, in the order of their labels, and the images of each split; all of `val` is labelled.
 
-    ignored: files, and hidden folders, that lie among the images and are none by their names.
+    ignored: the number of files and hidden folders among the images that are not images by their names.
     """
 
     classes: list[str]
@@ -67,45 +67,47 @@ class Splits:
 
 
 class Scenes(BaseConfig):
-    """Embedded detection scenes: ovals cut out of some photographs, placed on others (`cl.detection.scenes`)."""
+    """Embedded detection scenes: ovals cut out of photographs, pasted on others (`cl.detection.scenes`)."""
 
     classes: list[str] = Field(
-        min_length=1, description="photographs that objects are cut out of; the others are grounds"
+        min_length=1, description="photographs to cut objects from; the others are backgrounds"
     )
     train: int = Field(gt=0)
     val: int = Field(gt=0)
     size: int = Field(ge=64, description="side of a scene in pixels")
     side: Sizes = Field(description="smallest and largest side of an object in pixels")
     objects: Sizes = Field(
-        description="fewest and most objects in a scene, before those that overlap are left out"
+        description="fewest and most objects per scene, before overlapping ones are dropped"
     )
 
     @model_validator(mode="after")
     def _objects_fit(self) -> "Scenes":
         if self.side[1] > self.size:
-            raise ValueError(f"side={list(self.side)} does not fit into scenes of size={self.size}")
+            raise ValueError(
+                f"side={list(self.side)} does not fit into scenes of size={self.size}; choose a smaller side"
+            )
         return self
 
 
 class Storage(BaseConfig):
     """How images are stored in shards."""
 
-    shard_images: int = Field(gt=0, description="images a shard")
+    shard_images: int = Field(gt=0, description="images per shard")
     encode: Literal["copy", "jpeg", "raw"] = Field(
-        description="files as they are, JPEG, or uint8 pixels as .npy"
+        description="copy the files, re-encode them as JPEG, or store uint8 pixels as .npy"
     )
     shrink: int | None = Field(
-        gt=0, description="short side in pixels to which larger images are brought; null: as they are"
+        gt=0, description="short side in pixels that larger images are reduced to; null: keep their size"
     )
-    quality: int = Field(ge=1, le=95, description="of the JPEGs that are written anew")
+    quality: int = Field(ge=1, le=95, description="quality of re-encoded JPEGs")
     verify: bool = Field(description="decode every image, so that none fails in training")
     upright: bool = Field(
-        description="turn images as their EXIF orientation says; the papers' ImageNet code does not"
+        description="apply the EXIF orientation of images; the papers' ImageNet code does not"
     )
 
 
 class Source(Storage):
-    """What every data source has in common; a source's own `Config` extends it."""
+    """The settings common to all data sources; each source's own `Config` extends it."""
 
     kind: str
     mean: tuple[float, float, float] = Field(description="of RGB in [0, 1], for normalisation")

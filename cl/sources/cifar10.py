@@ -1,4 +1,4 @@
-"""CIFAR-10: the python batches as distributed, in `<raw>/cifar-10-batches-py/` (`cl.sources._shared.archives` fetches them)."""
+"""CIFAR-10: the python batches as distributed, in `<raw>/cifar-10-batches-py/`, or downloaded."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,19 +6,19 @@ from typing import Literal
 from torchvision.datasets import CIFAR10
 
 from cl.sources import Source, Splits
-from cl.sources._shared.cifar import batches
+from cl.sources._shared.cifar import cifar_splits
 
 
 class Config(Source):
-    """Nothing to choose."""
+    """No settings of its own."""
 
     kind: Literal["cifar10"]
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """50,000 training and 10,000 test images of 32x32 pixels.
+    """List the 50,000 training and 10,000 test images of 32x32 pixels.
 
     Raises:
-        ValueError: the download fails, or a file is another than the official one.
+        ValueError: the download fails, or a file differs from the official one.
     """
-    return batches(CIFAR10, raw)
+    return cifar_splits(CIFAR10, raw)

@@ -1,4 +1,4 @@
-"""CIFAR-100, fine labels: the python files as distributed, in `<raw>/cifar-100-python/` (`cl.sources._shared.archives` fetches them)."""
+"""CIFAR-100 (fine labels): the python files as distributed, in `<raw>/cifar-100-python/`, or downloaded."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,19 +6,19 @@ from typing import Literal
 from torchvision.datasets import CIFAR100
 
 from cl.sources import Source, Splits
-from cl.sources._shared.cifar import batches
+from cl.sources._shared.cifar import cifar_splits
 
 
 class Config(Source):
-    """Nothing to choose."""
+    """No settings of its own."""
 
     kind: Literal["cifar100"]
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """50,000 training and 10,000 test images of 32x32 pixels in 100 classes.
+    """List the 50,000 training and 10,000 test images of 32x32 pixels in 100 classes.
 
     Raises:
-        ValueError: the download fails, or a file is another than the official one.
+        ValueError: the download fails, or a file differs from the official one.
     """
-    return batches(CIFAR100, raw)
+    return cifar_splits(CIFAR100, raw)

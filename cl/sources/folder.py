@@ -1,7 +1,7 @@
 """Any folder of class folders: `<raw>/<name>/train/<class>/<image>` and `<raw>/<name>/val/<class>/<image>`.
 
-The images of a class may lie in folders below its own, and the class folder may be a link. What is hidden, lies beside the
-class folders, or has no suffix of an image is left out and counted.
+A class folder may have subfolders, and may itself be a link. Hidden files, files without an image suffix and
+files next to the class folders are left out and counted.
 """
 
 from pathlib import Path
@@ -12,17 +12,17 @@ from cl.sources._shared.class_folders import class_folders
 
 
 class Config(Source):
-    """An own data set by the name of its folder."""
+    """Your own data set, by the name of its folder."""
 
     kind: Literal["folder"]
     name: str
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """The images below `raw/<name>`; the classes are the folders of `train`, sorted by name.
+    """List the images below `raw/<name>`; the classes are the folders of `train`, sorted by name.
 
     Raises:
-        ValueError: a folder is missing, a class has no image, `val` has a class that `train` has not, a name is not in
-            UTF-8, or a folder below a class folder is a link.
+        ValueError: a folder is missing, a class has no images, the classes differ between splits, a name
+            is not valid UTF-8, or a folder below a class folder is a link.
     """
     return class_folders(raw / config.name)

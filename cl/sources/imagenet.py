@@ -1,6 +1,6 @@
-"""ImageNet (ILSVRC 2012): the official archives in `<raw>/imagenet/`, or class folders `<raw>/imagenet/{train,val}/<wnid>/`.
+"""ImageNet (ILSVRC 2012) in `<raw>/imagenet/`: the official archives, or class folders `{train,val}/<wnid>/`.
 
-The archives are read where they lie: an image is a stretch of bytes of the tar, nothing is unpacked.
+The archives are read in place: an image is a byte range of the tar, and nothing is unpacked.
 """
 
 from pathlib import Path
@@ -9,27 +9,27 @@ from typing import Literal
 from pydantic import Field
 
 from cl.sources import Source, Splits
-from cl.sources._shared.imagenet import of_classes
+from cl.sources._shared.imagenet import list_images
 
 
 class Config(Source):
-    """How many classes there must be: 1000."""
+    """The number of classes that must be present: 1000."""
 
     kind: Literal["imagenet"]
     classes: int = Field(gt=0)
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """The images of every class; labels follow the sorted wnids, as everywhere.
+    """List the images of every class; labels follow the sorted wnids, as is customary.
 
     Raises:
-        ValueError: files are missing or damaged, a class has no image, `val` has other classes than `train`, or they are
-            not as many as ImageNet has.
+        ValueError: files are missing or damaged, a class has no images, the classes differ between splits,
+            or there are not as many as in ImageNet.
     """
-    found = of_classes(raw / "imagenet")
-    if len(found.classes) != config.classes:
+    listed = list_images(raw / "imagenet")
+    if (count := len(listed.classes)) != config.classes:
         raise ValueError(
-            f"{raw / 'imagenet'} has {len(found.classes)} classes, expected the {config.classes} of ImageNet; "
-            "for an own choice of class folders take dataset=folder dataset.name=imagenet"
+            f"{raw / 'imagenet'} has {count} classes, expected the {config.classes} of ImageNet; "
+            "for your own choice of class folders, use dataset=folder dataset.name=imagenet"
         )
-    return found
+    return listed

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from cl.sources import Source, Splits
-from cl.sources._shared.imagenet import of_classes
+from cl.sources._shared.imagenet import list_images
 
 
 class Config(Source):
@@ -15,17 +15,21 @@ class Config(Source):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """The images of the listed classes; labels follow the list.
+    """List the images of the listed classes; labels follow the list.
 
     Raises:
         ValueError: the list is missing, is empty or names a class twice, or a class is missing.
     """
-    path = Path(config.list)
+    return list_images(raw / "imagenet", _read_classes(Path(config.list)))
+
+
+def _read_classes(path: Path) -> list[str]:
     if not path.is_file():
-        raise ValueError(f"no class list {path}: one wnid a line is expected")
+        raise ValueError(f"no class list {path}; create it with one wnid per line")
     classes = path.read_text(errors="replace").split()
-    twice = [wnid for wnid in classes if classes.count(wnid) > 1]
-    if twice or not classes:
-        found = f"names {twice[0]} {classes.count(twice[0])} times" if twice else "is empty"
-        raise ValueError(f"the class list {path} {found}: one wnid a line is expected, each once")
-    return of_classes(raw / "imagenet", classes)
+    if not classes:
+        raise ValueError(f"the class list {path} is empty; expected one wnid per line")
+    for wnid in classes:
+        if (count := classes.count(wnid)) > 1:
+            raise ValueError(f"the class list {path} names {wnid} {count} times; list each wnid once")
+    return classes

@@ -1,7 +1,7 @@
-"""The embedded data set: patches of twenty photographs that are installed with three Python packages.
+"""The embedded data set: patches of twenty photographs that come with three Python packages.
 
-The class is the photograph. Train and validation patches come from two disjoint bands of it, so that no pixel of a
-validation patch was seen in training.
+The class is the photograph. Training and validation patches come from disjoint bands of it, so no pixel of a
+validation patch is ever seen in training.
 """
 
 import hashlib
@@ -25,16 +25,16 @@ QUALITY = 95
 
 
 class Config(Source):
-    """How many square patches of which size are cut from each photograph."""
+    """The number and size of the square patches cut from each photograph."""
 
     kind: Literal["photos"]
-    train_patches: int = Field(gt=0, description="a class")
-    val_patches: int = Field(gt=0, description="a class")
+    train_patches: int = Field(gt=0, description="per class")
+    val_patches: int = Field(gt=0, description="per class")
     side: Sizes = Field(description="smallest and largest side of a patch in the photograph, pixels")
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """Write the patches as class folders of JPEGs below `raw/photos`, once for each setting, and list them."""
+    """Write the patches as class folders of JPEGs below `raw/photos`, once per setting, and list them."""
     setting = config.model_dump_json(include={"train_patches", "val_patches", "side"})
     recipe = setting.encode() + Path(__file__).read_bytes() + Path(photographs.__file__).read_bytes()
     root = raw / "photos" / hashlib.sha256(recipe).hexdigest()[:12]
@@ -42,7 +42,7 @@ def splits(config: Config, raw: Path) -> Splits:
         root.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=root.parent, prefix="partial-"))
         try:
-            write(config, partial)
+            _write_patches(config, partial)
             partial.chmod(0o755)
             os.replace(partial, root)
         finally:
@@ -50,8 +50,8 @@ def splits(config: Config, raw: Path) -> Splits:
     return class_folders(root)
 
 
-def write(config: Config, root: Path) -> None:
-    """Cut the patches into `root/{train,val}/<photograph>/<number>.jpg`; the same bytes for the same config."""
+def _write_patches(config: Config, root: Path) -> None:
+    """Write `root/{train,val}/<photograph>/<number>.jpg`; equal configs give equal bytes."""
     counts = {"train": config.train_patches, "val": config.val_patches}
     for label, (name, path) in enumerate(photographs.files().items()):
         with Picture.open(path) as file:

@@ -49,7 +49,7 @@ def test_folders_say_what_is_missing(tmp_path, params) -> None:
     from cl.sources import folder
 
     with pytest.raises(
-        ValueError, match=r"no folder .*own/train: put the images at .*own/\{train,val\}/<class>/<image>"
+        ValueError, match=r"no folder .*own/train; put the images at .*own/\{train,val\}/<class>/<image>"
     ):
         folder.splits(Folder(kind="folder", name="own", **common), tmp_path)
     tree(tmp_path / "imagenet")
@@ -57,7 +57,7 @@ def test_folders_say_what_is_missing(tmp_path, params) -> None:
     (tmp_path / "flat" / "train").mkdir(parents=True)
     (tmp_path / "flat" / "val").mkdir()
     picture_file(tmp_path / "flat" / "train" / "0.jpg")
-    with pytest.raises(ValueError, match="no class folder in .*flat/train"):
+    with pytest.raises(ValueError, match="no class folders in .*flat/train"):
         folder.splits(Folder(kind="folder", name="flat", **common), tmp_path)
     with pytest.raises(ValueError, match="lacks 1 of 2 classes, the first is bird"):
         imagenet100.splits(
@@ -72,7 +72,7 @@ def test_folders_say_what_is_missing(tmp_path, params) -> None:
     assert found.train[0].key == "dog/0"
     (tmp_path / "own" / "train" / "cat").mkdir(parents=True)
     (tmp_path / "own" / "val" / "cat").mkdir(parents=True)
-    with pytest.raises(ValueError, match="has no image"):
+    with pytest.raises(ValueError, match="contains no images"):
         folder.splits(Folder(kind="folder", name="own", **common), tmp_path)
 
 

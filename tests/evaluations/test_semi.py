@@ -16,7 +16,7 @@ from cl import config
 from cl.data.reader import Reader
 from cl.evaluations import semi
 from cl.runtime.kinds import module_of
-from tests.sources.test_sources import imagenet_folders, write
+from tests.support.archives import write_and_read, write_imagenet_folders
 from tests.support.project import ROOT, compose
 from tests.support.tiny import evaluated
 
@@ -26,8 +26,8 @@ NAMES = ["n00000002_0.JPEG", "n00000003_2.JPEG", "n00000001_1.JPEG", "n00000003_
 
 def shards(tmp_path: Path, kind: str, **settings: object) -> tuple[Reader, Reader]:
     if not (tmp_path / "raw").exists():
-        imagenet_folders(tmp_path / "raw/imagenet")
-    return write(
+        write_imagenet_folders(tmp_path / "raw/imagenet")
+    return write_and_read(
         module_of("sources", kind).splits(SimpleNamespace(**settings), tmp_path / "raw"),
         tmp_path / f"{kind} shards",
     )
@@ -130,7 +130,9 @@ def test_a_list_and_a_fraction_exclude_each_other(changes, message, tmp_path) ->
         config.check(values)
 
 
-def test_evaluation_trains_on_the_listed_labels_alone(tmp_path, readers, here, quiet, tiny_backbone) -> None:
+def test_evaluation_trains_on_the_listed_labels_exclusive(
+    tmp_path, readers, here, quiet, tiny_backbone
+) -> None:
     params = config.check(compose(tmp_path, "dataset.resize=32", "dataset.crop=32"))
     context = evaluated(*readers, params, tiny_backbone, tmp_path)
     settings = listing(

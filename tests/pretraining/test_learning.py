@@ -11,7 +11,7 @@ import pytest
 
 from cl.runtime.machine import slow_bf16
 from pipeline.compose import compose
-from tests.sources.test_sources import REAL
+from tests.support.archives import REAL
 
 SEEDS = (0, 1, 2)
 # Points of kNN (k = 20) above the random encoder; methods without negatives have less to show after two minutes.

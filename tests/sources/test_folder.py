@@ -1,4 +1,4 @@
-"""Class folders as people have them: hidden and foreign files, links, folders in folders, names of all kinds."""
+"""Class folders as people have them: hidden and foreign files, links, subfolders, names of all kinds."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def keys(found: Splits) -> list[str]:
 PLAIN = ["cat/0", "cat/1", "dog/0", "dog/1"]
 
 
-def test_nothing_is_ignored_where_all_are_images(root) -> None:
+def test_nothing_is_ignored_if_everything_is_an_image(root) -> None:
     found = listed(root)
     assert (keys(found), found.ignored) == (PLAIN, 0)
     assert [image.label for image in found.train] == [0, 0, 1, 1]
@@ -63,8 +63,8 @@ def test_nothing_is_ignored_where_all_are_images(root) -> None:
         *("train/0.png", "train/notes.txt", "val/.DS_Store"),
     ],
 )
-def test_what_is_no_image_of_a_class_is_counted(name, root) -> None:
-    """Hidden files and folders, files without an image's suffix, files beside the class folders."""
+def test_files_that_are_not_images_of_a_class_are_counted(name, root) -> None:
+    """Hidden files and folders, files without an image suffix, files next to the class folders."""
     picture(root / name)
     found = listed(root)
     assert (keys(found), len(found.val), found.ignored) == (PLAIN, 4, 1)
@@ -77,7 +77,7 @@ def test_hidden_and_foreign_files_add_up(root) -> None:
     assert listed(root).ignored == 5
 
 
-def test_images_lie_at_any_depth_and_in_any_case(root) -> None:
+def test_images_may_be_at_any_depth_with_suffixes_in_any_case(root) -> None:
     for name in ("a.JPG", "b.JpEg", "deep/c.PNG", "deep/er/d.webp", "folder.png/e.png", "v1.2/f.tif"):
         picture(root / "train/cat" / name)
     found = listed(root)
@@ -87,7 +87,7 @@ def test_images_lie_at_any_depth_and_in_any_case(root) -> None:
     assert all(image.path.is_file() for image in found.train)
 
 
-def test_a_class_folder_and_an_image_may_be_links(root, tmp_path) -> None:
+def test_class_folders_and_images_may_be_links(root, tmp_path) -> None:
     shutil.move(root / "train/cat", tmp_path / "elsewhere")
     (root / "train/cat").symlink_to(tmp_path / "elsewhere")
     (root / "train/dog/2.png").symlink_to(tmp_path / "elsewhere/0.png")
@@ -98,16 +98,16 @@ def test_a_class_folder_and_an_image_may_be_links(root, tmp_path) -> None:
 
 @pytest.mark.parametrize("target", ["../cat", "..", "/"])
 def test_a_link_to_a_folder_below_a_class_is_refused(target, root) -> None:
-    """It may lead back: following it would not end, leaving it out would lose its images."""
+    """It may lead to a loop: following it might not end, and ignoring it would lose images."""
     (root / "train/cat/more").symlink_to(target)
     with pytest.raises(
         ValueError,
-        match=r"train/cat/more is a link to a folder: only class folders may be links; put the images",
+        match=r"train/cat/more is a link to a folder, but only class folders may be links; put the images",
     ):
         listed(root)
 
 
-def test_links_to_nowhere_are_left_to_prepare_to_report(root) -> None:
+def test_broken_links_are_listed_for_prepare_to_report(root) -> None:
     (root / "train/cat/2.png").symlink_to("nothing")
     (root / "train/cat/3.png").symlink_to("3.png")
     found = listed(root)
@@ -117,27 +117,27 @@ def test_links_to_nowhere_are_left_to_prepare_to_report(root) -> None:
             image.read()
 
 
-def test_a_pipe_is_not_waited_for(root) -> None:
+def test_a_pipe_is_ignored_rather_than_waited_for(root) -> None:
     os.mkfifo(root / "train/cat/2.png")
     (root / "train/cat/3.png").symlink_to("2.png")
     found = listed(root)
     assert (keys(found), found.ignored) == (PLAIN, 2)
 
 
-def test_a_file_in_the_place_of_a_class_is_no_class(root) -> None:
+def test_a_file_in_place_of_a_class_folder_is_not_a_class(root) -> None:
     shutil.rmtree(root / "train/cat")
     picture(root / "train/cat")
-    with pytest.raises(ValueError, match="own/val has the class cat, which .*own/train has not"):
+    with pytest.raises(ValueError, match="own/val contains the class cat, which is not in .*own/train"):
         listed(root)
     shutil.rmtree(root / "val/cat")
     found = listed(root)
     assert (found.classes, found.ignored) == (["dog"], 1)
 
 
-def test_a_class_of_ignored_files_has_no_image(root) -> None:
+def test_a_class_whose_files_are_all_ignored_is_refused(root) -> None:
     for path in (root / "train/cat").iterdir():
         path.rename(path.with_suffix(".txt"))
-    with pytest.raises(ValueError, match="the class folder .*train/cat has no image .*jpeg"):
+    with pytest.raises(ValueError, match="the class folder .*train/cat contains no images .*jpeg"):
         listed(root)
 
 
@@ -147,7 +147,7 @@ def test_a_class_of_ignored_files_has_no_image(root) -> None:
 def test_a_name_that_is_not_utf8_is_refused(name, root) -> None:
     path = Path(os.fsdecode(os.fsencode(root) + b"/" + name))
     picture(path)
-    with pytest.raises(ValueError, match=r"the name '.*\\udcff.*' is not in UTF-8: rename it") as error:
+    with pytest.raises(ValueError, match=r"the name '.*\\udcff.*' is not valid UTF-8; rename it") as error:
         listed(root)
     assert str(error.value).isascii()
 

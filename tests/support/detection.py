@@ -23,8 +23,9 @@ from cl.detection.data import DataSet, read
 from cl.detection.transfer import Run, fine_tune
 from cl.networks import backbones
 from cl.runtime.machine import Machine
+from cl.runtime.tensor_files import load_tensors
 from cl.sources import Source
-from cl.training.checkpoints import Checkpoints, load_tensors
+from cl.training.checkpoints import Checkpoints
 from tests.support.project import SHARED
 
 real = pytest.mark.skipif(not SHARED.exists(), reason="needs the real VOC and COCO samples")

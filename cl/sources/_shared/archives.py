@@ -1,4 +1,4 @@
-"""Archives as their publishers distribute them: downloaded, checked, unpacked, read; damage ends in a sentence."""
+"""Archives as their publishers distribute them: download, check, unpack and read; damage is a ValueError."""
 
 import fcntl
 import http.client
@@ -16,15 +16,15 @@ from torchvision.datasets.utils import calculate_md5, download_url
 
 from cl.console.progress import Progress
 
-PATIENCE = 60.0  # seconds that a server may be silent
+TIMEOUT = 60.0  # seconds without an answer from the server
 Archive = type[CIFAR10] | type[STL10]
 
 
-def unpacked(archive: Archive, raw: Path) -> Path:
-    """The folder of one of torchvision's archives below `raw`, every file of which has the official md5.
+def ensure_unpacked(archive: Archive, raw: Path) -> Path:
+    """Return the folder of one of torchvision's archives below `raw`, after checking the md5 of every file.
 
-    If it is not there it is unpacked from the archive in `raw`, which is downloaded if that is not there either. The
-    folder appears under its name when all of it is there; what a killed call has left the next one removes.
+    A missing folder is unpacked from the archive in `raw`; a missing archive is downloaded. Only a
+    complete folder gets this name, and the next call removes what a killed one left behind.
 
     Raises:
         ValueError: the download fails, or the archive or one of its files is not the official one.
@@ -34,27 +34,26 @@ def unpacked(archive: Archive, raw: Path) -> Path:
         with _exclusive(folder):
             if not folder.exists():
                 _unpack(archive, folder)
-    meta = getattr(archive, "meta", None)
-    for name, md5 in [
-        *archive.train_list,
-        *archive.test_list,
-        *([(meta["filename"], meta["md5"])] if meta else []),
-    ]:
-        _check(
-            folder / name,
-            md5,
-            f"remove {folder}: the next run makes it anew from {archive.filename} (md5 {archive.tgz_md5})",
-        )
+    remedy = (
+        f"remove {folder}, and the next run will create it again from {archive.filename} "
+        f"(md5 {archive.tgz_md5})"
+    )
+    for name, md5 in _official_files(archive):
+        _check(folder / name, md5, remedy)
     return folder
 
 
-def _wanted(archive: Archive, raw: Path) -> str:
-    return f"{archive.filename} (md5 {archive.tgz_md5}) into {raw}, or set CL_RAW to the folder that holds the raw data sets"
+def _official_files(archive: Archive) -> list[tuple[str, str]]:
+    """Names and md5 of the files that an archive unpacks to, as far as torchvision knows them."""
+    files = [(name, md5) for name, md5 in [*archive.train_list, *archive.test_list]]
+    if meta := getattr(archive, "meta", None):
+        files.append((meta["filename"], meta["md5"]))
+    return files
 
 
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """One process at a time makes a folder; the others wait."""
+    """Let one process at a time create a folder; the others wait."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -62,48 +61,35 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def _unpack(archive: Archive, folder: Path) -> None:
-    raw, partial = folder.parent, folder.with_name(f"{folder.name}.partial")
+    """Create the folder of an archive, from a file next to it or from a download."""
+    raw = folder.parent
+    remedy = (
+        f"put {archive.filename} (md5 {archive.tgz_md5}) into {raw}, "
+        "or set CL_RAW to the folder that holds the raw data sets"
+    )
+    partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        file, remedy = raw / archive.filename, f"put {_wanted(archive, raw)}"
+        file = raw / archive.filename
         if not file.exists():
-            file = _downloaded(archive, partial, f"no folder {folder}, and no file {file}; {remedy}")
+            file = _download(archive, partial, f"no folder {folder}, and no file {file}; {remedy}")
         _check(file, archive.tgz_md5, remedy)
         try:
-            with tarfile.open(file) as tar:
-                for member in tar:
-                    _extract(tar, member, partial, archive.base_folder)
+            _extract(file, partial, archive.base_folder)
             os.replace(partial / archive.base_folder, folder)
         except (tarfile.TarError, FileNotFoundError) as error:
             raise ValueError(
-                f"{file} holds no plain folder {archive.base_folder} ({error}); {remedy}"
+                f"{file} does not contain just the folder {archive.base_folder} ({error}); {remedy}"
             ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, base: str) -> None:
-    """Write a file below `target/base`; nothing else is accepted. The filters of tarfile are not in Python 3.11.2."""
-    path = PurePosixPath(member.name)
-    if (
-        path.is_absolute()
-        or ".." in path.parts
-        or path.parts[:1] != (base,)
-        or not (member.isreg() or member.isdir())
-    ):
-        raise tarfile.TarError(f"{member.name!r} is no file of it")
-    content = tar.extractfile(member)
-    if content is not None:
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        with content, (target / path).open("wb") as out:
-            shutil.copyfileobj(content, out)
-
-
-def _downloaded(archive: Archive, folder: Path, remedy: str) -> Path:
+def _download(archive: Archive, folder: Path, remedy: str) -> Path:
     Progress("prepare").say(f"downloading {archive.url}")
-    patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(PATIENCE)  # torchvision sets none and would wait for ever
+    usual = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT)  # torchvision sets none and would wait forever
     try:
         download_url(archive.url, folder, archive.filename)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
@@ -111,25 +97,46 @@ def _downloaded(archive: Archive, folder: Path, remedy: str) -> Path:
             f"{remedy}; the download of {archive.url} failed: {type(error).__name__}: {error}"
         ) from error
     finally:
-        socket.setdefaulttimeout(patience)
+        socket.setdefaulttimeout(usual)
     return folder / archive.filename
 
 
 def _check(path: Path, md5: str, remedy: str) -> None:
     if not path.is_file():
         raise ValueError(f"no file {path}; {remedy}")
-    if (found := calculate_md5(path)) != md5:
-        raise ValueError(f"{path} has md5 {found}, expected {md5}; {remedy}")
+    if (actual := calculate_md5(path)) != md5:
+        raise ValueError(f"{path} has md5 {actual}, expected {md5}; {remedy}")
+
+
+def _extract(file: Path, target: Path, base: str) -> None:
+    """Write the plain files below `base` into `target`, and refuse everything else.
+
+    tarfile's own filters are missing in Python 3.11.2.
+    """
+    with tarfile.open(file) as tar:
+        for member in tar:
+            path = PurePosixPath(member.name)
+            inside = not path.is_absolute() and ".." not in path.parts and path.parts[:1] == (base,)
+            if not inside or not (member.isreg() or member.isdir()):
+                raise tarfile.TarError(f"unexpected member {member.name!r}")
+            content = tar.extractfile(member)
+            if content is None:
+                continue
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            with content, (target / path).open("wb") as out:
+                shutil.copyfileobj(content, out)
 
 
 def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """An uncompressed tar archive with each of its members, up to its end mark, without which some could be missing.
+    """Yield an uncompressed tar with each of its members.
+
+    A missing end mark is an error, since members may be missing too.
 
     Args:
-        part: the archive itself, where it is a part of `path` or was compressed there.
+        part: the tar itself, if it is a part of the file `path` or was decompressed from it.
 
     Raises:
-        ValueError: the archive is damaged or cut off.
+        ValueError: the archive is damaged or truncated.
     """
     try:
         with tarfile.open(path, "r:", fileobj=part) as tar:
@@ -143,9 +150,7 @@ def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile
                 raise tarfile.ReadError(f"no end mark at byte {tar.offset}")
     except PermissionError:
         raise
-    except (
-        Exception
-    ) as error:  # what tarfile raises for damaged bytes is not documented, and is not only its own errors
+    except Exception as error:  # damaged bytes make tarfile raise more than its own errors
         raise ValueError(
-            f"{path} is no complete archive ({type(error).__name__}: {error}): get it again"
+            f"{path} is damaged or incomplete ({type(error).__name__}: {error}); download it again"
         ) from error

@@ -1,16 +1,16 @@
-"""torchvision's CIFAR archives."""
+"""The images of torchvision's CIFAR archives."""
 
 from pathlib import Path
 
 from torchvision.datasets import CIFAR10
 
 from cl.sources import Splits, raw_images
-from cl.sources._shared.archives import unpacked
+from cl.sources._shared.archives import ensure_unpacked
 
 
-def batches(archive: type[CIFAR10], raw: Path) -> Splits:
-    """The images of one of torchvision's CIFAR archives; only files with the official md5 are unpickled."""
-    folder = unpacked(archive, raw)
+def cifar_splits(archive: type[CIFAR10], raw: Path) -> Splits:
+    """List the images of a CIFAR archive; only files with the official md5 are unpickled."""
+    folder = ensure_unpacked(archive, raw)
     train, test = (archive(raw, train=train) for train in (True, False))
     return Splits(
         train.classes,

@@ -1,4 +1,4 @@
-"""The twenty photographs that are installed with scikit-image, scikit-learn and matplotlib."""
+"""The twenty photographs that come with scikit-image, scikit-learn and matplotlib."""
 
 from pathlib import Path
 
@@ -30,24 +30,23 @@ TRAIN_BAND = 0.7
 
 
 def files() -> dict[str, Path]:
-    """The twenty photographs by name, in the order of NAMES."""
+    """The paths of the twenty photographs by name, in the order of NAMES."""
     import matplotlib
     import skimage
     import sklearn
 
-    files = [Path(skimage.__file__).parent / "data" / name for name in SKIMAGE]
-    files += [Path(sklearn.__file__).parent / "datasets" / "images" / name for name in SKLEARN]
-    files += [Path(matplotlib.get_data_path()) / "sample_data" / name for name in MATPLOTLIB]
-    return {path.stem: path for path in sorted(files, key=lambda p: p.stem)}
+    paths = [Path(skimage.__file__).parent / "data" / name for name in SKIMAGE]
+    paths += [Path(sklearn.__file__).parent / "datasets" / "images" / name for name in SKLEARN]
+    paths += [Path(matplotlib.get_data_path()) / "sample_data" / name for name in MATPLOTLIB]
+    return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
 
 
 def bands(photograph: Picture.Image) -> dict[str, Picture.Image]:
-    """Two disjoint parts of a photograph along its longer side: 70 % for training, the rest for validation."""
+    """Cut a photograph in two along its longer side: the first 70 % for training, the rest for validation."""
     width, height = photograph.size
     cut = int(TRAIN_BAND * max(width, height))
     if width >= height:
-        return {
-            "train": photograph.crop((0, 0, cut, height)),
-            "val": photograph.crop((cut, 0, width, height)),
-        }
-    return {"train": photograph.crop((0, 0, width, cut)), "val": photograph.crop((0, cut, width, height))}
+        first, rest = (0, 0, cut, height), (cut, 0, width, height)
+    else:
+        first, rest = (0, 0, width, cut), (0, cut, width, height)
+    return {"train": photograph.crop(first), "val": photograph.crop(rest)}

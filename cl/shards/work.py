@@ -1,0 +1,126 @@
+"""Which images go into which shard, and the notes on finished shards that make preparation restartable."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cl.shards.manifest import Shard
+from cl.shards.packing import Packed
+from cl.sources import Image, Storage
+
+
+class Job(NamedTuple):
+    """Shard `number` of a split."""
+
+    split: str
+    number: int
+
+    @property
+    def stem(self) -> str:
+        """The name of the shard without its extension."""
+        return f"{self.split}-{self.number:06d}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """The shards to write: shard i of a split holds the i-th `storage.shard_images` images of its order."""
+
+    orders: dict[str, list[Image]]
+    storage: Storage
+    folder: Path
+
+    @property
+    def notes(self) -> Path:
+        """The folder of notes on finished shards, and on the inputs they were made from."""
+        return self.folder / "notes"
+
+    def jobs(self, split: str) -> list[Job]:
+        """The shards of a split."""
+        count = -(-len(self.orders[split]) // self.storage.shard_images)
+        return [Job(split, number) for number in range(count)]
+
+    def listed(self, job: Job) -> list[Image]:
+        """The images of one shard."""
+        size = self.storage.shard_images
+        return self.orders[job.split][job.number * size : (job.number + 1) * size]
+
+    def shard(self, job: Job) -> Path:
+        """The path of a finished shard."""
+        return self.folder / f"{job.stem}.tar"
+
+    def note(self, job: Job) -> Path:
+        """The path of the note that a shard is finished."""
+        return self.notes / f"{job.stem}.npz"
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether an earlier call has written the shard."""
+        return self.note(job).is_file() and self.shard(job).is_file()
+
+    def begin(self, kind: str) -> None:
+        """Clear the folder, unless its shards are of the same images, settings and code."""
+        digest = self._digest(kind)
+        origin = self.notes / "origin"
+        if origin.is_file() and origin.read_text() == digest:
+            return
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.notes.mkdir()
+        origin.write_text(digest)
+
+    def _digest(self, kind: str) -> str:
+        sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()}".encode())
+        for module in sorted(Path(__file__).parent.glob("*.py")):
+            sha.update(module.read_bytes())
+        status: dict[Path, str] = {}
+        for image in (image for order in self.orders.values() for image in order):
+            if image.path not in status:
+                status[image.path] = _status(image.path)
+            sha.update(f"{image.key}\0{image.label}\0{image.path}\0{status[image.path]}\n".encode())
+        return sha.hexdigest()
+
+
+def _status(path: Path) -> str:
+    if not path.exists():
+        return "missing"
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def save_note(path: Path, packed: Packed) -> None:
+    """Write what is known of a finished shard to disk."""
+    facts = {
+        "shard": packed.shard.model_dump(),
+        "reencoded": packed.reencoded,
+        "turned": packed.turned,
+        "skipped": packed.skipped,
+    }
+    content = io.BytesIO()
+    encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    np.savez(content, rows=packed.rows, keys=packed.keys, notes=encoded)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def load_note(path: Path) -> Packed:
+    """Read a note that `save_note` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        facts = json.loads(arrays["notes"].tobytes())
+        return Packed(
+            shard=Shard(**facts["shard"]),
+            rows=arrays["rows"],
+            keys=arrays["keys"],
+            reencoded=facts["reencoded"],
+            turned=facts["turned"],
+            skipped=facts["skipped"],
+        )

@@ -1,0 +1,233 @@
+"""The prepare stage, interrupted by signals, killed workers, a concurrent run and a full disk."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import pytest
+import sklearn.datasets  # noqa: F401  once, before forking
+
+import cl.detection.scenes  # noqa: F401
+from cl.sources._shared.class_folders import class_folders
+from pipeline.prepare import main
+from tests.support.pictures import digest, picture_file, shard_states, tree
+from tests.support.processes import start_fork
+from tests.support.project import ROOT, compose
+from tests.support.tiny import write_shards
+
+
+class Stage:
+    """`python -m pipeline.prepare` in its own folder, forked to avoid importing everything again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.started: list[BaseProcess] = []
+
+    def start(self, limit: int = resource.RLIM_INFINITY, log: str = "log") -> BaseProcess:
+        self.started.append(start_fork(self._run, limit, log))
+        return self.started[-1]
+
+    def _run(self, limit: int, log: str) -> None:
+        os.setsid()
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # background jobs of a shell start without it
+        os.chdir(self.folder)
+        os.environ["CL_RAW"] = "raw"
+        sys.stdout = sys.stderr = open(log, "w", buffering=1)
+        os.dup2(sys.stderr.fileno(), 1)
+        os.dup2(sys.stderr.fileno(), 2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        main([])
+
+    def run(self, code: int = 0, limit: int = resource.RLIM_INFINITY, log: str = "log") -> str:
+        started = self.start(limit, log)
+        started.join(300)
+        said = (self.folder / log).read_text()
+        assert started.exitcode == code, said
+        return said
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def until(self, shards: int, running: BaseProcess) -> None:
+        """Wait until that many shards are finished."""
+        notes = self.data / "shards.partial" / "notes"
+        while len(list(notes.glob("*.npz"))) < shards:
+            assert running.exitcode is None, self.log
+            time.sleep(0.002)
+
+    @property
+    def files(self) -> dict[str, str]:
+        return {
+            name: sha for name, sha in digest(self.folder).items() if name.startswith(("data", "results"))
+        }
+
+
+def workers_of(leader: int) -> list[int]:
+    """The other processes of the leader's session."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):  # it has just ended
+            if os.getsid(process.pid) == leader != process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory) -> Path:
+    """A project whose raw images take some time to prepare."""
+    folder = tmp_path_factory.mktemp("stage")
+    tree(folder / "raw" / "own", 30, (900, 700))
+    picture_file(folder / "raw" / "own" / "train" / "dog" / f"{'long' * 45}.jpg")
+    settings = ["name=own", "shard_images=2", "shrink=8", "scenes.train=1", "scenes.val=1"]
+    compose(folder, "dataset=folder", *(f"dataset.{setting}" for setting in settings))
+    shutil.copy(ROOT / "dvc.yaml", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(template, tmp_path_factory) -> dict[str, str]:
+    stage = Stage(Path(shutil.copytree(template, tmp_path_factory.mktemp("undisturbed") / "stage")))
+    assert "65 images" in stage.run()
+    return stage.files
+
+
+@pytest.fixture
+def stage(template, tmp_path) -> Iterator[Stage]:
+    stage = Stage(Path(shutil.copytree(template, tmp_path / "stage")))
+    yield stage
+    for running in stage.started:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+
+
+def assert_recovers(stage: Stage, undisturbed: dict[str, str]) -> None:
+    """The next run keeps the finished shards and ends with the files of an undisturbed run."""
+    partial = stage.data / "shards.partial"
+    noted = {f"{path.stem}.tar" for path in (partial / "notes").glob("*.npz")}
+    finished = {name: state for name, state in shard_states(partial).items() if name in noted}
+    assert len(finished) >= 3
+    stage.run()
+    assert finished.items() <= shard_states(stage.data / "shards").items()
+    changes = {name for name, _ in stage.files.items() ^ undisturbed.items()}
+    assert changes == {"results/prepare.provenance.json"}  # it contains the date
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "code"),
+    [
+        (signal.SIGKILL, False, -signal.SIGKILL),
+        (signal.SIGKILL, True, -signal.SIGKILL),
+        (signal.SIGTERM, False, -signal.SIGTERM),
+        (signal.SIGINT, True, 130),
+    ],
+)
+def test_a_stopped_run_is_resumed(stage, undisturbed, number, group, code) -> None:
+    for _ in range(3):
+        running = stage.start()
+        stage.until(3, running)
+        (os.killpg if group else os.kill)(running.pid, number)
+        running.join(120)
+        if running.exitcode != 0:  # otherwise it finished before the signal
+            break
+        shutil.rmtree(stage.data)
+    assert running.exitcode == code
+    began = time.monotonic()
+    while workers_of(running.pid):
+        assert time.monotonic() - began < 60
+        time.sleep(0.01)
+    assert "Traceback" not in stage.log
+    assert_recovers(stage, undisturbed)
+
+
+def test_a_killed_worker_gives_an_error_instead_of_a_hang(stage, undisturbed) -> None:
+    running = stage.start()
+    stage.until(3, running)
+    os.kill(workers_of(running.pid)[0], signal.SIGKILL)
+    running.join(120)
+    assert running.exitcode == 1
+    assert (
+        "Error: a worker was killed, perhaps because memory ran out; run again to continue from here"
+        in stage.log
+    )
+    assert "Traceback" not in stage.log
+    assert_recovers(stage, undisturbed)
+
+
+def test_a_concurrent_run_is_refused_and_harmless(stage, undisturbed) -> None:
+    first = stage.start()
+    stage.until(1, first)
+    os.killpg(first.pid, signal.SIGSTOP)
+    message = "Error: another process is writing into data; wait until it has finished, or stop it\n"
+    assert stage.run(code=1, log="second") == message
+    os.killpg(first.pid, signal.SIGCONT)
+    first.join(120)
+    assert first.exitcode == 0, stage.log
+    assert {name for name, _ in stage.files.items() ^ undisturbed.items()} == {
+        "results/prepare.provenance.json"
+    }
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True
+    )
+    if mount.returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def write_earlier_shards(stage: Stage) -> dict[str, str]:
+    """Shards of an earlier run, which a failed one must not touch."""
+    write_shards(class_folders(tree(stage.folder / "earlier")), stage.data / "shards", 10)
+    return digest(stage.data / "shards")
+
+
+def assert_disk_full_message(log: str, reason: str) -> None:
+    assert f"Error: {reason}" in log
+    assert "nothing half-written is left" in log
+    assert "what is finished is kept in data/shards.partial: run again to go on from there" in log
+    assert "Traceback" not in log
+    assert "Exception ignored" not in log
+
+
+def test_a_full_disk_gives_an_error_and_leaves_no_incomplete_shard(stage, undisturbed) -> None:
+    with small_disk(stage.data, 400_000):
+        kept = write_earlier_shards(stage)
+        (stage.data / "filler").write_bytes(bytes(150_000))
+        assert_disk_full_message(stage.run(code=1), "No space left on device")
+        assert digest(stage.data / "shards") == kept
+        assert not list(stage.data.rglob("*.tar.partial"))
+        for path in (stage.data / "shards.partial").glob("*.tar"):
+            assert len(tarfile.open(path).getnames()) in (4, 2)
+        (stage.data / "filler").unlink()
+        subprocess.run(["mount", "-o", "remount,size=2m", str(stage.data)], check=True)
+        assert_recovers(stage, undisturbed)
+
+
+@pytest.mark.parametrize(("limit", "finished"), [(9_000, 0), (10_240, 33)])
+def test_a_limit_on_file_sizes_gives_an_error(stage, undisturbed, limit, finished) -> None:
+    """All shards exceed the first limit; only the keys exceed the second."""
+    kept = write_earlier_shards(stage)
+    assert_disk_full_message(stage.run(code=1, limit=limit), "File too large")
+    assert digest(stage.data / "shards") == kept
+    assert len(shard_states(stage.data / "shards.partial")) == finished
+    if finished:
+        assert_recovers(stage, undisturbed)

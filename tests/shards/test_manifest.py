@@ -1,0 +1,98 @@
+"""The manifest and the index: what they list, and how damaged ones are refused."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cl.data.reader import Reader
+from tests.support.pictures import mutated
+
+
+def test_the_manifest_lists_every_shard_with_its_hash(shard_folder) -> None:
+    manifest = json.loads((shard_folder / "manifest.json").read_text())
+    assert manifest["splits"]["train"]["images"] == 120
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            content = (shard_folder / shard["name"]).read_bytes()
+            assert (len(content), hashlib.sha256(content).hexdigest()) == (shard["bytes"], shard["sha256"])
+
+
+@pytest.fixture
+def copied(shard_folder, tmp_path) -> Path:
+    return Path(shutil.copytree(shard_folder, tmp_path / "copy"))
+
+
+def test_mutated_shard_folders_are_read_or_refused(copied) -> None:
+    """Some damage goes unnoticed: another letter in a name, or a bit inside an image."""
+    names = {}
+    for name in ("manifest.json", "val.npy", "val_keys.npy"):
+        whole = (copied / name).read_bytes()
+        refused = 0
+        for seed in range(170):
+            (copied / name).write_bytes(mutated(whole, seed))
+            try:
+                reader = Reader(copied, "val")
+                assert len(reader.keys) > 0
+                for position in range(len(reader)):
+                    reader.pixels(position)
+            except (
+                ValueError,
+                OSError,
+            ) as error:  # OSError: bytes that are no image, as the offset is another
+                refused += 1
+                assert str(error)
+        (copied / name).write_bytes(whole)
+        names[name] = refused
+    assert all(refused > 30 for refused in names.values()), names
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("shard", 2), ("shard", 2**32 - 1), ("offset", 2**63), ("offset", 10**6), ("length", 2**32 - 1)],
+)
+def test_an_index_that_points_outside_its_shards_is_refused(copied, field, value) -> None:
+    index = np.load(copied / "val.npy")
+    index[3][field] = value
+    np.save(copied / "val.npy", index)
+    with pytest.raises(
+        ValueError, match="row 3 of val.npy goes with no shard: run `dvc repro prepare` again"
+    ):
+        Reader(copied, "val").pixels(3)
+
+
+def test_an_index_of_another_length_or_type_is_refused(copied) -> None:
+    index = np.load(copied / "val.npy")
+    for changed, words in (
+        (index[:-1], "does not go with the manifest"),
+        (index["shard"], "is no index"),
+        (index[None], "is no index"),
+    ):
+        np.save(copied / "val.npy", changed)
+        with pytest.raises(ValueError, match=words):
+            Reader(copied, "val")
+    index["height"], index["width"] = 3, 5
+    np.save(copied / "val.npy", index)
+    with pytest.raises(
+        ValueError, match="row 0 of val.npy goes with no shard: run `dvc repro prepare` again"
+    ):
+        Reader(copied, "val").pixels(0)
+    for damaged in (b"", b"\x93NUMPY", (copied / "train.npy").read_bytes()[:-1]):
+        (copied / "val.npy").write_bytes(damaged)
+        with pytest.raises(ValueError, match="val.npy is damaged: run `dvc repro prepare` again"):
+            Reader(copied, "val")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"kind": 1}', b"\xff\xfe", b'{"splits": {}}'])
+def test_a_damaged_manifest_is_refused(copied, content) -> None:
+    (copied / "manifest.json").write_bytes(content)
+    with pytest.raises(ValueError, match="manifest.json is damaged: run `dvc repro prepare` again"):
+        Reader(copied, "train")
+
+
+def test_a_missing_split_is_refused(copied) -> None:
+    with pytest.raises(ValueError, match="manifest.json is damaged"):
+        Reader(copied, "test")

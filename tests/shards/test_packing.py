@@ -1,0 +1,149 @@
+"""The contents of shards: copied, re-encoded and skipped images, as the webdataset library reads them too."""
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import webdataset
+from PIL import Image as Picture
+
+from cl.data.reader import Reader
+from cl.shards import images
+from cl.sources._shared.class_folders import class_folders
+from tests.support.pictures import FILES, SAMPLES, UNREADABLE, mutated, odd_tree, tree
+from tests.support.tiny import write_shards
+
+
+@pytest.mark.parametrize("shard_images", [1, 4, 1000])
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+def test_skipped_images_do_not_shift_keys_labels_or_pixels(tmp_path, shard_images) -> None:
+    root = odd_tree(tmp_path / "own")
+    write_shards(class_folders(root), tmp_path / "shards", shard_images, workers=2)
+    reader = Reader(tmp_path / "shards", "train")
+    files = {image.key: image for image in class_folders(root).train}
+    assert {key.decode() for key in reader.keys} == files.keys() - UNREADABLE
+    for position, (key, label) in enumerate(zip(reader.keys, reader.labels, strict=True)):
+        image = files[key.decode()]
+        assert label == image.label
+        assert reader.read(position) == image.read()
+        assert np.array_equal(reader.pixels(position), images.decode(image.read()))
+    shards = [shard.name for split in reader.manifest.splits.values() for shard in split.shards]
+    assert shards == sorted(path.name for path in (tmp_path / "shards").glob("*.tar"))
+    assert min(shard.images for shard in reader.manifest.splits["train"].shards) > 0
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+def test_reasons_contain_no_path_and_no_memory_address(tmp_path) -> None:
+    manifest = write_shards(class_folders(odd_tree(tmp_path / "own")), tmp_path / "shards", 10)
+    assert manifest.splits["train"].skipped == {
+        "cat/truncated": "OSError: image file is truncated (28 bytes not processed)",
+        "cat/empty": "ValueError: the file is empty",
+        "cat/text": "ValueError: not an image, or an unsupported format",
+        "cat/nowhere": "FileNotFoundError: No such file or directory",
+        "cat/float": "ValueError: pixels of mode F have an unknown range",
+    }
+
+
+def test_a_png_named_jpeg_is_stored_as_png(tmp_path) -> None:
+    root = tree(tmp_path / "own")
+    Picture.new("RGB", (20, 30)).save(root / "train" / "cat" / "n02105855_2933.JPEG", "PNG")  # as in ILSVRC
+    write_shards(class_folders(root), tmp_path / "shards", 4)
+    names = [m.name for p in (tmp_path / "shards").glob("train*.tar") for m in tarfile.open(p)]
+    assert "cat/n02105855_2933.png" in names
+
+
+def test_reencoded_and_turned_images_are_counted(tmp_path) -> None:
+    root = tree(tmp_path / "own")
+    exif = Picture.Exif()
+    exif[images.ORIENTATION] = 6
+    for number, size in enumerate(((40, 50), (50, 40), (20, 30))):
+        Picture.new("RGB", size).save(root / "train" / "cat" / f"turned {number}.jpg", exif=exif)
+    splits = class_folders(root)
+    shrunk = write_shards(splits, tmp_path / "shrunk", 2, shrink=30, upright=True).splits["train"]
+    assert (shrunk.images, shrunk.reencoded, shrunk.turned) == (9, 2, 3)
+    reader = Reader(tmp_path / "shrunk", "train")
+    shapes = {key.decode(): reader.pixels(position).shape for position, key in enumerate(reader.keys)}
+    assert [shapes[f"cat/turned {number}"] for number in range(3)] == [(30, 38, 3), (38, 30, 3), (20, 30, 3)]
+    plain = write_shards(splits, tmp_path / "plain", 2).splits["train"]
+    assert (plain.reencoded, plain.turned) == (0, 0)
+    every = write_shards(splits, tmp_path / "every", 2, encode="jpeg").splits["train"]
+    assert (every.reencoded, every.turned) == (9, 0)
+
+
+def test_jpegs_are_copied_byte_for_byte(shard_folder) -> None:
+    reader = Reader(shard_folder, "train")
+    raw = next((shard_folder.parent / "raw" / "photos").iterdir())
+    for position in (0, 57, 119):
+        original = raw / "train" / f"{reader.keys[position].decode()}.jpg"
+        assert reader.read(position) == original.read_bytes()
+
+
+def by_webdataset(folder: Path, split: str, *how: str) -> Iterator[dict]:
+    urls = sorted(str(path) for path in folder.glob(f"{split}-*.tar"))
+    return iter(webdataset.WebDataset(urls, shardshuffle=False).decode(*how))
+
+
+def assert_same_samples(reader: Reader, samples: Iterator[dict], extension: str) -> int:
+    """Compare the library's samples with our reader's, and return their number."""
+    number = -1
+    for number, sample in enumerate(samples):
+        assert sample["__key__"].encode() == reader.keys[number]
+        assert sample["cls"] == reader.labels[number]
+        assert np.array_equal(np.asarray(sample[extension]), reader.pixels(number))
+    assert number + 1 == len(reader)
+    return len(reader)
+
+
+def test_the_webdataset_library_reads_the_shards(shard_folder) -> None:
+    assert (
+        assert_same_samples(Reader(shard_folder, "train"), by_webdataset(shard_folder, "train", "pil"), "jpg")
+        == 120
+    )
+
+
+def test_the_webdataset_library_reads_raw_pixels(tmp_path) -> None:
+    write_shards(class_folders(tree(tmp_path / "own")), tmp_path / "shards", 4, encode="raw", shrink=10)
+    reader = Reader(tmp_path / "shards", "train")
+    assert assert_same_samples(reader, by_webdataset(tmp_path / "shards", "train"), "npy") == 6
+    assert reader.pixels(0).shape == (10, 15, 3)
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no ImageNet samples on this machine")
+@pytest.mark.parametrize("shrink", [None, 256])
+def test_imagenet_samples_are_read_by_the_webdataset_library(tmp_path, shrink) -> None:
+    for split in ("train", "val"):
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / split).symlink_to(SAMPLES)
+    splits = class_folders(tmp_path / "raw")
+    splits = type(splits)(splits.classes, splits.train, splits.train)  # both splits may share images
+    manifest = write_shards(splits, tmp_path / "shards", 16, workers=2, shrink=shrink)
+    train = manifest.splits["train"]
+    assert (len(manifest.classes), train.images, train.skipped) == (100, 100, {})
+    reader = Reader(tmp_path / "shards", "train")
+    assert assert_same_samples(reader, by_webdataset(tmp_path / "shards", "train", "pil"), "jpg") == 100
+    files = {image.key: image for image in splits.train}
+    same = [reader.read(number) == files[key.decode()].read() for number, key in enumerate(reader.keys)]
+    assert same.count(False) == train.reencoded
+    if shrink:
+        assert train.reencoded > 50
+        assert {min(reader.pixels(number).shape[:2]) for number in np.flatnonzero(~np.array(same))} == {256}
+    else:
+        assert train.reencoded == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mutated_images_are_readable_or_listed_as_skipped(tmp_path) -> None:
+    root = tree(tmp_path / "own")
+    whole = list(FILES.values())
+    for seed in range(500):
+        (root / "train" / "dog" / f"mutated {seed}.jpg").write_bytes(
+            mutated(whole[seed * 7 % len(whole)], seed)
+        )
+    train = write_shards(class_folders(root), tmp_path / "shards", 40, workers=2).splits["train"]
+    assert train.images + len(train.skipped) == 506
+    assert min(train.images, len(train.skipped)) > 50
+    reader = Reader(tmp_path / "shards", "train")
+    for position in range(len(reader)):
+        assert reader.pixels(position).shape[2] == 3

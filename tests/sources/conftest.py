@@ -1,0 +1,56 @@
+"""Tiny archives for the tests of the sources."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from cl import config
+from cl.sources import Source, cifar10, cifar100, stl10
+from tests.support.archives import (
+    CLASSES,
+    tiny_cifar,
+    tiny_stl10,
+    write_class_folders,
+    write_imagenet_archives,
+    write_imagenet_folders,
+)
+from tests.support.project import TINY, compose
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch) -> Callable[[str], Source]:  # type: ignore[no-untyped-def]
+    """The shipped configuration of a source, and below `tmp_path / "raw"` a tiny archive for it."""
+
+    def make(kind: str) -> Source:
+        raw, overrides = tmp_path / "raw", []
+        match kind:
+            case "imagenet":
+                write_class_folders(raw / "imagenet")
+                overrides = [f"dataset.classes={len(CLASSES)}"]
+            case "imagenet100":
+                write_class_folders(raw / "imagenet")
+                (tmp_path / "list.txt").write_text("\n".join(CLASSES))
+                overrides = [f"dataset.list={tmp_path / 'list.txt'}"]
+            case "folder":
+                write_class_folders(raw / "folder")
+            case "photos":
+                overrides = TINY
+            case "cifar10":
+                monkeypatch.setattr(cifar10, "CIFAR10", tiny_cifar(CIFAR10, raw, "labels"))
+            case "cifar100":
+                monkeypatch.setattr(cifar100, "CIFAR100", tiny_cifar(CIFAR100, raw, "fine_labels"))
+            case "stl10":
+                monkeypatch.setattr(stl10, "STL10", tiny_stl10(raw))
+        return config.check(compose(tmp_path, f"dataset={kind}", *overrides)).dataset
+
+    return make
+
+
+@pytest.fixture
+def ilsvrc(tmp_path) -> Path:  # type: ignore[no-untyped-def]
+    """The folder with ImageNet's three archives, of three classes, inside a raw folder."""
+    write_imagenet_folders(tmp_path / "folders")
+    write_imagenet_archives(tmp_path / "folders", tmp_path / "raw/imagenet")
+    return tmp_path / "raw/imagenet"

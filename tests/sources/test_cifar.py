@@ -1,0 +1,77 @@
+"""CIFAR-10 and CIFAR-100 from tiny archives, and CIFAR-10 from the real one if this machine has it."""
+
+import hashlib
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision.datasets import CIFAR10
+
+from cl import config
+from cl.sources import Splits
+from tests.support.archives import REAL, splits_of, write_and_read
+from tests.support.project import compose
+
+
+@pytest.mark.parametrize(("kind", "batch"), [("cifar10", "data_batch_3"), ("cifar100", "train")])
+def test_cifar_keeps_pixels_and_labels(kind, batch, source, tmp_path) -> None:
+    train, _ = write_and_read(splits_of(source(kind), tmp_path / "raw"), tmp_path / "shards")
+    stored = {key.decode(): position for position, key in enumerate(train.keys)}
+    (file,) = (tmp_path / "raw").glob(f"*/{batch}")
+    rows = pickle.loads(file.read_bytes())["data"]
+    first = 16 if kind == "cifar10" else 0
+    for number, row in enumerate(rows):
+        position = stored[f"train/{first + number:06d}"]
+        image = train.pixels(position)
+        for channel in range(3):  # a row holds red, then green, then blue, each line by line
+            assert np.array_equal(
+                image[:, :, channel].reshape(-1), row[1024 * channel : 1024 * (channel + 1)]
+            )
+        assert train.labels[position] == [3, 2, 1, 0][number % 4]
+
+
+class Trap:
+    def __reduce__(self):  # type: ignore[no-untyped-def]
+        return Path.touch, (Path("trap"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("cifar10", "data_batch_3"), ("cifar10", "batches.meta"), ("cifar100", "meta")]
+)
+def test_a_foreign_pickle_is_never_opened(kind, name, source, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = source(kind)
+    (file,) = (tmp_path / "raw").glob(f"*/{name}")
+    content = pickle.dumps(Trap())
+    file.write_bytes(content)
+    md5 = hashlib.md5(content).hexdigest()
+    archive = {
+        "cifar10": "cifar-10-python.tar.gz .md5 c58f30108f",
+        "cifar100": "cifar-100-python.tar.gz .md5 eb9058c3a3",
+    }[kind]
+    remedy = f"remove .*, and the next run will create it again from {archive}"
+    with pytest.raises(ValueError, match=f"{name} has md5 {md5}, expected .*; {remedy}"):
+        splits_of(settings, tmp_path / "raw")
+    assert not Path("trap").exists()
+    file.unlink()
+    with pytest.raises(ValueError, match=f"no file .*/{name}; {remedy}"):
+        splits_of(settings, tmp_path / "raw")
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the official CIFAR-10 files are not on this machine")
+def test_the_real_cifar10_equals_torchvisions(tmp_path) -> None:
+    shutil.unpack_archive(REAL, tmp_path)
+    splits = splits_of(config.check(compose(tmp_path, "dataset=cifar10")).dataset, tmp_path)
+    assert splits.classes[0] == "airplane"
+    for images, count in ((splits.train, 5000), (splits.val, 1000)):
+        assert np.bincount([image.label for image in images]).tolist() == [count] * 10
+    few = Splits(splits.classes, splits.train[::50], splits.val[::50])  # all images take 25 s
+    readers = write_and_read(few, tmp_path / "shards", 500)
+    for reader, train in zip(readers, (True, False), strict=True):
+        expected = CIFAR10(tmp_path, train=train)
+        for position in range(len(reader)):
+            picture, label = expected[int(reader.keys[position].split(b"/")[1])]
+            assert np.array_equal(reader.pixels(position), np.asarray(picture))
+            assert reader.labels[position] == label

@@ -1,0 +1,263 @@
+"""ImageNet's archives, damaged in every way: refused in one line, or every image is listed."""
+
+import faulthandler
+import gzip
+import io
+import os
+import re
+import sys
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from cl.sources import Splits, imagenet
+from cl.sources._shared import imagenet as archive
+from tests.support.archives import WNIDS, add_member, add_special, tar_of, write_devkit
+
+
+def outcome(root: Path) -> Splits | str:
+    """What the archives list, or the message that refuses them; any other error fails the test."""
+    try:
+        return imagenet.splits(SimpleNamespace(classes=3), root.parent)
+    except ValueError as error:
+        assert type(error) is ValueError
+        assert "\n" not in str(error)
+        assert str(root) in str(error)
+        return str(error)
+
+
+def images_of(found: Splits) -> dict[str, tuple[int, bytes]]:
+    return {image.key: (image.label, image.read()) for image in [*found.train, *found.val]}
+
+
+def labels_of(found: Splits) -> dict[str, int]:
+    return {image.key: image.label for image in [*found.train, *found.val]}
+
+
+def test_intact_archives_list_every_image(ilsvrc) -> None:
+    found = outcome(ilsvrc)
+    assert isinstance(found, Splits)
+    assert (len(found.train), len(found.val), found.ignored) == (9, 6, 0)
+    assert found.classes == sorted(WNIDS)
+
+
+@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL, archive.DEVKIT])
+def test_a_truncated_archive_is_refused(name, ilsvrc) -> None:
+    """Truncated at 40 lengths and at every member: either all images are listed or none."""
+    path = ilsvrc / name
+    whole, expected = path.read_bytes(), images_of(outcome(ilsvrc))
+    rng = np.random.default_rng(0)
+    lengths = {0, 1, 511, 512, 513, len(whole) - 1, *rng.integers(0, len(whole), 35).tolist()}
+    if name != archive.DEVKIT:
+        with tarfile.open(path) as tar:
+            lengths |= {member.offset for member in tar}
+    refused = 0
+    for length in sorted(lengths):
+        path.write_bytes(whole[:length])
+        found = outcome(ilsvrc)
+        if isinstance(found, str):
+            refused += 1
+        else:
+            assert images_of(found) == expected
+            assert length > len(whole) - tarfile.RECORDSIZE  # only padding after the end mark is lost
+    assert refused > 30
+
+
+@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL, archive.DEVKIT])
+def test_flipped_bytes_are_refused_or_lose_no_image(name, ilsvrc) -> None:
+    """Flips inside an image are for `verify` to find; flips in the archive's structure are found here."""
+    path = ilsvrc / name
+    whole, expected = path.read_bytes(), labels_of(outcome(ilsvrc))
+    headers = [m.offset for m in tarfile.open(path)] if name != archive.DEVKIT else [0]
+    rng = np.random.default_rng(1)
+    places = [int(p) for p in rng.integers(0, len(whole), 25)]
+    places += [int(h + o) for h, o in zip(rng.choice(headers, 50), rng.integers(0, 512, 50), strict=True)]
+    refused = 0
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[min(place, len(whole) - 1)] ^= int(rng.integers(1, 256))
+        path.write_bytes(damaged)
+        found = outcome(ilsvrc)
+        refused += isinstance(found, str)
+        if isinstance(found, Splits):
+            assert labels_of(found) == expected
+    assert refused > 30
+
+
+def test_a_damaged_class_inside_the_training_archive_is_refused(ilsvrc) -> None:
+    """The outer archive is intact; one of the inner ones is truncated, between two images or elsewhere."""
+    with tarfile.open(ilsvrc / archive.TRAIN) as tar:
+        inner = {member.name: tar.extractfile(member).read() for member in tar}
+    name, whole = next(iter(inner.items()))
+    with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
+        borders = [member.offset for member in tar]
+    for length in [*borders, 100, 700, len(whole) // 2, borders[-1] + 512]:
+        (ilsvrc / archive.TRAIN).write_bytes(tar_of(inner | {name: whole[:length]}))
+        message = outcome(ilsvrc)
+        assert isinstance(message, str), length
+        assert "ILSVRC2012_img_train.tar is damaged or incomplete" in message
+
+
+@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL])
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE],
+    ids=["link", "hard link", "character device", "block device", "pipe", "folder"],
+)
+def test_only_plain_files_are_accepted(name, outer, kind, ilsvrc) -> None:
+    good = {
+        archive.TRAIN: "n00000001.tar" if outer else "n00000001_1.JPEG",
+        archive.VAL: "ILSVRC2012_val_00000001.JPEG",
+    }
+    memory = io.BytesIO()
+    with tarfile.open(fileobj=memory, mode="w") as tar:
+        add_special(tar, good[name], kind, "/etc/passwd")
+    stored = memory.getvalue()
+    if name == archive.TRAIN and not outer:
+        stored = tar_of({"n00000001.tar": stored})
+    (ilsvrc / name).write_bytes(stored)
+    assert f"{name} contains {good[name]!r}, which is not in the official archive" in outcome(ilsvrc)
+
+
+@pytest.mark.parametrize(
+    "bad", ["../n00000001_1.JPEG", "/n00000001_1.JPEG", "n00000002_1.JPEG", "n00000001_1.JPEG\n", "x.txt"]
+)
+def test_a_class_contains_only_its_own_images(bad, ilsvrc) -> None:
+    (ilsvrc / archive.TRAIN).write_bytes(tar_of({"n00000001.tar": tar_of({bad: b"image"})}))
+    assert f"contains {bad!r}, which is not in the official archive" in outcome(ilsvrc)
+
+
+def test_a_sparse_file_is_refused(ilsvrc) -> None:
+    """To `tarfile` it is a plain file, whose size is unrelated to the bytes in the archive."""
+    member = tarfile.TarInfo("ILSVRC2012_val_00000001.JPEG")
+    member.pax_headers = {
+        "GNU.sparse.map": "0,1",
+        "GNU.sparse.size": str(2**50),
+        "GNU.sparse.realsize": str(2**50),
+    }
+    with tarfile.open(ilsvrc / archive.VAL, "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member)
+    assert "contains 'ILSVRC2012_val_00000001.JPEG', which is not in the official archive" in outcome(ilsvrc)
+
+
+def test_a_member_of_negative_size_does_not_loop_forever(ilsvrc) -> None:
+    """Some versions of Python read the same member again after one of negative size."""
+    block = tarfile.TarInfo("ILSVRC2012_val_00000001.JPEG").tobuf(tarfile.GNU_FORMAT)
+    block = bytearray(block)
+    block[124:136] = b"\xff" * 4 + (-1024).to_bytes(8, "big", signed=True)
+    block[148:156] = b"        "
+    block[148:156] = b"%06o\0 " % sum(block)
+    (ilsvrc / archive.VAL).write_bytes(bytes(block) * 2 + bytes(1024))
+    assert re.search("'ILSVRC2012_val_00000001.JPEG' has -1024 bytes|damaged or incomplete", outcome(ilsvrc))
+
+
+def write_val(root: Path, numbers: list[int]) -> None:
+    with tarfile.open(root / archive.VAL, "w") as tar:
+        for number in numbers:
+            add_member(tar, f"ILSVRC2012_val_{number:08d}.JPEG", b"image")
+
+
+@pytest.mark.parametrize(
+    "numbers", [[1, 2, 3, 4, 5], [*range(1, 8)], [1, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], []]
+)
+def test_the_validation_images_must_match_the_ground_truth(numbers, ilsvrc) -> None:
+    write_val(ilsvrc, [1, 2, 3, 4, 5, 6])
+    assert isinstance(outcome(ilsvrc), Splits)
+    write_val(ilsvrc, numbers)
+    assert f"{archive.VAL} contains {len(numbers)} images, expected numbers 1 to 6 to match" in outcome(
+        ilsvrc
+    )
+
+
+@pytest.fixture
+def devkit(ilsvrc) -> dict[str, bytes]:
+    with tarfile.open(ilsvrc / archive.DEVKIT) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}
+
+
+def test_a_devkit_with_other_content_is_refused(ilsvrc, devkit) -> None:
+    for name in devkit:
+        write_devkit(ilsvrc, {other: stored for other, stored in devkit.items() if other != name})
+        assert f"{archive.DEVKIT} lacks the file {name}" in outcome(ilsvrc)
+        write_devkit(ilsvrc, devkit | {name: b""})
+        assert isinstance(outcome(ilsvrc), str)
+    for truth in (b"1\n1\n2\n2\n3\n4\n", b"1\n1\n2\n2\n3\nx\n", b"\xff\xfe\n" * 6, b"1\n1\n1\n1\n1\n1.5\n"):
+        write_devkit(ilsvrc, devkit | {archive.TRUTH: truth})
+        assert "do not match or are damaged" in outcome(ilsvrc)
+    with tarfile.open(ilsvrc / archive.DEVKIT, "w:gz") as tar:
+        add_member(tar, archive.META, devkit[archive.META])
+        add_special(tar, archive.TRUTH, tarfile.SYMTYPE, "/etc/passwd")
+    assert f"{archive.DEVKIT} lacks the file {archive.TRUTH}" in outcome(ilsvrc)
+    empty = gzip.compress(b"")
+    for stored in (b"no gzip", gzip.compress(b"no tar"), empty, b"", b"\x1f\x8b", os.urandom(5000)):
+        (ilsvrc / archive.DEVKIT).write_bytes(stored)
+        assert "is damaged or incomplete" in outcome(ilsvrc) or "lacks the file" in outcome(ilsvrc)
+
+
+@pytest.fixture
+def silent_crashes():  # type: ignore[no-untyped-def]
+    """Keep pytest from printing tracebacks of children that crash."""
+    faulthandler.disable()
+    yield
+    faulthandler.enable(sys.__stderr__)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("silent_crashes")
+def test_a_damaged_class_table_is_refused_or_read(ilsvrc, devkit) -> None:
+    """meta.mat overwritten in 60 ways, some of which crash scipy, in an otherwise intact devkit."""
+    whole, rng = devkit[archive.META], np.random.default_rng(2)
+    outcomes = set()
+    for number in range(60):
+        damaged = bytearray(whole)
+        if number % 3 == 0:
+            damaged = damaged[: rng.integers(0, len(whole))]
+        else:
+            for place in rng.integers(0, len(whole), 1 + number % 5):
+                damaged[place] = rng.integers(0, 256)
+        write_devkit(ilsvrc, devkit | {archive.META: bytes(damaged)})
+        outcomes.add(type(outcome(ilsvrc)))
+    assert outcomes == {Splits, str}
+
+
+def entries_of(path: Path, classes: list[str]) -> archive.Entries:
+    return archive._train_entries(path) if path.name == archive.TRAIN else archive._val_entries(path, classes)
+
+
+def mutated_header(whole: bytes, at: int, seed: int) -> bytes:
+    """Replace one byte of the tar header at `at`; with even seeds the checksum stays right."""
+    rng, content = np.random.default_rng(seed), bytearray(whole)
+    if seed % 2:
+        content[at + rng.integers(512)] = rng.integers(256)
+        return content
+    place = at + rng.choice([0, 1, 5, 124, 125, 130, 134, 135, 156, 157, 345])
+    content[place] = rng.choice([*b"\0/.0127LxgKSV", 128, 255])
+    content[at + 148 : at + 156] = b" " * 8
+    content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
+    return content
+
+
+def test_mutated_archives_are_read_or_refused_in_one_line(ilsvrc) -> None:
+    classes = archive._val_classes(ilsvrc / archive.DEVKIT)
+    seen = {"read": 0, "refused": 0}
+    for name in (archive.TRAIN, archive.VAL):
+        path = ilsvrc / name
+        whole = path.read_bytes()
+        headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
+        for seed in range(250):
+            path.write_bytes(mutated_header(whole, headers[seed % len(headers)], seed))
+            try:
+                entries = entries_of(path, classes)
+            except ValueError as error:
+                assert str(path) in str(error)
+                assert "\n" not in str(error)
+                seen["refused"] += 1
+            else:
+                flat = [entry for listed in entries.values() for entry in listed]
+                assert all(entry.offset + entry.length <= len(whole) for entry in flat)
+                seen["read"] += 1
+    assert min(seen.values()) > 20, seen
