@@ -336,7 +336,7 @@ def imports(path: Path) -> set[Path]:
 # They check, show and hand over; what they hand over is tracked as parameters and outputs. `foreign` is for no stage.
 GLUE = {
     f"cl/{name}.py"
-    for name in ("config", "exchange/foreign", "console/progress", "console/stop", "runtime/base_config")
+    for name in ("config", "exchange/foreign", "console/progress", "console/stop", "runtime/base_config", "runtime/kinds")
 }
 GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "locations")}
 
