@@ -20,7 +20,7 @@ def main(name: str) -> None:
     from cl.methods import Setup
     from cl.networks import backbones
     from cl.runtime import machine
-    from cl.training.checkpoints import load_tensors
+    from cl.runtime.tensor_files import load_tensors
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     setup = Setup(backbones.build(params.backbone), params.temperature, params.patches, 1, params.seed)

@@ -70,7 +70,7 @@ def run(
 def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
     """The pretrained backbone, and the projector that stands behind it."""
     from cl.networks import backbones, heads
-    from cl.training.checkpoints import load_tensors
+    from cl.runtime.tensor_files import load_tensors
 
     backbone = backbones.load(params.backbone, locations.BACKBONE)
     projector = heads.build(params.method.projector, backbone.fc_features)

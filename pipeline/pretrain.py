@@ -31,8 +31,9 @@ def main() -> None:
     from cl.pretraining.monitor import watch
     from cl.runtime import machine
     from cl.runtime.distributed import rank, ranks
+    from cl.runtime.tensor_files import save_tensors
     from cl.training import optim
-    from cl.training.checkpoints import Checkpoints, save_tensors
+    from cl.training.checkpoints import Checkpoints
     from cl.training.loop import train
 
     here = machine.find(params.precision, deterministic=params.deterministic)

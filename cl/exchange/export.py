@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cl.detection.engines._detectron2_settings import names
-from cl.training.checkpoints import save_tensors
+from cl.runtime.tensor_files import save_tensors
 
 if TYPE_CHECKING:
     from cl.networks.resnet import Network

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cl.features.extraction import fingerprint
 from cl.networks import backbones
-from cl.training.checkpoints import load_tensors
+from cl.runtime.tensor_files import load_tensors
 
 if TYPE_CHECKING:
     from cl.networks.resnet import Network

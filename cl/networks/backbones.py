@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cl.runtime.base_config import BaseConfig
-from cl.training.checkpoints import load_tensors
+from cl.runtime.tensor_files import load_tensors
 
 if TYPE_CHECKING:
     from cl.networks.resnet import Network

@@ -1,105 +1,19 @@
 """Checkpoints of a training run: tensors without pickle, written atomically, the newest few kept."""
 
 import json
-import os
-import re
 import shutil
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cl.runtime.tensor_files import PARTIAL, DamagedError, load_tensors, save_tensors
+
 KEEP = 2
-PARTIAL = ".partial"  # how the name of a folder ends in which a file is being written
-METADATA, CHECKSUM = (
-    "cl",
-    "crc32",
-)  # one entry, as the format has no order of entries: equal content, equal bytes
-
-
-class DamagedError(ValueError):
-    """A file of tensors that is not as it was written."""
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file with a checksum, that appears under its name only when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(
-        PARTIAL, f"{path.name}.", path.parent
-    ) as folder:  # the library writes under a name of its own
-        partial = Path(folder) / "tensors"
-        _save_file(tensors, partial, metadata or {})
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        usual = Path(folder) / "usual"
-        usual.touch()
-        shutil.copymode(usual, partial)  # the library lets nobody else read
-        os.replace(partial, path)
-
-
-def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    tensors = _unshared(tensors)
-    try:
-        save_file(tensors, path, {METADATA: json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})})
-    except SafetensorError as error:  # the library hides the number of the system's error in its text
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-
-
-def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """On the host, contiguous, and a module that stands in two places twice: the format knows no shared memory."""
-    result: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        result[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(tensor.data_ptr())
-    return result
-
-
-def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """CRC-32 of the metadata and of each tensor's name, type, shape and bytes, in place: they are contiguous, on the host."""
-    value = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        value = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), value)
-        value = zlib.crc32(tensor.view(-1).view(torch.uint8).numpy().data, value)
-    return f"{value:08x}"
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file.
-
-    Raises:
-        ValueError: the file is missing.
-        DamagedError: it is no safetensors file, an incomplete one, or has another checksum than it states, if it states one.
-    """
-    if not path.is_file():
-        raise ValueError(f"no {path}: run `dvc repro` first, which makes it")
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-        metadata = json.loads(metadata.get(METADATA, "null")) or metadata
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise DamagedError(
-            f"{path} cannot be read ({error}); it is no safetensors file, or an incomplete one"
-        ) from error
-    stated = metadata.pop(CHECKSUM, None)
-    if stated is not None and stated != (found := _checksum(tensors, metadata)):
-        raise DamagedError(
-            f"{path} is damaged: its checksum is {found}, not {stated} as when it was written; make it anew"
-        )
-    return tensors, metadata
 
 
 class Checkpoints:

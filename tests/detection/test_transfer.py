@@ -231,7 +231,7 @@ def assert_resumes(engine: str, drawn, params, here, quiet, tmp_path) -> None:  
 
 
 def tensors(path: Path) -> dict[str, torch.Tensor]:
-    from cl.training.checkpoints import load_tensors
+    from cl.runtime.tensor_files import load_tensors
 
     return load_tensors(path)[0]
 

@@ -20,7 +20,8 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.evaluations import Context, linear, semi
 from cl.features.extraction import extract, fingerprint
-from cl.training.checkpoints import Checkpoints, load_tensors
+from cl.runtime.tensor_files import load_tensors
+from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
 from tests.support.project import compose
 from tests.support.tiny import evaluated

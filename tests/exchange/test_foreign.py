@@ -13,7 +13,7 @@ from torchvision.models import resnet18, resnet34, resnet50
 from cl.exchange import export, foreign
 from cl.networks import backbones
 from cl.networks.backbones import Config
-from cl.training.checkpoints import load_tensors
+from cl.runtime.tensor_files import load_tensors
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 

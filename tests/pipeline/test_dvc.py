@@ -20,7 +20,7 @@ from cl.data.reader import Reader
 from cl.evaluations import knn
 from cl.exchange import export
 from cl.networks import backbones
-from cl.training.checkpoints import load_tensors
+from cl.runtime.tensor_files import load_tensors
 from pipeline.compose import compose
 from tests.exchange.test_foreign import detectron2_network
 from tests.support.project import ROOT, TINY

@@ -31,7 +31,8 @@ from cl.pretraining.task import PretrainingTask
 from cl.runtime import distributed
 from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks
 from cl.runtime.memory import growth
-from cl.training.checkpoints import Checkpoints, load_tensors
+from cl.runtime.tensor_files import load_tensors
+from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated
 from tests.detection.test_transfer import RESNET18, small
 from tests.methods.test_methods import (

@@ -1,7 +1,6 @@
 """Checkpoints that a disk, a kill or a full disk damages: found out, told, and replaced by the one before."""
 
 import multiprocessing
-import random
 import resource
 import time
 import warnings
@@ -9,67 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 
-from cl.training.checkpoints import Checkpoints, DamagedError, load_tensors, save_tensors
-
-TENSORS = {
-    "weight": torch.randn(7, 5, generator=torch.Generator().manual_seed(0)),
-    "half": torch.arange(60).bfloat16(),
-    "transposed": torch.arange(12.0).view(3, 4).T,
-    "count": torch.tensor(5),
-    "flags": torch.tensor([True, False]),
-    "none": torch.zeros(0, 3),
-}
-
-
-def same(found: dict[str, torch.Tensor]) -> bool:
-    return found.keys() == TENSORS.keys() and all(
-        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
-        for name, tensor in TENSORS.items()
-    )
-
-
-def flip(path: Path, bit: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(content)
-
-
-def test_no_damage_goes_unnoticed(tmp_path) -> None:
-    """A bit flipped anywhere, or an end cut off: an error that names the file, or the tensors as they were."""
-    path, draw, told = tmp_path / "a.safetensors", random.Random(0), 0
-    save_tensors(TENSORS, path, {"history": '{"rows": [1, 2]}'})
-    whole = path.read_bytes()
-    for number in range(300):
-        path.write_bytes(whole[: draw.randrange(len(whole))] if number % 5 == 0 else whole)
-        if number % 5:
-            flip(path, draw.randrange(8 * len(whole)))
-        try:
-            tensors, _ = load_tensors(path)
-            assert same(tensors), number
-        except DamagedError as error:
-            assert str(error).startswith(str(path))
-            told += 1
-    assert told >= 280, "all but flips in the checksum's own name"
-
-
-def test_metadata_comes_back_without_the_checksum(tmp_path) -> None:
-    for metadata in ({}, {"history": "é"}, {"a": "1", "b": "2", "c": "3"}):
-        save_tensors(TENSORS, tmp_path / "a.safetensors", metadata)
-        tensors, found = load_tensors(tmp_path / "a.safetensors")
-        assert same(tensors)
-        assert found == metadata
-
-
-@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
-def test_files_from_elsewhere_need_no_checksum(tmp_path, metadata) -> None:
-    safetensors.torch.save_file({"x": torch.ones(3)}, tmp_path / "a.safetensors", metadata)
-    tensors, found = load_tensors(tmp_path / "a.safetensors")
-    assert torch.equal(tensors["x"], torch.ones(3))
-    assert found == (metadata or {})
+from cl.training.checkpoints import Checkpoints
+from tests.support.files import flip_bit
 
 
 def trained(steps: int, store: Checkpoints, width: int = 3) -> None:
@@ -93,14 +36,14 @@ def restored(store: Checkpoints, say: Callable[[str], None], width: int = 3) -> 
 
 
 def flip_at(text: bytes) -> Callable[[Path], None]:
-    return lambda path: flip(path, 8 * path.read_bytes().index(text))
+    return lambda path: flip_bit(path, 8 * path.read_bytes().index(text))
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "empty": lambda path: path.write_bytes(b""),
-    "tensors": lambda path: flip(path, 8 * path.stat().st_size - 1),
-    "length": lambda path: flip(path, 0),
+    "tensors": lambda path: flip_bit(path, 8 * path.stat().st_size - 1),
+    "length": lambda path: flip_bit(path, 0),
     "name": flip_at(b"weight"),
     "history": flip_at(b"rows"),
     "key": flip_at(b"history"),

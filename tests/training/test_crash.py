@@ -14,7 +14,8 @@ import torch.distributed as dist
 from cl.config import Params
 from cl.console.progress import Progress
 from cl.runtime import machine
-from cl.training.checkpoints import Checkpoints, save_tensors
+from cl.runtime.tensor_files import save_tensors
+from cl.training.checkpoints import Checkpoints
 from tests.training.test_loop import newest, run
 
 MANY = pytest.mark.slow  # twenty kills take a minute

@@ -18,9 +18,10 @@ from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.runtime.distributed import rank, ranks
+from cl.runtime.tensor_files import load_tensors
 from cl.training import checkpoints as checkpoint
 from cl.training import optim, tasks
-from cl.training.checkpoints import Checkpoints, load_tensors, save_tensors
+from cl.training.checkpoints import Checkpoints
 from cl.training.loop import Ledger, train
 from pipeline import provenance
 from pipeline.pretrain import build
@@ -140,28 +141,6 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path) -> None:
     assert (step, history) == (2, {"rows": [2]})
     for name, tensor in other.state_dict().items():
         assert torch.equal(tensor, states[2][name])
-
-
-def test_tensor_files_are_whole_or_not_there(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "a.safetensors"
-    save_tensors({"x": torch.ones(3)}, path, {"note": "first"})
-
-    def fail(*arguments):  # type: ignore[no-untyped-def]
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint.os, "fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
-        save_tensors({"x": torch.zeros(3)}, path)
-    tensors, metadata = load_tensors(path)
-    assert torch.equal(tensors["x"], torch.ones(3))
-    assert metadata == {"note": "first"}
-    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
-
-
-def test_a_damaged_file_is_named(tmp_path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match="a.safetensors cannot be read"):
-        load_tensors(tmp_path / "a.safetensors")
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, quiet, tmp_path) -> None:

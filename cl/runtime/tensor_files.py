@@ -1,0 +1,95 @@
+"""Files of tensors: safetensors with a checksum, written atomically and read without pickle."""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+PARTIAL = ".partial"  # suffix of the folder in which a file is being written
+METADATA = "cl"  # a single entry: with several, their order in the file, and so its bytes, would vary
+CHECKSUM = "crc32"
+
+
+class DamagedError(ValueError):
+    """A file of tensors differs from what was written."""
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file with a checksum; it appears under its name only once it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(PARTIAL, f"{path.name}.", path.parent) as folder:
+        partial = Path(folder) / "tensors"
+        _save_file(tensors, partial, metadata or {})
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        _give_default_permissions(partial)
+        os.replace(partial, path)
+
+
+def _give_default_permissions(path: Path) -> None:
+    """Those of any new file; safetensors lets only the owner read."""
+    usual = path.with_name("usual")
+    usual.touch()
+    shutil.copymode(usual, path)
+
+
+def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    tensors = _unshared(tensors)
+    entry = json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})
+    try:
+        save_file(tensors, path, {METADATA: entry})
+    except SafetensorError as error:  # gives the number of a system error only in its text
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+
+
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, contiguous, each with its own memory: the format cannot store shared memory."""
+    result: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        result[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return result
+
+
+def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """CRC-32 of the metadata and of each (contiguous CPU) tensor's name, type, shape and bytes."""
+    value = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.view(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file.
+
+    Raises:
+        ValueError: the file is missing.
+        DamagedError: the file is incomplete, of another format, or does not match its checksum.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: run `dvc repro` first to create it")
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+        metadata = json.loads(metadata.get(METADATA, "null")) or metadata
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise DamagedError(f"{path} is incomplete or not a safetensors file: {error}") from error
+    stated = metadata.pop(CHECKSUM, None)
+    if stated is not None and stated != (found := _checksum(tensors, metadata)):
+        raise DamagedError(f"{path} is damaged: expected checksum {stated}, found {found}; create it again")
+    return tensors, metadata
