@@ -1,1 +1,1 @@
-"""What a run shows and hears: progress, and signals to stop. An edit here never causes a new training."""
+"""Progress on the terminal, and signals to stop. Editing this package never triggers a new training."""

@@ -1,8 +1,9 @@
-"""Live progress: a bar with time left, images a second and the share of time spent waiting for data.
+"""Live progress: a bar with time left, images per second and the share of time spent waiting for data.
 
-On a terminal the bar is redrawn; in a log file there is one plain line an epoch.
+On a terminal the bar is redrawn; a log file gets one plain line per epoch.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,15 +14,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 T = TypeVar("T")
-QUIET, RARELY = 5.0, 30.0  # seconds between plain lines, of training and of mere counting
+QUIET = 5.0  # seconds between plain lines of a training
+RARELY = 30.0  # seconds between plain lines of a count
 
 
 class Usage:
-    """What a process has used: seconds, `images` trained on, and what else `counters` tells, as joules.
+    """What a process has used: seconds, images trained on, and whatever `counters` reports, such as joules.
 
-    An image counts once a step whatever the number of its views, and cached features as the images that they are of.
+    An image counts once per step, however many views it has. Cached features count as their images.
 
-    earlier: what the trainings that went on from a checkpoint had used when it was written.
+    earlier: for each training resumed from a checkpoint, what it had used when the checkpoint was written.
     """
 
     def __init__(self, counters: Callable[[], dict[str, float]] = dict) -> None:
@@ -29,11 +31,11 @@ class Usage:
         self.earlier: list[dict[str, float]] = []
 
     def now(self) -> dict[str, float]:
-        """Counters that grow from wherever they began."""
+        """The current counters; only their differences mean something."""
         return {"seconds": time.monotonic(), "images": self.images, **self.counters()}
 
     def since(self, then: dict[str, float], earlier: Sequence[dict[str, float]]) -> dict[str, float]:
-        """What was used since `now` returned `then`, and `earlier`; what was not counted all the time is left out."""
+        """Usage since `now` returned `then`, plus `earlier`; only of the counters that all of them have."""
         now = self.now()
         known = [name for name in now if all(name in part for part in (then, *earlier))]
         return {name: now[name] - then[name] + sum(part[name] for part in earlier) for name in known}
@@ -42,7 +44,7 @@ class Usage:
 class Progress:
     """Where progress is shown, under a title.
 
-    board: what has `add_scalar(name, value, step)`, as TensorBoard's SummaryWriter, and gets every number of every epoch.
+    board: TensorBoard's SummaryWriter, or another object with `add_scalar` and `flush`; gets every epoch's row.
     """
 
     def __init__(
@@ -53,57 +55,53 @@ class Progress:
 
     @contextmanager
     def task(self, steps: int, start: int, steps_per_epoch: int) -> Iterator["Meter"]:
-        """Show the progress of a run of `steps` that begins at step `start`."""
+        """Show the progress of a training of `steps` that begins at step `start`."""
         if start:
             self.say(f"continuing after step {start} of {steps}")
-        if not self.console.is_terminal:
+        if self.console.is_terminal:
+            with _bar(self.console, TextColumn("{task.fields[note]}")) as bar:
+                yield Meter(self, bar, steps, start, steps_per_epoch)
+        else:
             yield Meter(self, None, steps, start, steps_per_epoch)
-            return
-        columns = (
-            "{task.description}",
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        with Bar(*columns, console=self.console) as bar:
-            yield Meter(self, bar, steps, start, steps_per_epoch)
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
-        """Show the progress of `total` units; yields a function that takes how many were done, `kept=True` if long ago."""
-        if not self.console.is_terminal:
+        """Show the progress of `total` units.
+
+        Yields:
+            `add(done, kept=False)`, for `done` more units; `kept=True` for work done by an earlier run.
+        """
+        if self.console.is_terminal:
+            with _bar(self.console) as bar:
+                bar.add_task(f"{self.title} ({unit})", total=total)
+                yield functools.partial(_advance, bar)
+        else:
             self.say(f"{total} {unit}")
-            yield _Lines(self, total, unit).add
-            return
-        with Bar(
-            "{task.description}",
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-        ) as bar:
-            task = bar.add_task(f"{self.title} ({unit})", total=total)
-
-            def add(done: int, kept: bool = False) -> None:
-                bar.advance(task, done)
-                if kept:
-                    bar.reset(
-                        task, completed=int(bar.tasks[0].completed)
-                    )  # the time left is that of new work
-
-            yield add
+            yield _PlainCount(self, total, unit).add
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self.console.print(f"{self.title}: {text}", highlight=False, markup=False, soft_wrap=True)
 
 
-class _Lines:
-    """How far a count is, and how long it will take, in a plain line now and then."""
+def _bar(console: Console, *columns: TextColumn) -> Bar:
+    common = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Bar(*common, *columns, console=console)
+
+
+def _advance(bar: Bar, done: int, kept: bool = False) -> None:
+    (task,) = bar.tasks
+    bar.advance(task.id, done)
+    if kept:
+        bar.reset(task.id, completed=int(task.completed))  # new work alone tells the time left
+
+
+class _PlainCount:
+    """A count shown as an occasional plain line."""
 
     def __init__(self, progress: Progress, total: int, unit: str) -> None:
-        self.progress, self.total, self.unit, self.done, self.kept = progress, total, unit, 0, 0
+        self.progress, self.total, self.unit = progress, total, unit
+        self.done = self.kept = 0
         self._began = self._said = time.monotonic()
 
     def add(self, done: int, kept: bool = False) -> None:
@@ -117,7 +115,7 @@ class _Lines:
 
 
 class Meter:
-    """Counts steps, images and waiting time since the last epoch."""
+    """Counts steps, images and the time spent waiting, per epoch."""
 
     def __init__(
         self, progress: Progress, bar: Bar | None, steps: int, start: int, steps_per_epoch: int
@@ -133,7 +131,7 @@ class Meter:
         self.since, self.images, self.waited = time.monotonic(), 0, 0.0
 
     def waiting(self, batches: Iterable[T]) -> Iterator[T]:
-        """The batches, with the time spent waiting for them on record."""
+        """The batches, measuring the time spent waiting for them."""
         iterator = iter(batches)
         while True:
             before = time.monotonic()
@@ -144,7 +142,7 @@ class Meter:
             yield batch
 
     def step(self, images: int, loss: float, lr: float) -> None:
-        """A step of so many images is done."""
+        """A step on `images` images is done."""
         self.images += images
         self.progress.usage.images += images
         self.done += 1
@@ -155,44 +153,44 @@ class Meter:
             self.bar.update(self.task, completed=self.done, note=note)
 
     def going_on(self, used: dict[str, float]) -> None:
-        """The run has `used` so much before this session."""
+        """Earlier sessions of this run have `used` this much."""
         self._earlier = [used]
         self.progress.usage.earlier.append(used)
 
     def used(self) -> dict[str, float]:
-        """What the run has used until now, in this session and those before it; see `Usage`."""
+        """What all sessions of this run have used so far; see `Usage`."""
         return self.progress.usage.since(self._then, self._earlier)
 
     def rates(self) -> dict[str, float]:
-        """Images a second and the percentage of time spent waiting for data, since the last epoch."""
+        """Images per second and the percentage of time spent waiting for data, in this epoch so far."""
         seconds = max(time.monotonic() - self.since, 1e-9)
         return {"images_per_second": self.images / seconds, "waiting_percent": 100 * self.waited / seconds}
 
     def watching(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What `measure` returns, and the time it took as a percentage of the time since the last epoch, watching_percent."""
+        """The result of `measure`, and the time it took as a percentage of the epoch before it."""
         before = time.monotonic()
         measured = measure()
-        return {
-            **measured,
-            "watching_percent": 100 * (time.monotonic() - before) / max(before - self.since, 1e-9),
-        }
+        took = time.monotonic() - before
+        return {**measured, "watching_percent": 100 * took / max(before - self.since, 1e-9)}
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch is done: a plain line where there is no bar, not more often than every few seconds."""
+        """An epoch is done: its row goes to the board and, without a bar, to a line every few seconds."""
         if self.progress.board:
             for name, value in row.items():
                 self.progress.board.add_scalar(f"{self.progress.title}/{name}", value, row["step"])
             self.progress.board.flush()
-        if not self.bar and (time.monotonic() - self._said >= QUIET or self.done == self.steps):
+        last = self.done == self.steps
+        if not self.bar and (last or time.monotonic() - self._said >= QUIET):
             self._said = time.monotonic()
-            left = (
-                (time.monotonic() - self._began) / max(self.done - self.start, 1) * (self.steps - self.done)
-            )
-            extra = "".join(
-                f", {name} {value:.1f}" for name, value in row.items() if name.startswith(("knn", "top"))
-            )
-            self.progress.say(
-                f"epoch {row['epoch']}, step {row['step']} of {self.steps}, loss {row['loss']:.4f}{extra}, "
-                f"{row['images_per_second']:.0f} images/s, waiting {row['waiting_percent']:.0f} %, {left:.0f} s left"
-            )
+            self.progress.say(self._line(row))
         self._reset()
+
+    def _line(self, row: dict[str, Any]) -> str:
+        seconds_per_step = (time.monotonic() - self._began) / max(self.done - self.start, 1)
+        scores = [f", {name} {value:.1f}" for name, value in row.items() if name.startswith(("knn", "top"))]
+        return (
+            f"epoch {row['epoch']}, step {row['step']} of {self.steps}, "
+            f"loss {row['loss']:.4f}{''.join(scores)}, "
+            f"{row['images_per_second']:.0f} images/s, waiting {row['waiting_percent']:.0f} %, "
+            f"{seconds_per_step * (self.steps - self.done):.0f} s left"
+        )

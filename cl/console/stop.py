@@ -13,19 +13,20 @@ POLL = 0.5  # seconds
 
 
 class StoppedError(Exception):
-    """The run was asked to stop by a signal, and has saved what it needs to go on."""
+    """A signal stopped the run; `saved` says whether it can be resumed."""
 
     def __init__(self, number: int, step: int, *, saved: bool) -> None:
-        then = "run the same command again to continue from there" if saved else "it starts anew next time"
-        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}; {then}")
+        effect = "continue from there" if saved else "start from the beginning"
+        event = f"stopped by {signal.Signals(number).name} after step {step}"
+        super().__init__(f"{event}; run the same command again to {effect}")
         self.exit_code = 128 + number
 
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """A list that receives the number of SIGTERM or SIGINT, so that a step is never cut in two; a second Ctrl-C ends at once.
+    """A list that receives the numbers of SIGTERM and SIGINT, so that a run can finish its step.
 
-    SIGTERM may well come twice: from a cluster's scheduler, and from a launcher that passes it on.
+    A second Ctrl-C ends the run at once; a second SIGTERM may come from a launcher that passes it on.
     """
     received: list[int] = []
 
@@ -43,16 +44,16 @@ def signals() -> Iterator[list[int]]:
 
 
 def terminate_when_exists(path: Path) -> None:
-    """Have this process get SIGTERM as soon as a file is there, whatever stands between it and who makes the file.
+    """Send this process SIGTERM once the file exists.
 
-    A signal would have to pass DVC and launchers, which it ends before the processes below them have saved.
+    A signal from outside would end DVC and launchers on its way, before the processes below them have saved.
     """
 
-    def look() -> None:
-        while not os.path.exists(path):  # noqa: PTH110  false where a network's file system does not answer
+    def watch() -> None:
+        while not os.path.exists(path):  # noqa: PTH110  false while a network file system does not answer
             time.sleep(POLL)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:  # handed down by one that must not end
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:  # inherited from a parent that must not end
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()

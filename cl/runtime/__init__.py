@@ -1,1 +1,1 @@
-"""What every part builds on: one process or many, the device, strict configuration, files of tensors."""
+"""What every package builds on: processes, the device, strict configuration, files of tensors."""

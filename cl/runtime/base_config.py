@@ -1,4 +1,4 @@
-"""The base of every configuration class."""
+"""The base class of every configuration, and the types of values that several share."""
 
 from typing import Annotated, Any
 
@@ -7,32 +7,33 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 def _ascending(pair: tuple[float, float]) -> tuple[float, float]:
     if not 0 <= pair[0] <= pair[1]:
-        raise ValueError(f"{list(pair)} is no range from a smaller to a larger number, both not below 0")
+        raise ValueError(f"{list(pair)} must be an ascending pair of non-negative numbers")
     return pair
 
 
-def _different(seeds: list[int]) -> list[int]:
+def _distinct(seeds: list[int]) -> list[int]:
     if len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds={seeds}: each once")
+        raise ValueError(f"seeds={seeds} contains duplicates; list each seed once")
     return seeds
 
 
 Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Sizes = Annotated[tuple[int, int], AfterValidator(_ascending)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_different)]
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class BaseConfig(BaseModel):
-    """Immutable, and no key that is not declared."""
+    """Immutable; refuses keys that are not declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (
-            unknown := [str(key) for key in values if key not in cls.model_fields]
-        ):
-            raise ValueError(f"unknown key {', '.join(unknown)}; there are {', '.join(cls.model_fields)}")
+        if isinstance(values, dict):
+            unknown = [str(key) for key in values if key not in cls.model_fields]
+            if unknown:
+                known = ", ".join(cls.model_fields)
+                raise ValueError(f"unknown key {', '.join(unknown)}; choose one of {known}")
         return values

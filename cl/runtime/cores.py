@@ -1,4 +1,4 @@
-"""How many cores there are to use."""
+"""The number of CPU cores available."""
 
 import os
 from collections.abc import Iterator
@@ -6,15 +6,16 @@ from pathlib import Path
 
 
 def cores() -> int:
-    """The cores that this process may use, which on a cluster or in a container are not all of the machine's."""
+    """The cores this process may use: on a cluster or in a container fewer than the machine has."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([allowed, *quotas()])))
 
 
 def quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
-    """The limits, in cores, of this process's control groups (version 2), as Docker's --cpus and Kubernetes set them."""
-    paths = [line.removeprefix("0::/") for line in _text(own).splitlines() if line.startswith("0::/")]
-    for folder in {group for path in paths for group in ((groups / path), *(groups / path).parents)}:
+    """Limits, in cores, of this process's control groups (version 2), as set by Docker and Kubernetes."""
+    lines = _text(own).splitlines()
+    members = [groups / line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    for folder in {folder for group in members for folder in (group, *group.parents)}:
         quota, _, period = _text(folder / "cpu.max").partition(" ")
         if quota.isdecimal():
             yield int(quota) / int(period)

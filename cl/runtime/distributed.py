@@ -1,7 +1,7 @@
-"""What a run on several processes needs beyond one; a single process passes through untouched.
+"""How processes share a run; in a single process, tensors pass through unchanged.
 
-A batch of N images is spread over W ranks in order: rank r has the rows r N / W to (r + 1) N / W - 1. Every rank's loss is
-the mean over its own queries, and gradients are averaged over ranks, so that they are those of one process.
+A batch of N images is split over W ranks in order: rank r has rows r N / W to (r + 1) N / W - 1. Each rank's
+loss is the mean over its own queries. Gradients are averaged over ranks, so they equal those of one process.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 
 def ranks() -> int:
-    """How many processes share the run."""
+    """The number of processes that share the run."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -21,30 +21,30 @@ def rank() -> int:
 
 
 def global_rows(n: int) -> Tensor:
-    """(n,): where this rank's n images stand in the batch of all ranks."""
+    """(n,): the rows of this rank's n images in the batch of all ranks."""
     return rank() * n + torch.arange(n)
 
 
 def local_part(x: Tensor) -> Tensor:
-    """(N, ...) of all ranks to the (N / W, ...) of this one."""
+    """This rank's (N / W, ...) of a tensor (N, ...) of all ranks."""
     return x.chunk(ranks())[rank()]
 
 
 def gather(x: Tensor) -> Tensor:
-    """(n, ...) of each rank to (W n, ...) of all, in the order of ranks.
+    """Concatenate the (n, ...) of each rank to (W n, ...), in the order of ranks.
 
-    The gradient of a rank's part is the sum of those of all ranks' losses.
+    Backward, a rank's part receives the sum of its gradients from the losses of all ranks.
     """
     return x if ranks() == 1 else _Gather.apply(x)
 
 
 def mean_over_ranks(x: Tensor) -> Tensor:
-    """Mean of a tensor over all ranks, with gradient to each rank's own part."""
+    """Mean of a tensor over all ranks; each rank's tensor receives its gradient."""
     return x if ranks() == 1 else _Sum.apply(x) / ranks()
 
 
 def any_rank(*flags: bool) -> list[bool]:
-    """Whether each flag is set on any rank, which all wait to know; a matter of hosts alone, no device waits."""
+    """Whether each flag is set on any rank. Ranks wait for each other, but not for their GPUs."""
     if ranks() == 1:
         return list(flags)
     shared = torch.tensor([*map(int, flags), 0])

@@ -1,39 +1,46 @@
-"""How much memory something takes."""
+"""The memory that a piece of code takes."""
 
 import contextlib
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 import torch
 
 
 def growth(function: Callable[[], object], device: torch.device | None = None) -> int:
-    """By how many bytes this process (on a GPU, what PyTorch holds there) grows at the most while `function` runs."""
+    """Peak growth in bytes while `function` runs: of this process, or of PyTorch's allocations on a GPU."""
     if device is not None and device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         function()
         return torch.cuda.max_memory_allocated(device) - before
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # or what was freed and kept hides what is taken
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory that glibc keeps would hide growth
+    with _resident_sizes() as sizes:
+        function()
+    before, largest = sizes
+    return largest - before
+
+
+@contextlib.contextmanager
+def _resident_sizes() -> Iterator[list[int]]:
+    """The first and the largest resident size of this process inside the block, sampled every 2 ms."""
     process = psutil.Process()
-    before = largest = process.memory_info().rss
+    sizes = [process.memory_info().rss] * 2
     done = threading.Event()
 
-    def watch() -> None:
-        nonlocal largest
+    def sample() -> None:
         while not done.is_set():
-            largest = max(largest, process.memory_info().rss)
+            sizes[1] = max(sizes[1], process.memory_info().rss)
             time.sleep(0.002)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
     try:
-        function()
+        yield sizes
     finally:
         done.set()
-        watcher.join()
-    return largest - before
+        sampler.join()
