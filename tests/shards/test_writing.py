@@ -725,8 +725,8 @@ def earlier(stage: Stage) -> dict[str, str]:
 
 def is_full(log: str, words: str) -> None:
     assert f"Error: {words}" in log
-    assert "nothing half-written is left" in log
-    assert "what is finished is kept in data/shards.partial: run again to go on from there" in log
+    assert "no half-written file is left" in log
+    assert "finished work is kept in data/shards.partial: run again to continue from there" in log
     assert "Traceback" not in log
     assert "Exception ignored" not in log
 
