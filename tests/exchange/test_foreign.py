@@ -14,6 +14,7 @@ from cl.exchange import export, foreign
 from cl.networks import backbones
 from cl.networks.backbones import Config
 from cl.runtime.tensor_files import load_tensors
+from tests.support.readers import detectron2_network
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -288,29 +289,6 @@ def test_onnx_runs_it(kind, width, stem, tmp_path) -> None:
     for images in (IMAGES, torch.randn(5, 3, 64, 64)):
         (found,) = session.run(["features"], {"images": images.numpy()})
         torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
-
-
-def detectron2_network(path: Path, kind: str = "resnet18") -> nn.Module:
-    """The file as MODEL.WEIGHTS of detectron2's own network; its last features, pooled."""
-    from detectron2.checkpoint import DetectionCheckpointer
-    from detectron2.config import get_cfg
-    from detectron2.modeling.backbone import build_resnet_backbone
-
-    settings = get_cfg()
-    usual = {"DEPTH": int(kind[6:]), "STRIDE_IN_1X1": False, "NORM": "BN", "OUT_FEATURES": ["res5"]}
-    settings.MODEL.RESNETS.update(usual | ({"RES2_OUT_CHANNELS": 64} if kind == "resnet18" else {}))
-
-    class Pooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = build_resnet_backbone(settings, SimpleNamespace(channels=3))
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.network(images)["res5"].mean((2, 3))
-
-    pooled = Pooled().eval()
-    DetectionCheckpointer(pooled.network).load(str(path))
-    return pooled
 
 
 @pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
