@@ -1,4 +1,4 @@
-"""What the entry points share: parameters, the machine, results with their provenance, and errors as sentences."""
+"""What the entry points share: parameters, results with their provenance, and one-line answers to errors."""
 
 import errno
 import functools
@@ -28,121 +28,128 @@ SETTINGS = {
     "base_lr",
     "weight_decay",
     "labels",
-}  # among metrics; of several seeds told where they are the same
+}  # metrics that are choices: kept if all seeds agree, never averaged
+STORAGE_ERRORS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EACCES,
+    errno.EROFS,
+    errno.EIO,
+    errno.ESTALE,
+}
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
-    """Users' mistakes and full disks end in one sentence and exit code 1, signals in theirs; bugs keep their traceback.
+    """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
 
-    A file that CL_STOP names, as `docker/entrypoint.sh` does, stops them as SIGTERM does.
+    The file that CL_STOP names, as `docker/entrypoint.sh` does, acts like SIGTERM.
     """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        try:
+        with _one_line_errors():
             function(*args, **kwargs)
-        except (ValueError, FloatingPointError) as error:
-            raise click.ClickException(str(error)) from error
-        except OSError as error:
-            if error.errno not in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-                errno.EFBIG,
-                errno.EACCES,
-                errno.EROFS,
-                errno.EIO,
-                errno.ESTALE,
-            ):
-                raise
-            where = f" ({error.filename})" if error.filename else ""
-            raise click.ClickException(f"{error.strerror}{where}: nothing half-written is left") from error
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            sys.exit(130)
-        except StoppedError as error:
-            if is_main_process():
-                click.echo(str(error), err=True)
-            sys.exit(error.exit_code)
 
     return wrapped
 
 
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, FloatingPointError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if error.errno not in STORAGE_ERRORS:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        raise click.ClickException(f"{error.strerror}{where}: no half-written file is left") from error
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except StoppedError as error:
+        if is_main_process():
+            click.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+
+
 def params() -> "Params":
-    """The checked parameters of the workspace."""
+    """The validated parameters in params.yaml."""
     from cl.config import load
 
     return load(Path("params.yaml"))
 
 
 def choose(name: str, known: dict[str, Any], group: str) -> Any:
-    """The entry of `params.yaml` that a stage was called for."""
+    """The entry of a group in params.yaml that the command line names."""
     if name not in known:
-        raise ValueError(
-            f"{group} has no {name!r} in params.yaml; choose one of {', '.join(known) or 'nothing: it is empty'}"
-        )
+        remedy = f"choose one of {', '.join(known)}" if known else "the group is empty"
+        raise ValueError(f"{group} in params.yaml does not contain {name!r}; {remedy}")
     return known[name]
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that writes and speaks, of those that share a stage."""
+    """Whether this process, of those that share a stage, is the one that writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def progress(title: str) -> "Progress":
-    """Progress under a title, of the first process alone; also for TensorBoard, in the folder that CL_TENSORBOARD names."""
+    """Progress of the main process, on the terminal and, if CL_TENSORBOARD names a folder, on TensorBoard."""
     from rich.console import Console
 
     from cl.console.progress import Progress
 
-    board, folder = None, os.environ.get("CL_TENSORBOARD")
-    if folder and is_main_process():
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError(
-                "CL_TENSORBOARD is set, but TensorBoard is not there: pip install tensorboard"
-            ) from None
-        board = SummaryWriter(folder)
+    folder = os.environ.get("CL_TENSORBOARD")
+    board = _tensorboard(folder) if folder and is_main_process() else None
     return Progress(title, Console(stderr=True, quiet=not is_main_process()), board, usage())
+
+
+def _tensorboard(folder: str) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "CL_TENSORBOARD is set, but TensorBoard is not installed: pip install tensorboard"
+        ) from None
+    return SummaryWriter(folder)
 
 
 @functools.cache
 def usage() -> "Usage":
-    """What this process uses; all its trainings count there, however many a stage has."""
+    """What this process has used; shared by all trainings of a stage."""
     from cl.console.progress import Usage
 
     return Usage()
 
 
 def scratch(stage: str, name: str | None = None, data: str = "", instead: str = "") -> Path:
-    """Where a stage keeps its checkpoints: another experiment, other data or other code has another folder.
+    """The folder of a stage's checkpoints, which depends on the experiment, the data and the code.
 
     Args:
         data: a hash of data that no manifest describes.
-        instead: as `provenance.identity` takes it.
+        instead: see `provenance.identity`.
     """
-    root = os.environ.get("CL_SCRATCH")
-    if (
-        is_main_process()
-        and ".dvc/tmp/exps" in Path.cwd().as_posix()
-        and not (root and Path(root).is_absolute())
-    ):
+    root = Path(os.environ.get("CL_SCRATCH") or "scratch")
+    is_temporary = ".dvc/tmp/exps" in Path.cwd().as_posix()
+    if is_temporary and not root.is_absolute() and is_main_process():
         click.echo(
-            f"{stage}: this copy of the project is temporary; set CL_SCRATCH to an absolute folder to make it resumable"
+            f"{stage}: this copy of the project is temporary; "
+            "set CL_SCRATCH to an absolute folder to make it resumable"
         )
-    return Path(root or "scratch") / f"{provenance.identity(stage, name, instead)}{data[:16]}"
+    return root / f"{provenance.identity(stage, name, instead)}{data[:16]}"
 
 
 def checkpoint_seconds() -> float:
-    """How often a run saves itself at the least."""
+    """The time after which a run saves its next checkpoint."""
     return float(os.environ.get("CL_CHECKPOINT_SECONDS", "60"))
 
 
 @dataclass
 class Results:
-    """What a stage hands over: numbers by name, and files in `folder`."""
+    """What a stage produces: metrics, notes for the provenance, and files in `folder`."""
 
     folder: Path
     metrics: dict[str, float] = field(default_factory=dict)
@@ -153,10 +160,13 @@ class Results:
 def results(
     stage: str, name: str | None = None, *, root: str | None = None, folder: bool = True
 ) -> Iterator[Results]:
-    """`results/<stage>[/<name>].json`, its provenance beside it and a folder of files, all written at the end or not at all.
+    """Write `results/<stage>[/<name>].json`, its provenance and a folder of files; on failure, nothing.
 
-    What other processes than the first hand over is dropped, and not counted: energy is that of the first one's machine.
-    `root`: another folder for `<name>.json` and the rest.
+    Only the main process writes, and energy is that of its machine; results of other processes are dropped.
+
+    Args:
+        root: a folder to use instead of `results/<stage>`.
+        folder: whether there is a folder of files.
     """
     if not is_main_process():
         with tempfile.TemporaryDirectory() as dropped:
@@ -165,27 +175,30 @@ def results(
     target = Path(root or RESULTS / stage) / name if name else RESULTS / stage
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    produced = Results(partial / "files")
+    produced.folder.mkdir(parents=True)
     try:
-        handed = Results(partial / "files")
-        handed.folder.mkdir()
         with _measured() as used:
-            yield handed
-        rounded = {key: _rounded(float(value)) for key, value in handed.metrics.items()}
-        _write_json(partial / "metrics.json", rounded)
-        _write_json(partial / "provenance.json", {**provenance.record(stage, name, used), **handed.notes})
-        os.replace(partial / "metrics.json", f"{target}.json")
-        os.replace(partial / "provenance.json", f"{target}.provenance.json")
-        if folder:
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(handed.folder, target)
+            yield produced
+        _write_json(partial / "provenance.json", {**provenance.record(stage, name, used), **produced.notes})
+        metrics = {key: _rounded(float(value)) for key, value in produced.metrics.items()}
+        _write_json(partial / "metrics.json", metrics)
+        _publish(partial, target, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _publish(partial: Path, target: Path, folder: bool) -> None:
+    os.replace(partial / "metrics.json", f"{target}.json")
+    os.replace(partial / "provenance.json", f"{target}.provenance.json")
+    if folder:
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(partial / "files", target)
+
+
 @contextmanager
 def _measured() -> Iterator[dict[str, float]]:
-    """What is used inside, of trainings that go on from a checkpoint also before it; in a dictionary filled at the end."""
+    """Resources used in the block, including earlier parts of a resumed run; filled in at its end."""
     total, used = usage(), dict[str, float]()
     with energy.counters() as total.counters:
         then, known = total.now(), len(total.earlier)
@@ -194,19 +207,24 @@ def _measured() -> Iterator[dict[str, float]]:
 
 
 def repeated(
-    run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, usual: int, out: Path
+    run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, default: int, out: Path
 ) -> dict[str, float]:
-    """What `run` measures with the usual seed; or with each of the seeds: means, `<metric>_sd` and their number `n`.
+    """The metrics of `run(seed, folder)`: with the default seed, or their statistics over several seeds.
 
-    `run` takes a seed and a folder: each of several seeds has one of its own in `out`.
+    Each of several seeds gets its own folder in `out`.
     """
     if seeds is None or len(seeds) == 1:
-        return run(seeds[0] if seeds else usual, out)
+        return run(seeds[0] if seeds else default, out)
     measured = []
     for seed in seeds:
         folder = out / f"seed-{seed}"
         folder.mkdir()
         measured.append(run(seed, folder))
+    return {**_statistics(measured), "n": float(len(seeds))}
+
+
+def _statistics(measured: list[dict[str, float]]) -> dict[str, float]:
+    """Each metric's mean, and its standard deviation as `<metric>_sd`."""
     metrics: dict[str, float] = {}
     for key in measured[0]:
         values = [metric[key] for metric in measured]
@@ -214,15 +232,15 @@ def repeated(
             metrics |= {key: fmean(values), f"{key}_sd": stdev(values)}
         elif len(set(values)) == 1:
             metrics[key] = values[0]
-    return {**metrics, "n": float(len(seeds))}
+    return metrics
 
 
 @contextmanager
 def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
-    """A folder that appears under its name when all went well, and not at all otherwise.
+    """A folder to write to, which gets its name `path` only on success.
 
     Args:
-        resumable: what was done when the run was cut short is kept beside it, for the next run to go on from.
+        resumable: whether the next run continues from what an interrupted run has finished.
     """
     partial, old = (path.with_name(f"{path.name}.{suffix}") for suffix in ("partial", "old.partial"))
     if not resumable:
@@ -236,7 +254,7 @@ def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     except (OSError, KeyboardInterrupt):
         if resumable and partial.exists():
-            click.echo(f"what is finished is kept in {partial}: run again to go on from there", err=True)
+            click.echo(f"finished work is kept in {partial}: run again to continue from there", err=True)
         raise
     finally:
         if not resumable:
@@ -244,7 +262,7 @@ def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
 
 
 def _rounded(value: float) -> float:
-    """Four decimals, or of small numbers four digits."""
+    """To four decimals; numbers below 0.1 to four significant digits."""
     return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
 
 

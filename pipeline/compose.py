@@ -1,4 +1,4 @@
-"""Compose pipeline/conf into params.yaml as DVC does; `dvc repro` reads params.yaml and never composes itself."""
+"""Compose pipeline/conf into params.yaml as DVC does. `dvc repro` reads params.yaml and never composes it."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def main(overrides: tuple[str, ...]) -> None:
 
 
 def compose(target: Path, overrides: list[str]) -> None:
-    """The same file that `dvc exp run -S ...` would run with."""
+    """Write the parameters that `dvc exp run -S ...` would run with."""
     from dvc.utils.hydra import compose_and_dump
 
     compose_and_dump(target, str(CONF), None, "config", str(CONF.parent), overrides)

@@ -1,4 +1,4 @@
-"""Where stages find their data, and the models they hand on."""
+"""Where stages find their data and models."""
 
 import hashlib
 import os
@@ -18,42 +18,43 @@ BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safe
 
 
 def raw() -> Path:
-    """Where the raw data sets lie."""
+    """The folder of the raw data sets."""
     return Path(os.environ.get("CL_RAW", "data/raw"))
 
 
 def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
-    """What the transfers will need and is not here yet, in sentences."""
+    """One line for each thing that the transfers will need and that is not available yet."""
     for name, transfer in transfers.items():
         if transfer.engine == "detectron2" and find_spec("detectron2") is None:
-            yield f"transfers.{name} will need detectron2, which is not installed here: make detectron2"
+            yield f"transfers.{name} will need detectron2, which is not installed: run `make detectron2`"
         folder = raw() / ("VOCdevkit" if transfer.kind == "voc" else "coco")
         if transfer.data == "raw" and not folder.is_dir():
-            yield f"transfers.{name} will need {folder}, which is not there yet"
+            yield f"transfers.{name} will need {folder}, which does not exist yet"
 
 
 def reader(split: str) -> "Reader":
-    """The images of one split: those of data/shards, or of the folder or URL that CL_SHARDS names."""
+    """The images of one split, from data/shards or from the folder or URL in CL_SHARDS."""
     from cl.data.reader import Reader
 
     manifest()
-    return Reader(_place(), split, _cache())
+    return Reader(_shards(), split, _cache())
 
 
 def manifest() -> bytes:
     """The manifest of the shards that `reader` reads."""
     from cl.data.reader import folder_at
 
-    found, own = folder_at(_place(), _cache()).manifest, SHARDS / "manifest.json"
-    if own.is_file() and own.read_bytes() != found:
+    content = folder_at(_shards(), _cache()).manifest
+    tracked = SHARDS / "manifest.json"
+    if tracked.is_file() and tracked.read_bytes() != content:
         raise ValueError(
-            f"CL_SHARDS={_place()} holds other shards than {SHARDS}, which DVC takes for the data of this run: "
-            f"unset CL_SHARDS, or remove {SHARDS}"
+            f"CL_SHARDS={_shards()} contains other shards than {SHARDS}, which DVC tracks as the data of "
+            f"this run: unset CL_SHARDS, or remove {SHARDS}"
         )
-    return found
+    return content
 
 
-def _place() -> str:
+def _shards() -> str:
     return os.environ.get("CL_SHARDS") or str(SHARDS)
 
 
@@ -67,5 +68,5 @@ def _cache() -> "Cache":
 
 
 def manifest_hash() -> str:
-    """The hash that stands for all images that `reader` reads."""
+    """A hash of all images that `reader` reads."""
     return hashlib.sha256(manifest()).hexdigest()

@@ -331,7 +331,7 @@ def test_entry_points_answer_mistakes_in_a_sentence(project) -> None:
     assert unknown.returncode == 1
     assert (
         unknown.stderr
-        == "Error: evaluations has no 'knm' in params.yaml; choose one of knn, linear, semi_1, semi_10\n"
+        == "Error: evaluations in params.yaml does not contain 'knm'; choose one of knn, linear, semi_1, semi_10\n"
     )
     missing = run("pipeline.pretrain", cwd=project)
     assert missing.returncode == 1

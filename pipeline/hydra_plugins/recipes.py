@@ -1,4 +1,4 @@
-"""A Hydra plugin: an unknown recipe is answered with all recipes, which lie in folders that Hydra does not look into."""
+"""A Hydra plugin that lists all recipes when one is unknown; Hydra alone does not look into their folders."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ CONF = Path(__file__).parent.parent / "conf"
 
 
 class RecipeNames(ConfigSource):
-    """Offers no file of its own, only the names of the recipes in all folders."""
+    """A source of recipe names only; the files themselves come from Hydra's own source."""
 
     @staticmethod
     def scheme() -> str:
         return "recipes"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        raise ConfigLoadError(f"{config_path} is not kept here")
+        raise ConfigLoadError(f"{config_path} must be read from its file")
 
     def available(self) -> bool:
         return True
@@ -36,7 +36,7 @@ class RecipeNames(ConfigSource):
 
 
 class RecipeNamesInSearchPath(SearchPathPlugin):
-    """Puts `RecipeNames` behind the files themselves."""
+    """Appends `RecipeNames` to the search path, after the files."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("cl", f"{RecipeNames.scheme()}://{CONF}")

@@ -466,7 +466,8 @@ def test_the_entry_points_read_where_cl_shards_says(folder, server, tmp_path, mo
     locations.reader("val")
     (tmp_path / "data" / "shards" / "manifest.json").write_text("{}")
     with pytest.raises(
-        ValueError, match=rf"CL_SHARDS={server.url} holds other shards than data/shards, which DVC takes for"
+        ValueError,
+        match=rf"CL_SHARDS={server.url} contains other shards than data/shards, which DVC tracks as",
     ):
         locations.reader("val")
     monkeypatch.setenv("CL_CACHE_GB", "much")

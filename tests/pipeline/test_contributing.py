@@ -70,7 +70,7 @@ def test_all_suites_take_them_without_another_edit(extended) -> None:
     assert result.returncode == 0, result.stdout[-5000:]
     for kind in KINDS:
         assert len(re.findall(rf"{kind}.*PASSED", result.stdout)) > 1, kind
-    assert "test_what_a_stage_imports_is_among_its_dependencies[pretrain] PASSED" in result.stdout
+    assert "test_dependencies_are_exactly_what_a_stage_imports[pretrain] PASSED" in result.stdout
 
 
 @pytest.mark.slow

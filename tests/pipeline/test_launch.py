@@ -1,4 +1,4 @@
-"""Processes that watch over each other."""
+"""Processes that watch each other."""
 
 import multiprocessing
 import os
@@ -11,14 +11,14 @@ from pipeline import launch
 FORKING = multiprocessing.get_context("fork")
 
 
-def watch(port: int, rank: int, beats: float) -> None:
-    """Rank `rank` of two, which hangs after so many seconds."""
+def watch(port: int, rank: int, seconds: float) -> None:
+    """A rank of two that stops giving signs of life after `seconds`."""
     launch.BEAT, launch.LOST = 0.05, 1.0
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     watching = launch._Watch(store, rank, 2)
     watching.start()
-    time.sleep(beats)
-    watching.over.set()  # no sign of life from here on
+    time.sleep(seconds)
+    watching.over.set()
     time.sleep(60)
 
 
@@ -35,14 +35,14 @@ def test_a_process_that_hangs_ends_the_others() -> None:
 
 
 def test_a_process_whose_launcher_is_gone_ends(monkeypatch) -> None:
-    """Though its neighbour is alive."""
+    """Even though its neighbour is alive."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     neighbour = FORKING.Process(target=watch, args=(store.port, 1, 60.0), daemon=True)
     neighbour.start()
-    monkeypatch.setenv("CL_PARENT", str(os.getppid()))  # not the process that starts it
+    monkeypatch.setenv("CL_PARENT", str(os.getppid()))  # another process than the one that starts it
     orphan = FORKING.Process(target=watch, args=(store.port, 0, 60.0), daemon=True)
     orphan.start()
     orphan.join(timeout=50)
     assert orphan.exitcode == 1
-    assert not store.check(["failed"]), "it was not for want of the neighbour"
+    assert not store.check(["failed"]), "the neighbour is not the reason"
     neighbour.kill()

@@ -281,7 +281,7 @@ def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp
         ({"CL_LAUNCH": "torchrun"}, "Error: CL_PROCESSES=2 with CL_LAUNCH=torchrun: choose one of the two"),
         (
             {"CL_LAUNCH": "srun python", "CL_LAUNCHED": "1", "CL_PROCESSES": ""},
-            "Error: CL_LAUNCH=srun python has started this process without RANK and WORLD_SIZE; choose a launcher that sets",
+            "Error: CL_LAUNCH=srun python started this process without RANK and WORLD_SIZE; choose a launcher that sets",
         ),
     ],
 )

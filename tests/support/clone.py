@@ -1,0 +1,56 @@
+"""A copy of the project in which DVC runs as a user runs it, at the smallest sizes."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.support.commands import environment
+from tests.support.project import TINY
+
+SIZES = [
+    *TINY,
+    "dataset.scenes.train=8",
+    "dataset.scenes.val=4",
+    "optim.monitor.k=5",
+    "optim.monitor.bank=40",
+    "optim.monitor.queries=20",
+    "evaluation=[knn]",
+    "evaluations.knn.k=5",
+    "transfer=[voc_c4]",
+    "transfers.voc_c4.iterations=2",
+    "transfers.voc_c4.batch_size=2",
+    "transfers.voc_c4.reference_batch=2",
+    "transfers.voc_c4.milestones=[]",
+    "transfers.voc_c4.warmup=0",
+    "transfers.voc_c4.precise_bn=1",
+    "analysis=[neighbours]",
+    "baseline=[random]",
+]
+
+
+class Clone:
+    """A copy of the project under Git."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.output, self.seconds = "", 0.0  # of the first `dvc repro`
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        result = subprocess.run(arguments, cwd=self.folder, env=environment(), capture_output=True, text=True)
+        assert result.returncode == code, result.stdout + result.stderr
+        return result.stdout + result.stderr
+
+    def dvc(self, *arguments: str, code: int = 0) -> str:
+        return self.run("dvc", *arguments, code=code)
+
+    def exp(self, *overrides: str, options: tuple[str, ...] = (), code: int = 0) -> str:
+        settings = [argument for override in [*SIZES, *overrides] for argument in ("-S", override)]
+        return self.dvc("exp", "run", *options, *settings, code=code)
+
+    def files(self) -> dict[Path, int]:
+        """Every file outside .git with its modification time in nanoseconds."""
+        paths = [path for path in self.folder.rglob("*") if path.is_file() and ".git" not in path.parts]
+        return {path: path.stat().st_mtime_ns for path in paths}
+
+    def metrics(self, name: str) -> dict[str, float]:
+        return json.loads((self.folder / "results" / f"{name}.json").read_text())
