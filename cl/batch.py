@@ -12,7 +12,7 @@ class Batch:
     Args:
         views: V tensors (N, 3, S, S) float32, normalised; an image keeps its row in all of them.
         labels: (N,) int64, -1 where an image has none.
-        positions: (N,) int64, of the images in the index: the same image has the same position in every epoch.
+        positions: (N,) int64, of the images in the index: the same in every epoch.
         groups: (N,) int64, -1 for an image without one; None where the data has no groups (frames of a video,
             tiles of a slide). Images of one group are never negatives of each other.
     """

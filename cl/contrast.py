@@ -53,7 +53,7 @@ class Contrast:
         weight: of this contrast in the sum over the method's terms.
         query_groups, negative_groups: (N,) and (K,) int64: a column whose group equals the query's does not
             count, whether excluded, selected or neither; None where the data has no groups.
-        unit: whether no row of queries or negatives is longer than 1; False: the log-partition finds the bound.
+        unit: whether all queries and negatives have norm at most 1; else the log-partition finds the bound.
     """
 
     description: ClassVar[str] = "contrasts with negatives"
@@ -109,8 +109,8 @@ class Contrast:
     def mean_over_queries(self, values: Tensor) -> Tensor:
         """Scalar: mean of `values`, (N,) or (N, P), over queries and positives; the form of every loss.
 
-        Queries without negatives are left out: each rank's result is scaled so that the mean over ranks is the
-        mean over the queries of all ranks that have negatives.
+        Queries without negatives are left out: each rank's result is scaled so that the mean over ranks is
+        the mean over the queries of all ranks that have negatives.
         """
         if self.query_groups is None:
             return values.mean()
@@ -207,7 +207,7 @@ class TwoViews:
         return F.normalize(self.second, dim=1)[:, None]
 
     def cross_correlation(self) -> Tensor:
-        """(D, D): the mean of a_i b_j over the images of all ranks, each coordinate standardised over them."""
+        """(D, D): the mean of a_i b_j over the images of all ranks, with coordinates standardised over them."""
         a, b = (self._standardised(view) for view in (self.first, self.second))
         return mean_over_ranks(a.T @ b / len(a))
 

@@ -39,8 +39,8 @@ def log_partition(
         excluded: (N, E) int64, distinct in a row: columns that do not count; None for none.
         selected: (N, S) int64: the only columns that count, instead of `excluded`.
         unit: promises that no row is longer than 1, which saves finding the largest norm.
-        groups: (N,) and (K,) int64, of queries and negatives: a column of the query's own group does not count,
-            whether excluded, selected or neither.
+        groups: (N,) and (K,) int64, of queries and negatives: a column of the query's own group does not
+            count, whether excluded, selected or neither.
 
     Returns:
         (N,) in the queries' dtype, nats; -inf for a query whose negatives are all of its own group.
@@ -75,7 +75,7 @@ def log_partition(
 def _selected_log_partition(
     queries: Tensor, negatives: Tensor, selected: Tensor, temperature: float, groups: Groups | None
 ) -> Tensor:
-    """Per-query columns, some rows at a time; the gathered negatives are gathered again in the backward pass."""
+    """Per-query columns, some rows at a time; negatives are gathered again in the backward pass."""
 
     def block(q: Tensor, k: Tensor, columns: Tensor, rows: Tensor | None) -> Tensor:
         logits = torch.einsum("nd,nsd->ns", q, k[columns]).div(temperature)

@@ -1,4 +1,4 @@
-"""The structure of `cl/`: packages that import one way only, helpers that are not kinds, files and functions of readable size."""
+"""The structure of `cl/`: packages that import one way only, files and functions of readable size."""
 
 import ast
 from pathlib import Path

@@ -50,7 +50,7 @@ def test_a_batch_mean_is_over_the_queries() -> None:
 
 
 def grouped(positives: int) -> tuple[Contrast, Tensor]:
-    """Six queries that sample two or three negatives of other groups, and one that only has its own group's; (6, 11)."""
+    """Six queries with sampled negatives, one of which samples only its own group; what counts (6, 11)."""
     query_groups, negative_groups = GROUPS[0].clone(), GROUPS[1]
     query_groups[LONELY] = 3
     columns = torch.tensor([[2, 3, 4], [0, 2, 3], [1, 5, 7], [3, 4, 4], [0, 5, 9], [0, 3, 6]])
@@ -114,7 +114,7 @@ def test_distances_are_of_the_positive_pairs() -> None:
 
 
 def test_the_cross_correlation_is_that_of_its_formula() -> None:
-    """C_ij = sum_b a_bi b_bj / (sqrt(sum_b a_bi^2) sqrt(sum_b b_bj^2)), centred over the batch (Barlow Twins, eq. 2)."""
+    """C_ij = sum a_i b_j / sqrt(sum a_i^2 sum b_j^2), centred, over the batch (Barlow Twins, eq. 2)."""
     first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64)
     ours = TwoViews(first, second).cross_correlation()
     expected = torch.corrcoef(torch.cat([first, second], 1).T)[:4, 4:]

@@ -44,7 +44,7 @@ class Usage:
 class Progress:
     """Where progress is shown, under a title.
 
-    board: TensorBoard's SummaryWriter, or another object with `add_scalar` and `flush`; gets every epoch's row.
+    board: gets every epoch's row; TensorBoard's SummaryWriter, or an object with `add_scalar` and `flush`.
     """
 
     def __init__(

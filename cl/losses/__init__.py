@@ -9,7 +9,7 @@ from cl.runtime.base_config import BaseConfig
 class LossConfig(BaseConfig):
     """What every loss declares.
 
-    takes: the type of the terms that it turns into a number; a method must give the same (`MethodConfig.gives`).
+    takes: the type of terms that it turns into a number; a method must give the same (`MethodConfig.gives`).
     needs_several_positives: one positive per query is not enough.
     """
 

@@ -18,8 +18,8 @@ class Config(LossConfig):
 def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """The positive leaves the denominator (DCL, eq. 5).
 
-    L_i = Z_i - s_i, with s_i the positive logit and Z_i the log-partition over the negatives of query i. May be
-    negative: unlike InfoNCE it has no lower bound at 0.
+    L_i = Z_i - s_i, with s_i the positive logit and Z_i the log-partition over the negatives of query i.
+    May be negative: unlike InfoNCE, it is not bounded below by 0.
 
     Returns:
         Mean over queries and positives, in nats; scalar.

@@ -10,7 +10,11 @@ from cl.losses import LossConfig
 
 
 class Config(LossConfig):
-    """`sigma` sharpens the weights (0.5 in the paper; large: DCL). `detach_weight`: no gradient through the weights."""
+    """How positives are weighted.
+
+    sigma: a small one sharpens the weights, a large one tends to DCL; 0.5 in the paper.
+    detach_weight: no gradient through the weights.
+    """
 
     takes: ClassVar = Contrast
     kind: Literal["dclw"]
@@ -21,8 +25,8 @@ class Config(LossConfig):
 def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """Pairs that agree less weigh more (DCL, eq. 6).
 
-    L_i = Z_i - w_i s_i with w_i = 2 - exp(c_i / sigma) / mean_j exp(c_j / sigma), c the cosine of a positive pair; the
-    mean is over the queries of all ranks, so that the mean weight is 1.
+    L_i = Z_i - w_i s_i with w_i = 2 - exp(c_i / sigma) / mean_j exp(c_j / sigma), c the cosine of a positive
+    pair. The mean is over the queries of all ranks, so the mean weight is 1.
 
     Returns:
         Mean over queries and positives, in nats; scalar.
@@ -35,6 +39,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
 
 def _weights(cosines: Tensor, sigma: float, contrast: Contrast) -> Tensor:
-    """(N, P); exponents are at most 0, so that a small sigma does not overflow."""
+    """(N, P); exponents are at most 0, so a small sigma does not overflow."""
     exponentials = ((cosines - 1) / sigma).exp()
     return 2 - exponentials / contrast.batch_mean(exponentials)

@@ -12,7 +12,7 @@ from cl.losses import LossConfig
 
 
 class Config(LossConfig):
-    """`alpha` is the number of negatives that the loss behaves as if it had (EqCo, eq. 5); null: as many as there are."""
+    """`alpha`: the loss behaves as if it had this many negatives (EqCo, eq. 5); null: the actual number."""
 
     takes: ClassVar = Contrast
     kind: Literal["infonce"]
@@ -20,10 +20,10 @@ class Config(LossConfig):
 
 
 def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
-    """Cross-entropy of the positive against the negatives (EqCo, eq. 1 with margin temperature * log(alpha / n)).
+    """Cross-entropy of the positive against the negatives (EqCo, eq. 1, margin temperature * log(alpha / n)).
 
-    L_i = log(exp s_i + (alpha / n) sum_k exp(q_i . k / temperature)) - s_i = softplus(Z_i + log(alpha / n) - s_i), with
-    s_i the positive logit, Z_i the log-partition over the n negatives of query i. Not below 0.
+    L_i = log(exp s_i + (alpha / n) sum_k exp(q_i . k / temperature)) - s_i = softplus(Z_i + log(alpha / n) - s_i),
+    with s_i the positive logit and Z_i the log-partition over the n negatives of query i. Never negative.
 
     Returns:
         Mean over queries and positives, in nats; scalar.

@@ -13,7 +13,8 @@ from cl.losses import LossConfig
 class Config(LossConfig):
     """`strength` is the paper's lambda, which scales the covariance.
 
-    ramp: from 0 to it, linearly over the run, step by step; the authors' code steps once an epoch, to (e + 1) / E of it.
+    ramp: it rises linearly from 0 over the run, at every step; in the authors' code once per epoch, to
+        (e + 1) / E of it.
     unbiased: the covariance divides by M' - 1 instead of M'.
     """
 
@@ -28,9 +29,10 @@ class Config(LossConfig):
 def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """An upper bound of InfoNCE's mean over keys drawn from N(mu, Sigma) (JCL, eq. S.2 and S.3).
 
-    L_i = log(exp(q . mu / tau + lambda / (2 tau^2) q' Sigma q) + exp Z_i) - q . mu / tau, with mu and Sigma the mean and
-    covariance of the query's M' keys: q . mu / tau is the mean of its positive logits, and q' Sigma q / tau^2 their
-    variance, so that no D x D matrix is needed. With one key or lambda = 0 it is InfoNCE against the mean key.
+    L_i = log(exp(q . mu / tau + lambda / (2 tau^2) q' Sigma q) + exp Z_i) - q . mu / tau, with mu and Sigma
+    the mean and covariance of the query's M' keys. q . mu / tau is the mean of its positive logits and
+    q' Sigma q / tau^2 their variance, so no D x D matrix is needed. With one key or lambda = 0, it is
+    InfoNCE against the mean key.
 
     Returns:
         Mean over queries, in nats; scalar.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Config(MethodConfig):
     """`shuffle`: ShuffleBN between the groups of batch norm.
 
-    keys: an image's key is its second view (`second`); or all views after the first are its keys (`rest`, JCL),
-        and their mean is enqueued.
+    keys: an image's key is its second view (`second`); or all views after the first are its keys (`rest`,
+        JCL), and their mean is enqueued.
     symmetric: the first view's keys are contrasted and enqueued too.
     """
 

@@ -1,4 +1,4 @@
-"""MoCo v3: predictions against momentum keys of the other view, both ways; with combinatorial patches, Fast-MoCo."""
+"""MoCo v3: predictions against momentum keys of the other view, both ways; Fast-MoCo with patches."""
 
 from typing import ClassVar, Literal
 
@@ -11,7 +11,7 @@ from cl.networks.target import Ema
 
 
 class Config(PredictingConfig):
-    """`scale`: MoCo v3 multiplies the sum over both directions by 2 temperature, the mean by 4 temperature."""
+    """`scale`: MoCo v3 multiplies the sum over both directions by 2 temperature, so the mean by 4."""
 
     gives: ClassVar = Contrast
     kind: Literal["moco_v3"]

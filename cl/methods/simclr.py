@@ -48,8 +48,8 @@ class Method(BaseMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """Every view is contrasted with the first two; views of one size are encoded in one pass.
 
-        Two views with all their negatives are one contrast of 2N queries with 2(N - 1) negatives each; otherwise
-        there is one for each pair of a view and a target view.
+        Two views with all their negatives are one contrast of 2N queries with 2(N - 1) negatives each.
+        Otherwise there is one for each pair of a view and a target view.
         """
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         both = torch.stack(embeddings[:2], 1).flatten(
@@ -81,7 +81,7 @@ class Method(BaseMethod):
     def _contrast(
         self, queries: Tensor, positives: Tensor, pool: Tensor, batch: Batch, generator: torch.Generator
     ) -> Contrast:
-        """N queries against the pool's columns, one or two for each of all ranks' images, except their own."""
+        """N queries against the pool, which has one or two columns per image of all ranks, except their own."""
         n, everyone = len(queries), len(queries) * ranks()
         width = len(pool) // everyone
         first = width * global_rows(n)

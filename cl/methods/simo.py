@@ -24,8 +24,8 @@ class Config(MethodConfig):
     """`shuffle`: ShuffleBN instead of synchronised batch norm (EqCo, Table 4).
 
     negatives: how many keys a query meets; null: those of all other images.
-    sampling: negatives are sampled once per step for all queries (`shared`, as in the authors' code) or for each
-        query (`per_query`); null with all negatives.
+    sampling: negatives are sampled once per step for all queries (`shared`, as in the authors' code) or for
+        each query (`per_query`); null with all negatives.
     """
 
     gives: ClassVar = Contrast
@@ -52,7 +52,7 @@ class Config(MethodConfig):
 
 
 class Method(BaseMethod):
-    """SiMo (EqCo, section 3): the first view is the query, the second the key; small views are queries too."""
+    """SiMo (EqCo, section 3): the first view is the query, the second the key; small ones are queries."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -81,7 +81,7 @@ class Method(BaseMethod):
         self.target.follow(self.backbone, self.projector, progress)
 
     def _sample(self, n: int) -> Tensor:
-        """(N, K): the columns that each query meets. Shared: the same K places among its N - 1 other images."""
+        """(N, K): the columns that each query meets; if shared, at the same K places among its N - 1 others."""
         assert self.config.negatives is not None
         others, generator = n * ranks() - 1, self.generator("negatives")
         count = min(self.config.negatives, others)

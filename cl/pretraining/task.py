@@ -18,7 +18,7 @@ class PretrainingTask(Task):
     """A method and a loss: `scale` times the mean over the method's terms of weight times loss.
 
     Attributes:
-        alignment: scalar in [0, 4], mean squared distance of the last batch's positive pairs (Wang and Isola 2020).
+        alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
         negatives: how many a query meets, the most of any query in the first batch; None without negatives.
         has_groups: whether the data has groups.
         without_negatives: scalar, queries of all ranks that groups have left without any since the last

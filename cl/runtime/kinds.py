@@ -1,4 +1,4 @@
-"""Kinds: every module of `cl.losses`, `cl.methods` and their like is one, and its file is all it takes to add it."""
+"""Kinds: each module of `cl.losses`, `cl.methods` and the like is one; its file is all it takes to add it."""
 
 import importlib
 import pkgutil

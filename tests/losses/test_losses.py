@@ -34,7 +34,7 @@ def simclr(first: Tensor, second: Tensor, temperature: float = TAU) -> Contrast:
 
 
 def pairs(first: Tensor, second: Tensor):  # type: ignore[no-untyped-def]
-    """For every anchor of SimCLR: the similarity of its positive, and of its 2(N - 1) negatives, over the temperature."""
+    """For every anchor of SimCLR the logits of its positive and of its 2(N - 1) negatives."""
     views = (first, second)
     for k in range(2):
         for i in range(len(first)):
@@ -262,7 +262,7 @@ def test_jcl_equals_its_formula_with_the_covariance_matrix(unbiased) -> None:
 
 
 def test_jcl_is_the_limit_of_gaussian_keys() -> None:
-    """Eq. S.2 with lambda = 1: log E[exp(q k / tau) + sum over negatives] - q mu / tau, keys drawn from N(mu, Sigma)."""
+    """Eq. S.2 with lambda = 1: log E[exp(q k / tau) + sum over negatives] - q mu / tau, k from N(mu, Sigma)."""
     contrast = jcl_contrast()
     torch.manual_seed(1)
     keys = contrast.positives

@@ -28,7 +28,7 @@ INFONCE = loss_config("infonce", alpha=None)
 
 
 def grouped(kind: str, option: dict, step: int):  # type: ignore[no-untyped-def]
-    """A batch whose images have other groups at each step, and the group of each image, where -1 is its own."""
+    """A batch with other groups at each step, and the group of each image, its own where it has none."""
     batch = training_batch(kind, option, IMAGES, step)
     batch = batch_of(batch.views, GROUPS.roll(step), first=step * IMAGES)
     own = torch.arange(1000, 1000 + IMAGES) + step * IMAGES  # a number of its own for each image
@@ -109,7 +109,7 @@ def test_images_that_are_all_alone_in_their_groups_change_nothing(case) -> None:
 
 
 def test_a_neighbour_is_of_another_group() -> None:
-    """The queue's nearest entry of another group; the embedding itself where the whole queue is of its group."""
+    """The nearest entry of another group; the embedding itself if the whole queue is of its group."""
     method = build("nnclr")
     embeddings = method.queue.rows[:4].clone()  # whose nearest entries are themselves
     method.queue.groups.copy_(torch.arange(20) // 2)

@@ -25,7 +25,7 @@ from tests.support.methods import (
 
 
 def moco_v3_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """ctr(q1, k2) + ctr(q2, k1), each 2 tau times a cross-entropy over the batch; the sum is 4 tau times our mean."""
+    """ctr(q1, k2) + ctr(q2, k1), each 2 tau times a cross-entropy; the sum is 4 tau times our mean."""
     q1, q2 = (normal(method.predictor(method.projector(method.backbone(x)))) for x in inputs)
     k1, k2 = (normal(method.target(x)).detach() for x in inputs)
     labels = torch.arange(len(q1))
@@ -49,7 +49,7 @@ def simsiam_loop(method, inputs):  # type: ignore[no-untyped-def]
 
 
 def nnclr_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """CE(neighbour of z1, predictions of view 2) and the other way round; gradient through the predictions alone."""
+    """CE(neighbour of z1, predictions of view 2) and vice versa; gradient only through the predictions."""
     z1, z2 = (method.projector(method.backbone(x)) for x in inputs)
     p1, p2 = normal(method.predictor(z1)), normal(method.predictor(z2))
     losses = []
@@ -62,7 +62,7 @@ def nnclr_loop(method, inputs):  # type: ignore[no-untyped-def]
 
 
 def fast_moco_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """Algorithm 1 with its six combinations: divide, encode, combine, project, predict; mean over the twelve terms."""
+    """Algorithm 1 with six combinations: divide, encode, combine, project, predict; mean over twelve terms."""
     n, side = len(inputs[0]), inputs[0].shape[-1] // 2
     targets = [normal(method.target(x)).detach() for x in inputs]
     losses = []
@@ -80,7 +80,7 @@ def fast_moco_loop(method, inputs):  # type: ignore[no-untyped-def]
 
 
 def predictions_loop(method, inputs, cut):  # type: ignore[no-untyped-def]
-    """Of every view its list of predictions (N, D), and of the first two their projections; small views in one pass."""
+    """Predictions (N, D) of every view, projections of the first two; small views share a pass."""
     n = len(inputs[0])
 
     def predict(x: Tensor) -> list[Tensor]:

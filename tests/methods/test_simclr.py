@@ -18,7 +18,7 @@ from tests.support.methods import (
 
 
 def simclr_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """Both views in one pass; the positive of a view is the other view of its image; all other views are negatives."""
+    """Both views in one pass; a view's positive is the other view of its image, all other views are negatives."""
     n = len(inputs[0])
     z = normal(method.projector(method.backbone(torch.stack(inputs, 1).flatten(0, 1))))
     losses = []
@@ -42,7 +42,7 @@ def other_view_loop(method, inputs):  # type: ignore[no-untyped-def]
 
 
 def multicrop_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """Every crop against each of the two large crops, which alone are positives and negatives (DCLW with multi-crop)."""
+    """Every crop against the two large crops, the only positives and negatives (DCLW with multi-crop)."""
     n = len(inputs[0])
     large = method.projector(method.backbone(torch.stack(inputs[:2], 1).flatten(0, 1)))
     small = method.projector(method.backbone(torch.stack(inputs[2:], 1).flatten(0, 1)))

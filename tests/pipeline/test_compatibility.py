@@ -1,4 +1,4 @@
-"""Every method with every loss, with and without multi-crop and patches: it runs, or is refused with a sentence."""
+"""Every method with every loss, with and without multi-crop and patches, runs or is refused."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def name(cell: compatibility.Cell) -> str:
 
 
 def expected(cell: compatibility.Cell) -> str | None:
-    """What must be said of a cell of the papers' methods and losses; empty where it must run, None for others.
+    """The expected message for a cell of the papers' methods and losses, empty if it must run; None for others.
 
     Written from the papers, not from the checks.
     """
@@ -57,7 +57,7 @@ def test_what_runs_and_what_is_refused_is_as_in_the_papers(cell) -> None:
 
 @pytest.mark.parametrize("cell", RUNNING, ids=name)
 def test_every_cell_that_runs_is_trained_a_step(cell) -> None:
-    """With the sizes of its own parameters, on a tiny encoder: finite, and a gradient for every trained tensor."""
+    """At its own sizes on a tiny encoder: a finite loss, and a gradient for every trained tensor."""
     params = config.check(cell.values)
     torch.manual_seed(0)
     setup = Setup(TinyBackbone(), params.temperature, params.patches, 2, 0, images=8)

@@ -1,4 +1,4 @@
-"""A loss, a method, a data source and an evaluation from outside: the files that CONTRIBUTING.md shows, in a copy."""
+"""The loss, method, data source and evaluation of CONTRIBUTING.md, added to a copy of the project."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 """The number of processes, and of microbatches a batch is encoded in, changes no result.
 
-Every method with every loss takes five steps as one process, and the same steps as two and four that share the batch.
+Every method with every loss takes five steps as one process, and as two and four that share the batch.
 """
 
 import json
@@ -75,7 +75,7 @@ def test_building_blocks(found, processes) -> None:
     """Gathered rows, means and batch norm, forward and backward."""
     several, one = found[processes]["parts"], ranks.parts()
     for key in one:
-        # A rank's loss is its own: the gathered sum counts once a rank, and a rank's mean W times that of all.
+        # Each rank has its own loss: a gathered sum counts once per rank, a rank's mean W times that of all.
         factor = processes if key.endswith((": gradient", "mean gradient", "gather gradient")) else 1
         torch.testing.assert_close(
             several[key], one[key] * factor, rtol=1e-11, atol=1e-13, msg=lambda m, k=key: f"{k}: {m}"
@@ -130,7 +130,7 @@ def test_evaluations_on_several_processes(found, folder) -> None:
 
 
 def test_a_detector_on_two_processes(found, folder) -> None:
-    """With all regions in the losses, which each process divides by its own number of them: hence the tolerance.
+    """All regions are in the losses, but each process divides by its own number of them: hence the tolerance.
 
     Measured: 0.15; 1.4 where batch norm takes its statistics from a process alone.
     """

@@ -29,7 +29,7 @@ WHOLE = patches.Whole(kind="whole")
 FAST = patches.Combine(kind="combine", grid=2, choose=2, stage="final", pairs="all")
 HERE = Machine(torch.device("cpu"), 0, "fp32")
 
-# Settings beyond those of pipeline/conf that are worth the same tests; a kind that is missing here is tested without.
+# Settings beyond those of pipeline/conf that get the same tests; not every kind needs any.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "simclr": [{"pool": "other_view"}, {"pool": "other_view", "negatives": 3}, {"negatives": 4}],
     "moco": [{"symmetric": True}, {"keys": "rest"}, {"queue": 3}],

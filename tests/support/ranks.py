@@ -1,4 +1,4 @@
-"""What several processes compute together, for `tests/runtime/test_distributed.py`: this file is what they run."""
+"""What several processes compute together; `tests/runtime/test_distributed.py` runs this file."""
 
 import io
 import json
@@ -47,7 +47,7 @@ WEIGHTS = ("weight", "bias")
 # Images of a group: all, 8, 2. Of two processes with 12 images each, a group of 8 lies on one or on both.
 GROUPS = (1, 3, 12)
 # Other ways to take the same steps.
-# float32: one activation that rounding turns from below zero to above must not be amplified by the steps after it.
+# float32: rounding that turns one activation positive must not be amplified by later steps.
 SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -160,7 +160,7 @@ def parts() -> dict[str, Tensor]:
 
 
 def unequal() -> dict[str, Tensor]:
-    """Batch norm of one group of which the ranks hold different numbers of rows, as of a detector's regions."""
+    """Batch norm of one group, of which ranks hold different numbers of rows, as with a detector's regions."""
     edges = [
         IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1))
         for r in range(distributed.ranks() + 1)
@@ -214,7 +214,7 @@ def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
 
 
 def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
-    """Metrics and trained weights of evaluations by the tiny encoder: the ranks share a batch of 24, but not one of 18."""
+    """Metrics and weights of evaluations: ranks share a batch of 24, but four cannot share one of 18."""
     params = check(read(folder / "params.yaml"))
     torch.manual_seed(0)
     backbone = TinyBackbone()

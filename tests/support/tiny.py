@@ -32,7 +32,7 @@ def write_shards(
 
 
 class TinyBackbone(nn.Module):
-    """A convolution with batch norm and a pooled linear layer; what a backbone must offer, and nothing more."""
+    """A convolution with batch norm and a pooled linear layer; all that a backbone must offer."""
 
     fc_features = 8
 

@@ -17,8 +17,8 @@ def check_negatives(negatives: int | None, candidates: int, params: "Params") ->
     """Raises ValueError where a batch has fewer `candidates` than `method.negatives` asks for."""
     if negatives is not None and negatives > candidates:
         raise ValueError(
-            f"method.negatives={negatives}, but optim.batch_size={params.optim.batch_size} has {candidates} for a "
-            "query; choose fewer, or null for all"
+            f"method.negatives={negatives}, but optim.batch_size={params.optim.batch_size} has {candidates} "
+            "for a query; choose fewer, or null for all"
         )
 
 
