@@ -207,7 +207,7 @@ class TwoViews:
         return F.normalize(self.second, dim=1)[:, None]
 
     def cross_correlation(self) -> Tensor:
-        """(D, D): the mean of a_i b_j over the images of all ranks, with coordinates standardised over them."""
+        """(D, D): mean of a_i b_j over the images of all ranks, with standardised coordinates."""
         a, b = (self._standardised(view) for view in (self.first, self.second))
         return mean_over_ranks(a.T @ b / len(a))
 

@@ -113,7 +113,7 @@ class BaseMethod(nn.Module):
         return Contrast(queries, positives, negatives, temperature=self.temperature, **columns)  # type: ignore[arg-type]
 
     def contrast_in_batch(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
-        """Queries against all ranks' keys: the key of the query's image is the positive, the others negatives.
+        """Queries against all ranks' keys: that of the query's image is the positive, the others negatives.
 
         Args:
             queries: (N, E, D), E per image.

@@ -81,7 +81,7 @@ class Method(BaseMethod):
     def _contrast(
         self, queries: Tensor, positives: Tensor, pool: Tensor, batch: Batch, generator: torch.Generator
     ) -> Contrast:
-        """N queries against the pool, which has one or two columns per image of all ranks, except their own."""
+        """N queries against the pool, one or two columns per image of all ranks, except their own image's."""
         n, everyone = len(queries), len(queries) * ranks()
         width = len(pool) // everyone
         first = width * global_rows(n)

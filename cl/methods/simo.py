@@ -81,7 +81,7 @@ class Method(BaseMethod):
         self.target.follow(self.backbone, self.projector, progress)
 
     def _sample(self, n: int) -> Tensor:
-        """(N, K): the columns that each query meets; if shared, at the same K places among its N - 1 others."""
+        """(N, K): the columns that each query meets; if shared, the same K places among its others."""
         assert self.config.negatives is not None
         others, generator = n * ranks() - 1, self.generator("negatives")
         count = min(self.config.negatives, others)

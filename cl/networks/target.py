@@ -53,6 +53,6 @@ class Target(nn.Sequential):
 
     @torch.no_grad()
     def follow(self, backbone: nn.Module, projector: nn.Module, progress: float) -> None:
-        """Each parameter w' becomes m w' + (1 - m) w; batch norm's running statistics stay the target's own."""
+        """Each parameter w' becomes m w' + (1 - m) w; running statistics stay the target's own."""
         online: list[Tensor] = [*backbone.parameters(), *projector.parameters()]
         torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.at(progress))

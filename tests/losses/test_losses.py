@@ -262,7 +262,7 @@ def test_jcl_equals_its_formula_with_the_covariance_matrix(unbiased) -> None:
 
 
 def test_jcl_is_the_limit_of_gaussian_keys() -> None:
-    """Eq. S.2 with lambda = 1: log E[exp(q k / tau) + sum over negatives] - q mu / tau, k from N(mu, Sigma)."""
+    """Eq. S.2, lambda = 1: log E[exp(q k / tau) + sum over negatives] - q mu / tau, k from N(mu, Sigma)."""
     contrast = jcl_contrast()
     torch.manual_seed(1)
     keys = contrast.positives

@@ -62,7 +62,7 @@ def nnclr_loop(method, inputs):  # type: ignore[no-untyped-def]
 
 
 def fast_moco_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """Algorithm 1 with six combinations: divide, encode, combine, project, predict; mean over twelve terms."""
+    """Algorithm 1: divide, encode, make six combinations, project, predict; mean over twelve terms."""
     n, side = len(inputs[0]), inputs[0].shape[-1] // 2
     targets = [normal(method.target(x)).detach() for x in inputs]
     losses = []

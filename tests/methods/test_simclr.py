@@ -18,7 +18,7 @@ from tests.support.methods import (
 
 
 def simclr_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """Both views in one pass; a view's positive is the other view of its image, all other views are negatives."""
+    """Both views in one pass; the other view of an image is the positive, the rest are negatives."""
     n = len(inputs[0])
     z = normal(method.projector(method.backbone(torch.stack(inputs, 1).flatten(0, 1))))
     losses = []

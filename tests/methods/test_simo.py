@@ -46,7 +46,7 @@ def sampled_loop(method, inputs):  # type: ignore[no-untyped-def]
 
 
 def test_simos_shared_sample_is_one_permutation_of_the_others() -> None:
-    """Place c of query i is image c if c < i, else c + 1; the same places for all queries, new ones each step."""
+    """Place c of query i is image c if c < i, else c + 1; all queries share places, new ones each step."""
     method = build("simo", negatives=3, sampling="shared")
     samples = []
     for step in range(4):

@@ -23,7 +23,7 @@ def name(cell: compatibility.Cell) -> str:
 
 
 def expected(cell: compatibility.Cell) -> str | None:
-    """The expected message for a cell of the papers' methods and losses, empty if it must run; None for others.
+    """The message expected for a cell of the papers' methods and losses, empty if it runs; else None.
 
     Written from the papers, not from the checks.
     """

@@ -160,7 +160,7 @@ def parts() -> dict[str, Tensor]:
 
 
 def unequal() -> dict[str, Tensor]:
-    """Batch norm of one group, of which ranks hold different numbers of rows, as with a detector's regions."""
+    """Batch norm of one group of which ranks hold different numbers of rows, like a detector's regions."""
     edges = [
         IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1))
         for r in range(distributed.ranks() + 1)
