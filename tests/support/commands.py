@@ -12,7 +12,7 @@ PATIENCE = 120  # seconds
 
 
 def environment() -> dict[str, str]:
-    """This environment with a Git identity, and with this Python first on PATH: stages call plain `python`."""
+    """This environment with a Git identity and with this Python first on PATH: stages call plain `python`."""
     return {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
