@@ -1,8 +1,8 @@
 """Energy in joules from the hardware's own counters: NVML for NVIDIA GPUs, RAPL for CPUs.
 
 A counter that cannot be read is left out; nothing is estimated. Only the machine of the calling process is
-covered (with several nodes, the first), including everything else that runs on it. Memory, disks, fans and power
-supplies are not covered.
+covered (with several nodes, the first), including everything else that runs on it. Memory, disks, fans and
+power supplies are not covered.
 """
 
 import ctypes
@@ -76,7 +76,7 @@ class Packages:
 class Gpus:
     """The NVIDIA GPUs in CUDA_VISIBLE_DEVICES (numbers in PCI bus order, or UUIDs), or all; no MIG slices.
 
-    NVML is never shut down: while it is in use, the driver stays loaded, and the counters start when it is loaded.
+    NVML is never shut down, because the counters start when the driver is loaded, and NVML keeps it loaded.
     """
 
     def __init__(self, library: str) -> None:
