@@ -151,8 +151,8 @@ def grid() -> None:
 
 def _step(task: "Probes", optimizer: "Optimizer", images: "Tensor", labels: "Tensor") -> None:
     import torch
-    from cl.batch import Batch
 
+    from cl.batch import Batch
     from cl.training.optim import clip_gradients
 
     task(Batch([images], labels, torch.arange(len(labels)))).backward()

@@ -46,8 +46,9 @@ def measure(case: str, size: int) -> None:
     """Print [seconds, MiB] of forward and backward: the best of three, and the growth of the peak memory."""
     import torch
     import torch.nn.functional as F
-    from cl.reductions import log_partition
     from torch import Tensor
+
+    from cl.reductions import log_partition
 
     torch.manual_seed(0)
     first, second = (F.normalize(torch.randn(size, WIDTH), dim=1).requires_grad_() for _ in range(2))

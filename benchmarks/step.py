@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torchvision
-from cl.batch import Batch
 from lightly.loss import NTXentLoss
 from lightly.models.modules.heads import MoCoProjectionHead, SimCLRProjectionHead
 from lightly.models.utils import deactivate_requires_grad, update_momentum
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.parameters import parameters
+from cl.batch import Batch
 from cl.config import Params
 from cl.runtime import machine
 from cl.runtime.cores import cores
