@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: repro help test test-slow check format bench .venv detectron2 lock
+.PHONY: repro help test test-slow check format bench bench-gpu .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	dvc repro
@@ -39,6 +39,10 @@ bench: $(ready)  ## Measure speed and memory against dense forms and other libra
 	python -W ignore -m benchmarks.step
 	python -W ignore -m benchmarks.evaluation
 	python -m benchmarks.remote
+
+bench-gpu: $(ready)  ## Check results on a CUDA GPU against the CPU, and measure its speed.
+	python -W ignore -m benchmarks.gpu.check
+	python -W ignore -m benchmarks.gpu.speed
 
 .venv: $(ready)  ## Create only the environment.
 

@@ -96,11 +96,11 @@ def step(session: Session) -> None:
     An image counts once, with all its views.
     """
     for case in TINY_CASES if session.tiny else CASES:
-        what = f"{case.name}, {case.batch} images, {case.precision}"
+        sizes = (f"optim.batch_size={case.batch}", f"precision={case.precision}")
+        params = parameters(*case.overrides, *(TINY if session.tiny else sizes))
+        what = f"{case.name}, {params.optim.batch_size} images, {params.precision}"
         group = process_group(session) if case.spanning else nullcontext()
         with session.attempt(what), group:
-            sizes = (f"optim.batch_size={case.batch}", f"precision={case.precision}")
-            params = parameters(*case.overrides, *(TINY if session.tiny else sizes))
             seconds, mebibytes = _train(session, params, case)
             session.report(
                 what,
