@@ -1,9 +1,9 @@
-# The pipeline with its locked environment and detectron2, for NVIDIA GPUs and for CPUs. docker/README.md shows how to run it.
+# The pipeline with its locked environment and detectron2, for NVIDIA GPUs and CPUs. docker/README.md shows how to run it.
 #   docker build --build-arg COMMIT="$(git rev-parse HEAD)" -t cl .
 ARG BASE_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG RUNTIME_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04
 
-# detectron2, compiled against the same torch. nvcc and the compiler stay in this stage.
+# detectron2, compiled against the same torch. nvcc and the compiler remain in this stage.
 FROM ${BASE_IMAGE} AS detectron2
 ARG WITH_DETECTRON2=1
 ARG TORCH_CUDA_ARCH_LIST="7.5;8.0;8.6;9.0;10.0;12.0+PTX"
@@ -20,7 +20,7 @@ RUN mkdir /opt/detectron2 \
         && rm -rf /opt/venv; \
     fi
 
-# What is run. Its layers are in the order of how seldom they change: the code, which does so most often, comes last.
+# The image to run. Its layers are ordered by how often they change; the code changes most often and comes last.
 FROM ${RUNTIME_IMAGE} AS runtime
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -34,7 +34,7 @@ RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /opt/requirements.lock
 COPY --from=detectron2 /opt/detectron2 /opt/detectron2
 RUN find /opt/detectron2 -name '*.whl' -exec /opt/venv/bin/pip install --no-cache-dir --no-deps {} +
-# DVC asks for the user's name, which a number given as `--user` does not have. /tmp is the one folder that any user can write to.
+# DVC asks for the user's name, and a numeric `--user` has none. /tmp is the only folder that any user can write to.
 ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_SITE_CACHE_DIR=/tmp/dvc DVC_NO_ANALYTICS=1 PYTHONUNBUFFERED=1
 COPY . /opt/cl
 RUN chmod -R a+rX,go-w /opt/cl
@@ -50,7 +50,7 @@ LABEL org.opencontainers.image.title="cl" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.revision="${COMMIT}"
 
-# With what the tests need besides: docker build --target test
+# With the test dependencies: docker build --target test
 FROM runtime AS test
 USER 0
 COPY requirements.lock /opt/test.lock

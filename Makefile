@@ -1,4 +1,4 @@
-# Each target sets itself up: Python 3.11+, make and a package index are all that must be there.
+# Each target sets itself up; it needs only Python 3.11 or newer, make and a package index.
 PYTHON ?= python3
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,19 +6,22 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: .venv detectron2 repro test test-slow check format lock bench
+.PHONY: repro help test test-slow check format bench bench-gpu .venv detectron2 lock
 
-repro: $(ready)  ## the whole experiment of params.yaml, to report/index.html
+repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	dvc repro
 	@echo "Open report/index.html in a browser."
 
-test: $(ready)  ## everything that takes minutes, not hours
+help:  ## List the targets.
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+test: $(ready)  ## Run the fast tests, in minutes.
 	python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(ready)  ## learning over three seeds and other tests that take long
+test-slow: $(ready)  ## Run the slow tests, such as learning over three seeds, in hours.
 	python -m pytest -m slow
 
-check: $(ready)  ## format, lint, types, shell scripts, Dockerfile, Kubernetes manifests
+check: $(ready)  ## Check format, lint, types, shell scripts, Dockerfile and Kubernetes manifests.
 	ruff format --check .
 	ruff check .
 	mypy
@@ -26,30 +29,34 @@ check: $(ready)  ## format, lint, types, shell scripts, Dockerfile, Kubernetes m
 	hadolint Dockerfile
 	kubernetes-validate --strict --quiet docker/kubernetes/*.yaml
 
-format: $(ready)
+format: $(ready)  ## Format the code and fix what the linter can fix.
 	ruff format .
 	ruff check --fix .
 
-bench: $(ready)  ## ratios against dense forms and peers, side by side in one run
+bench: $(ready)  ## Measure speed and memory against dense forms and other libraries, side by side.
 	python -m benchmarks.log_partition
 	python -W ignore -m benchmarks.loading
 	python -W ignore -m benchmarks.step
 	python -W ignore -m benchmarks.evaluation
 	python -m benchmarks.remote
 
-.venv: $(ready)  ## the environment alone
+bench-gpu: $(ready)  ## Check results on a CUDA GPU against the CPU, and measure its speed.
+	python -W ignore -m benchmarks.gpu.check
+	python -W ignore -m benchmarks.gpu.speed
 
-detectron2: $(ready)  ## compiled from its repository, for transfers with engine=detectron2; needs git, a C++ compiler and minutes
+.venv: $(ready)  ## Create only the environment.
+
+detectron2: $(ready)  ## Compile detectron2, for transfers with engine=detectron2 (needs git and a C++ compiler).
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --no-build-isolation --constraint docker/requirements.lock -r docker/detectron2.txt
 
 $(ready): requirements.lock
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"cl needs Python 3.11 or newer, found {v.major}.{v.minor}: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"cl needs Python 3.11 or newer, found {v.major}.{v.minor}; run make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv .venv
 	command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --require-hashes requirements.lock
 	touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade
-lock:  ## resolve the versions anew, for .venv and for the image
+lock:  ## Resolve the newest versions of all dependencies, for .venv and for the image.
 	$(compile) --group dev --output-file requirements.lock
 	$(compile) --extra cloud --extra detectron2 --constraint requirements.lock --output-file docker/requirements.lock

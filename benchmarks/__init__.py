@@ -1,1 +1,1 @@
-"""Measurements side by side with other implementations, in one run; ratios travel between machines, times do not."""
+"""Measurements side by side with other implementations; ratios carry over to other machines, times do not."""

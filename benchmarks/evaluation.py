@@ -1,6 +1,6 @@
-"""Nearest neighbours against a dense product and scikit-learn, and a grid of linear classifiers against one.
+"""kNN against a dense product and scikit-learn, and a grid of linear classifiers against a single one.
 
-Every case of the neighbours runs in a process of its own, so that its peak memory is its own; they take turns.
+Each kNN case runs in its own process, so that peak memory is measured separately; the cases take turns.
 """
 
 import copy
@@ -27,9 +27,8 @@ ROUNDS, GRID = 3, 16
 def main() -> None:
     import torch
 
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads; {QUERIES} queries, {BANK} x {WIDTH} bank, k = {K}"
-    )
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"{QUERIES} queries, {BANK} x {WIDTH} bank, k = {K}")
     results: dict[str, list[tuple[float, float, int]]] = {case: [] for case in CASES}
     for _ in range(ROUNDS):
         for case in CASES:
@@ -41,18 +40,16 @@ def main() -> None:
         case: (min(t for t, _, _ in runs), min(m for _, m, _ in runs), runs[0][2])
         for case, runs in results.items()
     }
-    print("case           seconds   extra MiB   times faster than dense   memory of dense   answers as dense")
+    print("case           seconds   extra MiB   speed / dense   memory / dense   answers equal to dense")
     for case, (seconds, memory, equal) in best.items():
         faster, smaller = best["dense"][0] / seconds, memory / best["dense"][1]
-        print(
-            f"{case:<14} {seconds:7.2f}   {memory:9.0f}   {faster:23.2f}   {smaller:15.3f}   {equal} of {QUERIES}",
-            flush=True,
-        )
+        ours = f"{case:<14} {seconds:7.2f}   {memory:9.0f}"
+        print(f"{ours}   {faster:13.2f}   {smaller:14.3f}   {equal} of {QUERIES}", flush=True)
     grid()
 
 
 def measure(case: str) -> None:
-    """Print [seconds, MiB, queries answered as by the dense product] of one classification."""
+    """Print [seconds, MiB, number of answers equal to the dense product's] of one classification."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor
@@ -76,7 +73,7 @@ def measure(case: str) -> None:
         return vote(cosines, labels[positions], CLASSES, TEMPERATURE).argmax(1)
 
     small = torch.randn(256, 256)
-    (small @ small).sum()  # the matrix library's own buffers are not the case's
+    (small @ small).sum()  # allocate the matrix library's own buffers first
     if case == "scikit-learn":
         import numpy as np
         from sklearn.neighbors import KNeighborsClassifier
@@ -91,7 +88,7 @@ def measure(case: str) -> None:
         run = lambda: ours(bank_of_half)  # noqa: E731
     else:
         run = dense if case == "dense" else ours
-    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = peak()
     began = time.perf_counter()
     answers = run()
@@ -100,13 +97,13 @@ def measure(case: str) -> None:
 
 
 def peak() -> float:
-    """The largest memory this process has had since that was reset, MiB."""
+    """The peak memory of this process since the last reset, in MiB."""
     status = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in status if line.startswith("VmHWM"))) / 1024
 
 
 def grid() -> None:
-    """The linear evaluation's step with one classifier and with sixteen, in turns."""
+    """A step of the linear evaluation with one classifier and with sixteen, in turns."""
     import torch
     from torch import nn
 
@@ -120,9 +117,7 @@ def grid() -> None:
     settings = optim.Config(
         **read(Path("pipeline/conf/trainer/sgd.yaml")), batch_size=32, epochs=1, base_lr=1.0
     )
-    print(
-        f"\nlinear evaluation, images/s with 1 and with {GRID} classifiers, and the time of {GRID} over that of 1"
-    )
+    print(f"\nlinear evaluation: images/s with 1 and with {GRID} classifiers, and the ratio of the times")
     for kind, size, batch, classes in (
         ("resnet50", 224, 32, 1000),
         ("resnet18", 32, 256, 100),
@@ -150,16 +145,17 @@ def grid() -> None:
                     torch.cuda.synchronize()
                 times[number].append(time.perf_counter() - began)
         one, many = (sorted(values[2:])[len(values[2:]) // 2] for values in times.values())
-        print(
-            f"{kind} at {size} px, {classes} classes: {batch / one:.0f} and {batch / many:.0f}, {many / one:.2f}",
-            flush=True,
-        )
+        rates = f"{batch / one:.0f} and {batch / many:.0f}, {many / one:.2f}"
+        print(f"{kind} at {size} px, {classes} classes: {rates}", flush=True)
 
 
 def _step(task: "Probes", optimizer: "Optimizer", images: "Tensor", labels: "Tensor") -> None:
+    import torch
+
+    from cl.batch import Batch
     from cl.training.optim import clip_gradients
 
-    task([images], labels).backward()
+    task(Batch([images], labels, torch.arange(len(labels)))).backward()
     clip_gradients(optimizer, None)
     optimizer.step()
     optimizer.zero_grad()

@@ -1,12 +1,16 @@
-"""The data path against what people use: MoCo's own transforms, lightly's, torchvision v2's, and FFCV where it is installed.
+"""The data path against MoCo's transforms, lightly's, torchvision v2's and, if installed, FFCV.
 
-Everything runs on one thread, on the same images, in turns; a figure is the best of its turns, a ratio is within a run.
-Rates are per second of processor time, of all threads, which is what a core gives however busy the machine is; only the
-loader is timed by the clock.
-Argument: a folder of images (default: the sample of ImageNet beside the project, or else the installed photographs).
+All of them run on one thread and on the same images, in turns; a figure is the best of its turns, and
+ratios are taken within a run. Rates are per second of CPU time of all threads, so that they do not depend
+on how busy the machine is; only the loader is timed by the clock.
+
+`python -m benchmarks.loading [folder]` takes the JPEGs of this folder; the default is the sample of
+ImageNet beside the project if there is one, and otherwise the photographs installed with scikit-image,
+scikit-learn and matplotlib.
 """
 
 import io
+import itertools
 import multiprocessing
 import multiprocessing.synchronize
 import random
@@ -23,12 +27,11 @@ import torch
 from PIL import Image as Picture
 from PIL import ImageFilter
 
-from cl.config import read
+from benchmarks.parameters import parameters
 from cl.data.augment import augment
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.data.views import View
 from cl.shards import writing
 from cl.sources import Image, Splits, Storage
 from cl.sources._shared import photographs
@@ -36,10 +39,12 @@ from cl.sources._shared import photographs
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet-sample"
 ROUNDS = 5
-FEWEST = 96  # images; fewer are taken several times
-BATCH, WARM = 256, 4  # the loader's batch, and how many of them before it is timed
-MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-VIEW = View(**read(ROOT / "pipeline/conf/views/mocov2.yaml")["random"])
+FEWEST = 96  # images; a smaller number is repeated
+BATCH = 256  # images in the loader's batch
+WARM = 4  # batches before the loader is timed
+PARAMS = parameters("dataset=imagenet", "backbone=resnet50", "views=mocov2")
+SOURCE, VIEW = PARAMS.dataset, PARAMS.views["random"]
+MEAN, STD = SOURCE.mean, SOURCE.std
 STORED = {"originals": {}, "short side 256": {"shrink": 256}, "raw 256": {"shrink": 256, "encode": "raw"}}
 
 
@@ -52,7 +57,9 @@ def main() -> None:
         contents = [path.read_bytes() for path in files]
         readers = {kind: stored(files, folder / kind, settings) for kind, settings in STORED.items()}
         size = np.mean([len(content) for content in contents]) / 1e3
-        print(f"{len(files)} images of {size:.0f} kB, torch {torch.__version__}; images a second on one core")
+        print(
+            f"{len(files)} images of {size:.0f} kB, torch {torch.__version__}; images per second on one core"
+        )
         smaller = readers["short side 256"]
         shrunk = peers([bytes(smaller.read(position)) for position in range(len(smaller))])
         cases = {
@@ -102,7 +109,7 @@ def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
 
 
 def peers(contents: list[bytes]) -> dict[str, Callable[[], object]]:
-    """Two views of every image, as others make them from the bytes of its file."""
+    """Two views of every image, made from the bytes of its file by other libraries."""
     import lightly.transforms
     import torchvision.transforms as v1
     import torchvision.transforms.v2 as v2
@@ -147,7 +154,7 @@ def peers(contents: list[bytes]) -> dict[str, Callable[[], object]]:
 
 
 def ours(readers: dict[str, Reader], contents: list[bytes]) -> dict[str, Callable[[], object]]:
-    """What a worker does (two crops, uint8), and that with colour and normalisation on the CPU."""
+    """A data worker's part (two uint8 crops), and the whole path with colour and normalisation on the CPU."""
     mean, std = (torch.tensor(value).view(3, 1, 1) for value in (MEAN, STD))
 
     def whole(data: TrainSet) -> list[torch.Tensor]:
@@ -166,24 +173,23 @@ def ours(readers: dict[str, Reader], contents: list[bytes]) -> dict[str, Callabl
         "read alone": lambda: read(readers["originals"]),
     }
     for kind, reader in readers.items():
-        data = TrainSet(reader, [VIEW], Plan(len(reader), len(reader), 0))
+        data = TrainSet(reader, SOURCE, [VIEW], Plan(len(reader), len(reader), 0))
         cases[f"worker, {kind}"] = worker(data)
         cases[f"whole, {kind}"] = lambda data=data: whole(data)  # type: ignore[misc]
     return cases
 
 
 def worker(data: TrainSet) -> Callable[[], None]:
-    """One batch after the other into memory that is used again, as data workers do."""
-    memory, rows = (
-        [array.allocate(data.plan.batch_size, shared=True) for array in data.arrays],
-        slice(0, data.plan.batch_size),
-    )
-    steps = iter(range(10**9))
+    """Fill one batch after the other in reused memory, as data workers do."""
+    size = data.plan.batch_size
+    memory = [array.allocate(size, shared=True) for array in data.arrays]
+    rows = slice(0, size)
+    steps = itertools.count()
     return lambda: data.fill(next(steps), rows, memory)
 
 
 def fastest(cases: dict[str, Callable[[], object]], images: dict[str, int]) -> dict[str, float]:
-    """Images a second of every case: the best of some rounds, in each of which all of them run."""
+    """Images per second of every case: the best of several rounds, in each of which all cases run."""
     rates = dict.fromkeys(cases, 0.0)
     for _ in range(ROUNDS):
         for name, case in cases.items():
@@ -194,7 +200,7 @@ def fastest(cases: dict[str, Callable[[], object]], images: dict[str, int]) -> d
 
 
 def with_ffcv(folder: Path, reader: Reader) -> tuple[float, float] | None:
-    """Single views a second without colour from the raw images of `reader`: FFCV's, and ours beside it in the same run."""
+    """FFCV's and our single views per second, without colour, from the raw images of `reader`."""
     try:
         from ffcv.fields import IntField, RGBImageField
         from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
@@ -211,7 +217,7 @@ def with_ffcv(folder: Path, reader: Reader) -> tuple[float, float] | None:
     theirs = Loader(
         path, batch_size=100, num_workers=1, order=OrderOption.SEQUENTIAL, os_cache=True, pipelines=pipelines
     )
-    data = TrainSet(reader, [VIEW], Plan(len(reader), 100, 0))
+    data = TrainSet(reader, SOURCE, [VIEW], Plan(len(reader), 100, 0))
     fill = worker(data)
     cases = {
         "theirs": lambda: [None for _ in theirs],
@@ -233,9 +239,9 @@ def report(rates: dict[str, float], ffcv: tuple[float, float] | None) -> None:
     }
     for name, least in wanted.items():
         verdict(f"{name}: {least:g} times MoCo's", rates[name] / slowest, least)
-    verdict("reading: 20 times the decoding", rates["read alone"] / rates["decode alone"], 20)
+    verdict("reading: 20 times the speed of decoding", rates["read alone"] / rates["decode alone"], 20)
     if ffcv is None:
-        print("FFCV is not installed here: not compared")
+        print("FFCV is not installed; not compared")
     else:
         print(f"single views from raw 256: FFCV {ffcv[0]:.0f}/s, ours {ffcv[1]:.0f}/s")
         verdict("raw: 1.5 times FFCV's views", ffcv[1] / ffcv[0], 1.5)
@@ -246,13 +252,13 @@ def verdict(what: str, found: float, least: float) -> None:
 
 
 def loader(files: list[Path], folder: Path) -> None:
-    """Two workers behind the ring, against two processes that make the same batches and hand over nothing.
+    """Two workers that fill the ring, against two bare processes that make the same batches for nobody.
 
-    Both are timed once their memory has been written for the first time, and until their last batch is there.
+    Both are timed from the moment their memory has been written once until their last batch.
     """
     for kind, steps in {"originals": 12, "short side 256": 30, "raw 256": 60}.items():
         reader = stored(files * -(-BATCH // len(files)), folder / f"{kind}, a batch", STORED[kind])
-        data = TrainSet(reader, [VIEW], Plan(len(reader), BATCH, 0))
+        data = TrainSet(reader, SOURCE, [VIEW], Plan(len(reader), BATCH, 0))
         ratios = []
         for _ in range(ROUNDS + 4):
             barrier = multiprocessing.Barrier(3)

@@ -1,6 +1,7 @@
 """The log-partition against its dense form and lightly's NTXentLoss: a SimCLR loss, forward and backward.
 
-Every case runs in a process of its own, so that its peak memory is its own; the cases of one size take turns.
+Each case runs in its own process, so that peak memory is measured separately; the cases of one size take
+turns.
 """
 
 import json
@@ -17,10 +18,9 @@ CASES = ("symmetric", "rectangular", "dense", "lightly")
 def main() -> None:
     import torch
 
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads; N pairs of width {WIDTH}, float32, forward and backward"
-    )
-    print("N       case          seconds   extra MiB   times faster than lightly   memory of lightly's")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32, forward and backward")
+    print(f"N pairs of width {WIDTH}")
+    print("N       case          seconds   extra MiB   speed / lightly   memory / lightly")
     for size in SIZES:
         results: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
         for _ in range(ROUNDS):
@@ -37,18 +37,18 @@ def main() -> None:
             seconds, memory = best[case]
             faster, smaller = best["lightly"][0] / seconds, memory / best["lightly"][1]
             print(
-                f"{size:<7} {case:<13} {seconds:7.3f}   {memory:9.1f}   {faster:25.1f}   {smaller:19.4f}",
+                f"{size:<7} {case:<13} {seconds:7.3f}   {memory:9.1f}   {faster:15.1f}   {smaller:16.4f}",
                 flush=True,
             )
 
 
 def measure(case: str, size: int) -> None:
-    """Print [seconds, MiB] of one forward and backward pass: the best of three, and the growth of the process's peak."""
+    """Print [seconds, MiB] of forward and backward: the best of three, and the growth of the peak memory."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor
 
-    from cl.contrast import log_partition
+    from cl.reductions import log_partition
 
     torch.manual_seed(0)
     first, second = (F.normalize(torch.randn(size, WIDTH), dim=1).requires_grad_() for _ in range(2))
@@ -77,7 +77,7 @@ def measure(case: str, size: int) -> None:
     else:
         step = dense if case == "dense" else ours
     small = torch.randn(256, 256)
-    (small @ small).sum()  # the matrix library's own buffers are not the loss's
+    (small @ small).sum()  # allocate the matrix library's own buffers first
     before = peak()
     times = []
     for _ in range(3):
@@ -89,7 +89,7 @@ def measure(case: str, size: int) -> None:
 
 
 def peak() -> float:
-    """The largest memory this process has had, MiB."""
+    """The peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

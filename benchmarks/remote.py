@@ -1,14 +1,13 @@
-"""Reading shards over HTTP from this machine, side by side with reading them from its disk.
+"""Reading shards over local HTTP, side by side with reading them from disk.
 
-`python -m benchmarks.remote [images]`: JPEGs of about 83 kB in shards of 1,000, read in the order of an epoch.
-The server is a process of its own, which answers range requests from the page cache.
+`python -m benchmarks.remote [images]`: JPEGs of about 83 kB in shards of 1,000, read in the order of an
+epoch. The server is a separate process that answers range requests from the page cache.
 """
 
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -85,35 +84,29 @@ def shards(folder: Path, images: int) -> None:
 def compare(folder: Path, url: str) -> None:
     samples = len(Reader(folder / "shards", "train"))
     order = epoch_order(samples, 0, 0)[0:samples]
-    print("                                  images/s     MB/s   pieces/s")
-    for again in (1, 2):
-        cache = Cache(folder / f"cache{again}", 10**12)
+    print("                                  images/s     MB/s   chunks/s")
+    for repeat in (1, 2):
+        cache = Cache(folder / f"cache{repeat}", 10**12)
         for name, reader, ahead in (
             ("local", Reader(folder / "shards", "train"), 0),
-            ("remote, cold", Reader(url, "train", Cache(folder / f"alone{again}", 10**12)), 0),
+            ("remote, cold", Reader(url, "train", Cache(folder / f"other{repeat}", 10**12)), 0),
             ("remote, cold, read ahead", Reader(url, "train", cache), AHEAD),
-            ("remote, in the cache", Reader(url, "train", cache), AHEAD),
+            ("remote, cached", Reader(url, "train", cache), AHEAD),
         ):
-            count, seconds = len(reader), timed(lambda reader=reader, ahead=ahead: read(reader, order, ahead))
-            size = reader.manifest.splits["train"].shards
-            megabytes = sum(shard.bytes for shard in size) / 1e6
-            print(
-                f"{name:30} {count / seconds:11.0f} {megabytes / seconds:8.0f} {count / CHUNK / seconds:10.1f}",
-                flush=True,
-            )
+            seconds = read(reader, order, ahead)
+            images = len(reader) / seconds
+            megabytes = sum(shard.bytes for shard in reader.manifest.splits["train"].shards) / 1e6 / seconds
+            print(f"{name:30} {images:11.0f} {megabytes:8.0f} {images / CHUNK:10.1f}", flush=True)
 
 
-def read(reader: Reader, order, ahead: int) -> None:  # type: ignore[no-untyped-def]
+def read(reader: Reader, order: np.ndarray, ahead: int) -> float:
+    """Seconds to read all images in this order, fetching `ahead` batches in advance."""
+    began = time.perf_counter()
     for start in range(0, len(reader), BATCH):
         if ahead and start + BATCH < len(reader):
             reader.ahead(order[start + BATCH : start + BATCH * (1 + ahead)])
         for position in order[start : start + BATCH].tolist():
-            bytes(reader.read(position))  # a local one is not read before it is looked at
-
-
-def timed(action: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    action()
+            bytes(reader.read(position))  # copy: a memory-mapped file is only read when accessed
     return time.perf_counter() - began
 
 

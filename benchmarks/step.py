@@ -1,21 +1,21 @@
-"""One training step against lightly's parts in plain PyTorch: SimCLR and MoCo v2, two views an image.
+"""One training step against lightly's parts in plain PyTorch: SimCLR and MoCo v2, two views per image.
 
-A step is what `cl.training.loop` does with a batch that is on the device and augmented: forward, loss, backward, optimizer, target
-encoder and queue. Ours is built from pipeline/conf as a run is. Theirs is written as lightly's examples are: torchvision's
-network and lightly's heads, loss, queue and moving average in float32, contiguous. Both have SGD with momentum and weight
-decay. MoCo goes without ShuffleBN and groups of batch norm (`bn_group=global`), which lightly's example has not either.
-SimCLR's views share a pass and its statistics here and have one each there, which is the same work.
+A step is what `cl.training.loop` does with an augmented batch on the device: forward, loss, backward,
+optimizer, target encoder and queue. Our step is built from pipeline/conf, as in a run. Their step is
+written like lightly's examples: torchvision's network and lightly's heads, loss, queue and moving average
+in float32, contiguous. Both use SGD with momentum and weight decay. MoCo runs without ShuffleBN and
+batch-norm groups (`bn_group=global`), as in lightly's example. SimCLR's two views share one pass and its
+statistics here and have one pass each there, which is the same amount of work.
 
-Both sides have the same initial weights; their losses are compared first. Then all take turns on all cores, and a figure is the
-best of its turns, a ratio is within a run. An image is both its views.
+Both sides start from the same weights, and their losses are compared first. Then all take turns on all
+cores; a figure is the best of its turns, and ratios are taken within a run. An image counts once, with both
+its views.
 """
 
 import copy
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,17 +26,18 @@ from lightly.models.utils import deactivate_requires_grad, update_momentum
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from cl.config import Params, load
+from benchmarks.parameters import parameters
+from cl.batch import Batch
+from cl.config import Params
 from cl.runtime import machine
 from cl.runtime.cores import cores
-from cl.runtime.machine import Machine
 from cl.training import optim
-from pipeline.compose import compose
 from pipeline.pretrain import build
 
-ROUNDS, STEPS = {"cpu": 3, "cuda": 5}, {"cpu": 1, "cuda": 10}  # turns, and steps in each
-FEW = 8  # images on which the losses are compared
-TARGET = 1.5
+ROUNDS = {"cpu": 3, "cuda": 5}
+STEPS = {"cpu": 1, "cuda": 10}  # in each round
+COMPARED = 8  # images for the comparison of the losses
+TARGET = 1.5  # times lightly's speed, in bfloat16
 PEAKS = {
     "H200": 989e12,
     "H100 PCIe": 756e12,
@@ -54,7 +55,7 @@ METHODS = {  # lightly's SimCLR head ends in batch norm
 
 @dataclass(frozen=True)
 class Case:
-    """A network, a size of views, the files of pipeline/conf for both methods, and how many images a step has."""
+    """A network and view size, the file in pipeline/conf/method for each method, and the images per step."""
 
     name: str
     overrides: list[str]
@@ -82,7 +83,8 @@ def main() -> None:
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     machine.find("fp32", deterministic=False)
     torch.set_num_threads(cores())
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; images a second, and times theirs")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print("images per second, and the ratio to lightly")
     if machine.slow_bf16():
         print("bfloat16 is emulated here")
     for device in devices:
@@ -91,25 +93,24 @@ def main() -> None:
         for case in CASES:
             for method in METHODS:
                 measure(case, method, device)
-    print("solo-learn on the package index (1.0.2) asks for torch 1.9.1: not compared")
+    print("solo-learn 1.0.2 requires torch 1.9.1; not compared")
 
 
 def measure(case: Case, method: str, device: str) -> None:
-    """Print the rates of one network with one method."""
+    """Measure one network with one method and print the rates."""
     batch = case.batch[device]
-    choice = [
+    params = parameters(
         *case.overrides,
         f"method={case.methods[method]}",
         *GLOBAL,
         *METHODS[method],
         f"optim.batch_size={batch}",
-    ]
-    params = parameters(choice)
-    shape, place = (batch, 3, params.view_sizes[0], params.view_sizes[0]), torch.device(device)
-    views = [torch.randn(shape, device=place) for _ in range(2)]
-    ours = {precision: Ours(params, precision, place, views) for precision in ("bf16", "fp32")}
+    )
+    size = params.view_sizes[0]
+    views = [torch.randn(batch, 3, size, size, device=device) for _ in range(2)]
+    ours = {precision: Ours(params, precision, views) for precision in ("bf16", "fp32")}
     theirs = Theirs(params, ours["fp32"].task.method, views)
-    agreed = agree(ours["fp32"], theirs, views[0][:FEW])
+    agreed = agree(ours["fp32"], theirs, views[0][:COMPARED])
     steps: dict[str, Callable[[], object]] = {
         "ours, bf16": ours["bf16"].step,
         "ours, fp32": ours["fp32"].step,
@@ -120,34 +121,28 @@ def measure(case: Case, method: str, device: str) -> None:
     for name, rate in rates.items():
         used = share(ours["bf16"].step, times[name]) if device == "cuda" and name == "ours, bf16" else ""
         print(f"  {name:14} {rate:9.1f}   {rate / rates['theirs, fp32']:5.2f}{used}")
-    verdict(f"  bf16: {TARGET:g} times theirs", rates["ours, bf16"] / rates["theirs, fp32"], TARGET)
+    verdict(f"  bf16: {TARGET:g} times lightly's speed", rates["ours, bf16"] / rates["theirs, fp32"], TARGET)
 
 
-def parameters(overrides: list[str]) -> Params:
-    """The checked parameters of a run with these choices."""
-    with tempfile.TemporaryDirectory() as name:
-        file = Path(name) / "params.yaml"
-        compose(file, overrides)
-        return load(file)
+def batch_of(views: list[Tensor]) -> Batch:
+    positions = torch.arange(len(views[0]), device=views[0].device)
+    return Batch(views, torch.zeros_like(positions), positions)
 
 
 class Ours:
-    """The step of `cl.training.loop`, on views as `cl.data.augment` hands them over: channels-last."""
+    """The step of `cl.training.loop`, on channels-last views as `cl.data.augment` returns them."""
 
-    def __init__(
-        self, params: Params, precision: machine.Precision, device: torch.device, views: list[Tensor]
-    ) -> None:
-        here: Machine = replace(machine.find(precision, deterministic=False), device=device)
-        self.params, self.task = params, build(params, here).train()
+    def __init__(self, params: Params, precision: machine.Precision, views: list[Tensor]) -> None:
+        here = replace(machine.find(precision, deterministic=False), device=views[0].device)
+        self.params, self.task = params, build(params, here, len(views[0])).train()
         self.optimizer = optim.build(params.optim, [optim.Part(self.task)])
-        self.views = [view.contiguous(memory_format=torch.channels_last) for view in views]
-        self.labels = torch.zeros(len(views[0]), dtype=torch.int64, device=device)
+        self.batch = batch_of([view.contiguous(memory_format=torch.channels_last) for view in views])
         self.done = 0
 
     def step(self) -> float:
         optim.set_lr(self.optimizer, self.params.optim.lr(), 1.0)
         self.task.begin_step(self.done, 0.0)
-        loss = self.task(self.views, self.labels)
+        loss = self.task(self.batch)
         loss.backward()
         optim.clip_gradients(self.optimizer, self.params.optim.clip)
         self.optimizer.step()
@@ -158,7 +153,7 @@ class Ours:
 
 
 class Theirs(nn.Module):
-    """The step of lightly's examples of SimCLR and MoCo, with the initial weights of `method`."""
+    """The step of lightly's SimCLR and MoCo examples, with the initial weights of `method`."""
 
     def __init__(self, params: Params, method: Any, views: list[Tensor]) -> None:
         super().__init__()
@@ -190,7 +185,7 @@ class Theirs(nn.Module):
         return self.loss(self.encoder(first), second)
 
     def step(self) -> None:
-        torch.backends.cudnn.allow_tf32 = True  # PyTorch's own choice
+        torch.backends.cudnn.allow_tf32 = True  # PyTorch's default
         if self.target:
             update_momentum(self.encoder, self.target, self.momentum)
         loss = self(*self.views)
@@ -198,11 +193,11 @@ class Theirs(nn.Module):
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        torch.backends.cudnn.allow_tf32 = False  # ours, fp32
+        torch.backends.cudnn.allow_tf32 = False  # as in our fp32
 
 
 def network(params: Params) -> nn.Module:
-    """torchvision's, or with the stem that everybody writes for small images."""
+    """A ResNet of torchvision, with the usual stem for small images where `stem: small`."""
     backbone = getattr(torchvision.models, params.backbone.kind)()
     backbone.fc = nn.Identity()
     if params.backbone.stem == "small":
@@ -213,17 +208,17 @@ def network(params: Params) -> nn.Module:
 
 @torch.no_grad()
 def agree(ours: Ours, theirs: Theirs, images: Tensor) -> str:
-    """What is the same on both sides: parameters, and the loss where both views are of the same images, in another order."""
+    """Check that both sides have as many parameters, and the same loss on two views of the same images."""
     size = sum(p.numel() for p in ours.task.parameters())
     assert size == sum(p.numel() for p in theirs.parameters())
-    views = [images, images.roll(1, 0)]  # batch statistics of one view are those of both
-    found, expected = float(ours.task(views, ours.labels)), float(theirs(*views))
-    assert abs(found - expected) < 1e-3 * abs(expected), f"{found} is not lightly's {expected}"
-    return f"{size / 1e6:.1f} M parameters, loss {found:.4f} and theirs {expected:.4f}"
+    views = [images, images.roll(1, 0)]  # a view has the same batch statistics as both together
+    found, expected = float(ours.task(batch_of(views))), float(theirs(*views))
+    assert abs(found - expected) < 1e-3 * abs(expected), f"our loss is {found}, lightly's is {expected}"
+    return f"{size / 1e6:.1f} M parameters, our loss {found:.4f}, theirs {expected:.4f}"
 
 
 def fastest(steps: dict[str, Callable[[], object]], device: str) -> dict[str, float]:
-    """Seconds of every step: the best of some rounds, in each of which all of them run, after one that does not count."""
+    """Seconds per step of every case: after a warm-up, the best of several rounds in which all cases run."""
     seconds = dict.fromkeys(steps, float("inf"))
     for step in steps.values():
         step()
@@ -234,7 +229,7 @@ def fastest(steps: dict[str, Callable[[], object]], device: str) -> dict[str, fl
 
 
 def clock(step: Callable[[], object], device: str) -> float:
-    """Seconds of one step."""
+    """Seconds per step, averaged over a round."""
     synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
     synchronise()
     began = time.perf_counter()
@@ -245,7 +240,7 @@ def clock(step: Callable[[], object], device: str) -> float:
 
 
 def share(step: Callable[[], object], seconds: float) -> str:
-    """How much of the card's bfloat16 peak the convolutions and matrix products of a step come to, if the card is known."""
+    """The FLOP/s of convolutions and matrix products, and their share of the card's bf16 peak if known."""
     with FlopCounterMode(display=False) as counter:
         step()
     rate = counter.get_total_flops() / seconds

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What the image starts, and what a Slurm job starts: `help`, `init`, a stage, or any command.
+# The entry point of the image and of Slurm jobs: `help`, `init`, a stage, or any other command.
 #
-# Stopped by SIGTERM, it makes the file CL_STOP, and the processes of the stages, on all nodes, save what they have. DVC and
-# launchers between here and there do not hear the signal: they would end before that is done.
+# On SIGTERM it creates the file CL_STOP, and the stages' processes on all nodes save their state. DVC and the launchers in between
+# ignore the signal: they would exit before the state is saved.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source=docker/functions.sh
@@ -14,47 +14,47 @@ cl: efficient contrastive pretraining, measured
 
   docker run --rm --gpus all --shm-size 8g -u "$(id -u):$(id -g)" -v "$PWD:$PWD" -w "$PWD" cl COMMAND
 
-in a clone of the project, or in an empty folder, which `init` makes one. COMMAND is
+in a clone of the project, or in an empty folder after `init`. COMMAND is one of
 
-  init                             put the project, as it is in this image, into the current folder
+  init                             copy the project from this image into the current folder
   dvc repro                        the whole experiment of params.yaml, to report/index.html
   dvc exp run -S loss=dclw         another experiment; `dvc exp show` lists them
   prepare | pretrain | evaluate NAME | transfer NAME | analyze NAME | baseline NAME | report | export
                                    one stage (try `pretrain --help`), as `python -m pipeline.<stage>`
-  experiment FILE [NUMBER]         one line of a file of experiments, in a clone of its own
-  nodes COMMAND                    one command on several nodes, of which each starts this
-  anything else                    as it is: bash, python, git, dvc
+  experiment FILE [NUMBER]         one line of a file of experiments, in a separate clone
+  nodes COMMAND                    one command on several nodes; start this on each of them
+  anything else                    bash, python, git, dvc ..., unchanged
 
-More in docker/README.md of the project.
+See docker/README.md of the project for more.
 T
 }
 
 need_project() {
   local mount="-v \"\$PWD:\$PWD\" -w \"\$PWD\""
-  [[ -w . ]] || answer "user $(id -u) cannot write to $PWD: start the container in your clone, as its owner, with $mount" \
+  [[ -w . ]] || fail "user $(id -u) cannot write to $PWD; start the container in your clone, as its owner, with $mount" \
     "-u \"\$(id -u):\$(id -g)\" (rootless Podman: --userns=keep-id)"
-  [[ -e dvc.yaml ]] || answer "no dvc.yaml in $PWD: start the container in a clone of the project with $mount," \
-    "or make an empty folder one with \`init\`"
+  [[ -e dvc.yaml ]] || fail "no dvc.yaml in $PWD; start the container in a clone of the project with $mount," \
+    "or create one in an empty folder with \`init\`"
 }
 
-# Places for what DVC and others keep, also where no folder of the image can be written to.
-places() {
+# Choose writable folders for DVC's state and temporary files, even if the image is read-only.
+set_folders() {
   local scratch
   scratch=$(realpath -m "${CL_SCRATCH:-scratch}")
   [[ -z ${CL_SCRATCH:-} ]] || export CL_SCRATCH=$scratch
-  [[ ${DVC_SITE_CACHE_DIR:-} != /tmp/dvc ]] || export DVC_SITE_CACHE_DIR=$scratch/dvc # hashes of files, which the image's /tmp forgets
+  [[ ${DVC_SITE_CACHE_DIR:-} != /tmp/dvc ]] || export DVC_SITE_CACHE_DIR=$scratch/dvc # keep file hashes beyond the container
   if [[ ! -w ${TMPDIR:-/tmp} ]]; then
     export TMPDIR=$scratch/tmp HOME=$scratch/tmp
     mkdir -p "$TMPDIR"
   fi
 }
 
-# Again, where it was cut short. A volume of its own may have a lost+found.
+# Copy the project into the current folder; start over if an earlier `init` was interrupted. A mounted volume may contain lost+found.
 init() {
   [[ ! -e dvc.yaml || -e .cl-init ]] || return 0
-  [[ ${CL_IMAGE:-} ]] || answer "\`init\` is what the image does; here use git clone"
+  [[ ${CL_IMAGE:-} ]] || fail "\`init\` works only inside the image; use git clone here"
   [[ -w . ]] && [[ -e .cl-init || -z $(find . -mindepth 1 ! -name lost+found -print -quit 2> /dev/null) ]] ||
-    answer "$PWD must be an empty folder that user $(id -u) can write to, or a clone of the project"
+    fail "$PWD must be a clone of the project or an empty folder that user $(id -u) can write to"
   touch .cl-init
   cp -R "$here/../." .
   git init -q -b main
@@ -64,14 +64,14 @@ init() {
   rm .cl-init
 }
 
-# DVC keeps its processes apart by their ids, which are the same in every container; so here by a lock on the folder.
-alone() {
+# Lock the folder. DVC identifies its processes by process ids, which are the same in every container.
+lock_folder() {
   local lock=.dvc/tmp/entrypoint code=0
   mkdir -p .dvc/tmp
   exec 9<> "$lock"
   flock --nonblock --conflict-exit-code 75 9 || code=$?
-  ((code != 75)) || answer "$(< "$lock") is at work in $PWD: wait for it, or run this in another clone"
-  [[ ! -s $lock ]] || rm -f .dvc/tmp/rwlock # of one that was killed
+  ((code != 75)) || fail "$(< "$lock") is working in $PWD; wait for it, or run this in another clone"
+  [[ ! -s $lock ]] || rm -f .dvc/tmp/rwlock # left by a killed process
   echo "${HOSTNAME:-another container}" > "$lock"
   trap '(($? > 128)) || : > .dvc/tmp/entrypoint' EXIT
 }
@@ -80,10 +80,10 @@ supervise() {
   local child code=0 stopped=''
   export CL_STOP=${CL_STOP:-$(mktemp -u "${TMPDIR:-/tmp}/cl-stop-XXXXXXXX")}
   trap 'stopped=1 && touch "$CL_STOP"' TERM INT
-  [[ $1 != dvc ]] || alone
+  [[ $1 != dvc ]] || lock_folder
   (trap '' TERM INT && exec "$@") <&0 &
   child=$!
-  await "$child" || code=$?
+  wait_for "$child" || code=$?
   if [[ $stopped ]]; then
     rm -f "$CL_STOP"
     ((code == 0)) || code=143
@@ -96,23 +96,23 @@ case ${1:-help} in
   init) init ;;
   nodes | experiment)
     need_project
-    places
+    set_folders
     supervise "$here/$1.sh" "${@:2}"
     ;;
   prepare | pretrain | evaluate | transfer | analyze | baseline | report | export)
     if [[ ${*: -1} == --help ]]; then cd "$here/.." && exec python -m "pipeline.$1" --help; fi
     need_project
-    places
+    set_folders
     supervise python -m "pipeline.$1" "${@:2}"
     ;;
   dvc)
     need_project
-    places
+    set_folders
     if [[ " $* " =~ " repro "|" run " ]]; then supervise "$@"; fi
     exec "$@"
     ;;
   *)
-    command -v "$1" > /dev/null || answer "there is no command $1 here; \`help\` says what there is"
+    command -v "$1" > /dev/null || fail "unknown command $1; \`help\` lists the commands"
     exec "$@"
     ;;
 esac

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# What the scripts here share.
+# Functions shared by the scripts in this folder.
 
-# One sentence to the user, and the end.
-answer() {
+# Print one sentence for the user and exit with an error.
+fail() {
   echo "$*" >&2
   exit 1
 }
 
-# The exit code of a child, also if a trap has ended `wait` early.
-await() {
+# Wait for a child, even if a trap interrupts `wait`, and return its exit code.
+wait_for() {
   local code
   while true; do
     code=0

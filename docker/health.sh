@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whether a container can still work: its folder answers and can be written to, and so do the GPUs that it was given.
+# Check that a container can still work: its folder responds and is writable, and its GPUs respond.
 set -euo pipefail
-timeout 10 test -w . || { echo "$PWD does not answer, or cannot be written to"; exit 1; }
+timeout 10 test -w . || { echo "$PWD does not respond or is not writable"; exit 1; }
 [[ ! -e /dev/nvidiactl ]] || timeout 10 nvidia-smi --list-gpus

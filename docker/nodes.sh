@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# One command on several nodes that share nothing but the project's folder and a network, such as the pods of a Kubernetes job: the
-# first node runs it, and the processes of its stages are started on all of them. Started on each node, in that folder, by
+# Run one command on several nodes that share only the project's folder and a network, such as the pods of a Kubernetes job. The first
+# node runs the command, and the processes of its stages are started on all nodes. Start this on each node, in that folder:
 #   CL_RUN=name CL_NODES=2 CL_NODE=0 CL_FIRST_NODE=node0.example docker/entrypoint.sh nodes dvc repro
-# CL_RUN is another name for each run, and CL_NODE counts from 0; in Kubernetes JOB_COMPLETION_INDEX takes its place. CL_PORT (29500) is
-# a port of the first node, CL_PROCESSES the number of processes on each (default: its GPUs). A node that is lost is started again, also
-# the first one, whose command then goes on.
+# Each run needs a different CL_RUN. CL_NODE counts from 0 (in Kubernetes: JOB_COMPLETION_INDEX). CL_PORT (29500) is a port of the first
+# node, CL_PROCESSES the number of processes per node (default: its GPUs). A lost node can be started again, even the first one, whose
+# command then resumes.
 set -euo pipefail
 
-: "${CL_RUN:?a name for this run, the same on all nodes}" "${CL_NODES:?the number of nodes}" "${CL_FIRST_NODE:?the host name of the first node}"
-node=${CL_NODE:-${JOB_COMPLETION_INDEX:?or CL_NODE, the number of this node, from 0}}
+: "${CL_RUN:?a name for this run, the same on all nodes}"
+: "${CL_NODES:?the number of nodes}"
+: "${CL_FIRST_NODE:?the host name of the first node}"
+node=${CL_NODE:-${JOB_COMPLETION_INDEX:?or CL_NODE, the number of this node, counting from 0}}
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source=docker/functions.sh
 . "$here/functions.sh"
 shared=${CL_SCRATCH:-$PWD/scratch}/nodes-$CL_RUN
-trap '' TERM # the processes of the stages look for CL_STOP
+trap '' TERM # the stages' processes watch CL_STOP instead
 
 start() {
   local stage=$1 processes arguments
@@ -25,8 +27,8 @@ start() {
     --rdzv-id="${stage##*/}" --master-addr="$CL_FIRST_NODE" --master-port="${CL_PORT:-29500}" "${arguments[@]:1}"
 }
 
-# Until a torchrun has ended. Before all nodes are there it has no process that would look for CL_STOP.
-attend() {
+# Wait for torchrun. Until all nodes have joined, it has no child that could watch CL_STOP.
+wait_for_torchrun() {
   while kill -0 "$1" 2> /dev/null; do
     [[ ! -e ${CL_STOP:-} ]] || grep -qsx "PPid:[[:space:]]*$1" /proc/[0-9]*/status || kill -KILL "$1" 2> /dev/null || true
     sleep 0.5
@@ -34,16 +36,16 @@ attend() {
   wait "$1"
 }
 
-if [[ ${1:-} == --start ]]; then # CL_LAUNCH of the first node
+if [[ ${1:-} == --start ]]; then # the first node's CL_LAUNCH
   stage=$shared/$(date +%s%N)
   printf '%s\0' "$PWD" "${@:2}" > "$stage.partial"
   mv "$stage.partial" "$stage.stage"
   start "$stage.stage" &
-  attend $!
+  wait_for_torchrun $!
   exit
 fi
 if ((node == 0)); then
-  [[ ! -e $shared/finished ]] || answer "CL_RUN=$CL_RUN is finished: choose another name"
+  [[ ! -e $shared/finished ]] || fail "CL_RUN=$CL_RUN is already finished; choose another name"
   mkdir -p "$shared"
   rm -f "$shared"/*.stage
   env -u CL_PROCESSES CL_LAUNCH="env CL_PROCESSES=${CL_PROCESSES:-} $(printf %q "$here/nodes.sh") --start" "$here/entrypoint.sh" "$@"
@@ -61,5 +63,5 @@ until [[ -e $shared/finished || -e ${CL_STOP:-} ]]; do
   fi
   sleep 1
 done
-[[ -z $child ]] || attend "$child" || true # the first node says what went wrong
+[[ -z $child ]] || wait_for_torchrun "$child" || true # the first node reports errors
 [[ -e $shared/finished ]]

@@ -1,7 +1,8 @@
-"""Energy in joules, from the counters of GPUs and CPUs themselves: what a machine does not tell is left out, never estimated.
+"""Energy in joules from the hardware's own counters: NVML for NVIDIA GPUs, RAPL for CPUs.
 
-Counted is one machine, that of the process which asks: of several nodes the first one. Whatever else runs on these GPUs and
-CPUs is in it; memory, disks, fans and power supplies are not.
+A counter that cannot be read is left out; nothing is estimated. Only the machine of the calling process is
+covered (with several nodes, the first), including everything else that runs on it. Memory, disks, fans and
+power supplies are not covered.
 """
 
 import ctypes
@@ -12,19 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ZONES, NVML = Path("/sys/class/powercap"), "libnvidia-ml.so.1"
-EVERY = 60.0  # seconds between looks at counters that start again, after 262 kJ on many CPUs: in four minutes at 1 kW
+ZONES = Path("/sys/class/powercap")
+NVML = "libnvidia-ml.so.1"
+EVERY = 60.0  # seconds between readings; RAPL counters often wrap at 262 kJ, which takes four minutes at 1 kW
 
 
 @contextmanager
 def counters(
     zones: Path = ZONES, library: str = NVML, every: float = EVERY
 ) -> Iterator[Callable[[], dict[str, float]]]:
-    """A function that tells `gpu_joules` and `cpu_joules`, since some moment before, each of all GPUs or CPUs or not at all."""
-    gpus, cpus, over = Gpus(library), Packages(zones), threading.Event()
+    """A function that reads `gpu_joules` and `cpu_joules`, each counted from some earlier moment.
 
-    def watch() -> None:
-        while not over.wait(every):
+    A key is missing unless all GPUs, or all CPUs, can be read.
+    """
+    gpus, cpus = Gpus(library), Packages(zones)
+    finished = threading.Event()
+
+    def follow() -> None:
+        while not finished.wait(every):
             cpus.joules()
 
     def read() -> dict[str, float]:
@@ -32,42 +38,45 @@ def counters(
         return {name: joules for name, joules in found.items() if joules is not None}
 
     if cpus.zones:
-        threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=follow, daemon=True).start()
     try:
         yield read
     finally:
-        over.set()
+        finished.set()
 
 
 class Packages:
-    """The CPU packages that Intel's and AMD's RAPL counts; only root may read that on many machines."""
+    """The CPU packages counted by RAPL (Intel and AMD), which on many machines only root may read."""
 
     def __init__(self, folder: Path) -> None:
         names = {path.parent: path.read_text().strip() for path in sorted(folder.glob("intel-rapl:*/name"))}
-        self.zones = [
-            zone for zone, name in names.items() if name.startswith("package")
-        ]  # others are parts of these, or more
-        self._total, self._last, self._reading = 0, dict[Path, int](), threading.Lock()
+        # Other zones are parts of a package, or contain several.
+        self.zones = [zone for zone, name in names.items() if name.startswith("package")]
+        self._microjoules = 0
+        self._last: dict[Path, int] = {}
+        self._lock = threading.Lock()
 
     def joules(self) -> float | None:
-        """Since the first call, if called more often than a counter starts again."""
-        with self._reading:
+        """Since the first call; it must be called at least once while a counter wraps around."""
+        with self._lock:
             try:
                 for zone in self.zones:
-                    now, most = (
-                        int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj")
-                    )
-                    self._total += (now - self._last.get(zone, now)) % most
-                    self._last[zone] = now
+                    self._add(zone)
             except (OSError, ValueError):
-                self.zones = []  # what is missed now is missing from then on
-            return self._total / 1e6 if self.zones else None
+                self.zones = []  # a gap cannot be filled later
+            return self._microjoules / 1e6 if self.zones else None
+
+    def _add(self, zone: Path) -> None:
+        now = int((zone / "energy_uj").read_text())
+        wraps_at = int((zone / "max_energy_range_uj").read_text())
+        self._microjoules += (now - self._last.get(zone, now)) % wraps_at
+        self._last[zone] = now
 
 
 class Gpus:
-    """NVIDIA's GPUs that CUDA_VISIBLE_DEVICES names, by number in the order of the PCI bus or by UUID, or all; whole ones.
+    """The NVIDIA GPUs in CUDA_VISIBLE_DEVICES (numbers in PCI bus order, or UUIDs), or all; no MIG slices.
 
-    NVML is never shut down: while it is in use the driver stays loaded, from which the counters start.
+    NVML is never shut down, because the counters start when the driver is loaded, and NVML keeps it loaded.
     """
 
     def __init__(self, library: str) -> None:
@@ -75,40 +84,40 @@ class Gpus:
         try:
             self._nvml = _open(library)
             self._handles = [self._handle(name) for name in self._names()]
-        except (OSError, AttributeError):  # no library, no answer or no such question
+        except (OSError, AttributeError):  # the library, or one of its functions, is missing or fails
             pass
 
     def joules(self) -> float | None:
         """Since the driver was loaded."""
-        found = [ctypes.c_ulonglong() for _ in self._handles]
+        counts = [ctypes.c_ulonglong() for _ in self._handles]  # millijoules
         try:
-            for handle, millijoules in zip(self._handles, found, strict=True):
-                _ask(self._nvml, "nvmlDeviceGetTotalEnergyConsumption", handle, ctypes.byref(millijoules))
+            for handle, count in zip(self._handles, counts, strict=True):
+                _call(self._nvml, "nvmlDeviceGetTotalEnergyConsumption", handle, ctypes.byref(count))
         except (OSError, AttributeError):
             return None
-        return sum(millijoules.value for millijoules in found) / 1e3 if found else None
+        return sum(count.value for count in counts) / 1e3 if counts else None
 
     def _names(self) -> list[str]:
         if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
             return [name.strip() for name in visible.split(",") if name.strip()]
         count = ctypes.c_uint()
-        _ask(self._nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count))
+        _call(self._nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count))
         return [str(number) for number in range(count.value)]
 
     def _handle(self, name: str) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
         if name.isdecimal():
-            _ask(self._nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(int(name)), ctypes.byref(handle))
+            _call(self._nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(int(name)), ctypes.byref(handle))
         else:
-            _ask(self._nvml, "nvmlDeviceGetHandleByUUID", name.encode(), ctypes.byref(handle))
+            _call(self._nvml, "nvmlDeviceGetHandleByUUID", name.encode(), ctypes.byref(handle))
         return handle
 
 
 def driver(library: str = NVML) -> str | None:
-    """The version of NVIDIA's driver."""
+    """The version of NVIDIA's driver, or None without one."""
     version = ctypes.create_string_buffer(80)
     try:
-        _ask(_open(library), "nvmlSystemGetDriverVersion", version, ctypes.c_uint(len(version)))
+        _call(_open(library), "nvmlSystemGetDriverVersion", version, ctypes.c_uint(len(version)))
     except (OSError, AttributeError):
         return None
     return version.value.decode()
@@ -116,10 +125,10 @@ def driver(library: str = NVML) -> str | None:
 
 def _open(library: str) -> ctypes.CDLL:
     nvml = ctypes.CDLL(library)
-    _ask(nvml, "nvmlInit_v2")
+    _call(nvml, "nvmlInit_v2")
     return nvml
 
 
-def _ask(nvml: ctypes.CDLL, question: str, *arguments: Any) -> None:
-    if status := getattr(nvml, question)(*arguments):
-        raise OSError(f"NVML answers {question} with {status}")
+def _call(nvml: ctypes.CDLL, function: str, *arguments: Any) -> None:
+    if status := getattr(nvml, function)(*arguments):
+        raise OSError(f"NVML: {function} returned {status}")

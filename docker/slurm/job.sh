@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A command of this project as a Slurm job. From the project's folder, with its environment on the path:
+# Run a command of this project as a Slurm job. In the project's folder, with its environment on PATH:
 #   sbatch --gpus=8 docker/slurm/job.sh dvc repro                                    on one node
-#   sbatch --nodes=2 --gpus-per-node=8 --exclusive docker/slurm/job.sh dvc repro     its training on two
-#   sbatch --array=1-4 --gpus=1 docker/slurm/job.sh experiment experiments.txt       four experiments, each on a GPU of its own
-# Folder and CL_SCRATCH lie on a file system that the nodes share. A job that is told to stop (two minutes before its time limit, or by
-# `scancel --batch --signal=TERM <job>`) has its training save itself, is queued again, and goes on from there.
+#   sbatch --nodes=2 --gpus-per-node=8 --exclusive docker/slurm/job.sh dvc repro     its training on two nodes
+#   sbatch --array=1-4 --gpus=1 docker/slurm/job.sh experiment experiments.txt       four experiments, each on its own GPU
+# The folder and CL_SCRATCH must be on a file system that all nodes share. When the job is asked to stop (two minutes before its time
+# limit, or by `scancel --batch --signal=TERM <job>`), the training saves its state and the job is queued again and resumes.
 #SBATCH --job-name=cl
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -18,7 +18,7 @@ set -euo pipefail
 if ((SLURM_JOB_NUM_NODES > 1)); then
   nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
   first=${CL_FIRST_NODE:-${nodes%%$'\n'*}}
-  processes=${CL_PROCESSES:-${SLURM_GPUS_ON_NODE:-1}} # on each node
+  processes=${CL_PROCESSES:-${SLURM_GPUS_ON_NODE:-1}} # per node
   unset CL_PROCESSES
   export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
   torchrun="torchrun --signals-to-handle=SIGINT --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=$processes \
@@ -28,8 +28,8 @@ fi
 docker/entrypoint.sh "$@" &
 child=$! code=0
 trap 'kill -TERM "$child" || true' TERM
-await "$child" || code=$?
-# Stopped, and not by a plain `scancel`, after which the job is no longer running. Of an array only this task.
+wait_for "$child" || code=$?
+# Requeue if stopped, unless by a plain `scancel`, after which the job is no longer running. For an array, requeue only this task.
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 if ((code == 143)) && [[ $(squeue --noheader --format %T --jobs "$job") == RUNNING ]]; then
   scontrol requeue "$job"

@@ -1,0 +1,221 @@
+"""Whether results on a GPU are correct: `python -m benchmarks.gpu.check [PARTS]...`.
+
+The CPU is the reference, which the tests hold to the papers' formulas.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from benchmarks.gpu.session import Session, command, relative_error
+from benchmarks.gpu.training import (
+    CPU,
+    combinations,
+    params_of,
+    pretrain,
+    random_images,
+    trajectory,
+    write_shards,
+)
+from benchmarks.parameters import parameters
+from cl.data.augment import augment
+from cl.data.augment_gpu import recolour
+from cl.data.to_device import normalisation
+from cl.features.extraction import fingerprint
+from cl.reductions import log_partition
+from cl.runtime import machine
+from cl.runtime.distributed import _Gather
+from cl.training.checkpoints import Checkpoints
+from pipeline.compatibility import Cell
+
+EXACT, SINGLE = 1e-8, 2e-3  # largest relative errors, in float64 and float32
+RANKS_TIMEOUT = 300  # seconds
+SMALL_RUN = (
+    "dataset.train_patches=6",
+    "dataset.val_patches=3",
+    "dataset.shard_images=50",
+    "optim.batch_size=32",
+    "optim.epochs=4",
+    "optim.warmup_epochs=0",
+    "optim.warmup_start=0",
+)
+TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.4")
+
+
+def methods(session: Session) -> None:
+    """Every method with every loss: some steps in float64 and one in float32, against the CPU in float64."""
+    machine.find("fp32", deterministic=False)  # no TF32
+    cells = combinations(every=20 if session.tiny else 1)
+    for number, cell in enumerate(cells):
+        what = f"{cell.method}, {cell.loss}, {cell.views}, {cell.patches}"
+        with session.attempt(what):
+            params = params_of(cell, number)
+            expected = trajectory(params, CPU, torch.float64)
+            exact = relative_error(trajectory(params, session.device, torch.float64)[-1], expected[-1])
+            single = relative_error(trajectory(params, session.device, torch.float32, 1)[0], expected[0])
+            session.report(what, exact < EXACT and single < SINGLE, float64=exact, float32=single)
+
+
+def partition(session: Session) -> None:
+    """The log-partition and its gradient against the dense form in float64."""
+    for n, k in ((3000, 3000), (300, 5000)):
+        torch.manual_seed(0)
+        queries = F.normalize(torch.randn(n, 128, dtype=torch.float64), dim=1)
+        negatives = queries if n == k else F.normalize(torch.randn(k, 128, dtype=torch.float64), dim=1)
+        itself = torch.arange(n)
+        excluded = torch.stack([itself, itself ^ 1], 1)
+        expected = _dense(queries, negatives, excluded)
+        for dtype, bound in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
+            q = queries.to(session.device, dtype).requires_grad_()
+            others = q if n == k else negatives.to(session.device, dtype)
+            found = log_partition(q, others, excluded, 0.1, unit=True)
+            (gradient,) = torch.autograd.grad(found.square().mean(), q)
+            pairs = zip((found, gradient), expected, strict=True)
+            error = max(relative_error(a, b) for a, b in pairs)
+            session.report(f"{n} x {k}, {dtype}", error < bound, error=error)
+
+
+def _dense(queries: Tensor, negatives: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-partition and the gradient of its mean square with respect to the queries."""
+    q = queries.clone().requires_grad_()
+    logits = q @ (q if queries is negatives else negatives).T / 0.1
+    values = logits.scatter(1, excluded, -torch.inf).logsumexp(1)
+    return values, torch.autograd.grad(values.square().mean(), q)[0]
+
+
+def augmentation(session: Session) -> None:
+    """The GPU's colour operations against the CPU's, which work image by image with OpenCV."""
+    for choice in ("small", "cld_small", "simclr_cifar") if session.tiny else ("mocov2", "byol", "cld_small"):
+        with session.attempt(f"views={choice}"):
+            params = parameters(f"views={choice}")
+            view = next(iter(params.views.values()))
+            images, colour_params = random_images(view, 4 if session.tiny else 64)
+            mean, std = normalisation(params.dataset, CPU)
+            expected = augment(images, colour_params, view, mean=mean, std=std)
+            pixels = images.to(session.device).contiguous().float().div_(255)
+            found = recolour(pixels, colour_params, view).cpu().sub_(mean).div_(std)
+            difference = (found - expected).abs() * std
+            far = float((difference > 1e-4).float().mean())
+            session.report(f"views={choice}", far < 1e-4, worst=float(difference.max()), beyond_1e4=far)
+
+
+def loop(session: Session) -> None:
+    """The training loop with its own augmentation: the mean loss of an epoch, against the CPU."""
+    cases = (
+        ["backbone=resnet18_small"],
+        ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        shards = write_shards(parameters(*SMALL_RUN), Path(folder))
+        for choices in cases[-1:] if session.tiny else cases:
+            with session.attempt(" ".join(choices)):
+                params = parameters(*SMALL_RUN, *choices, "optim.epochs=1")
+                here = machine.find("fp32", deterministic=False)
+                runs = (here, machine.Machine(CPU, 0, "fp32"))
+                found, expected = (pretrain(params, each, shards)[1][0]["loss"] for each in runs)
+                difference = abs(found / expected - 1)
+                session.report(" ".join(choices), difference < 5e-3, found=found, cpu=expected)
+
+
+class _PowerCutError(Exception):
+    """Ends a training in the middle."""
+
+
+class _CutShort(Checkpoints):
+    """Saves after every step, and loses power after some."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        super().__init__(folder, seconds=0)
+        self.steps = steps
+
+    def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
+        super().save(step, model, optimizer, history)
+        if step == self.steps:
+            raise _PowerCutError
+
+
+def resume(session: Session) -> None:
+    """With `deterministic=true`: the same bits twice, and after a power cut."""
+    cases = [
+        ["backbone=resnet18_small"],
+        ["backbone=resnet18", "precision=bf16"],
+        ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce", "precision=bf16"],
+        ["backbone=resnet18", "method=byol", "optim=lars", "precision=bf16"],
+        ["backbone=resnet18_small", "optim.microbatches=2", "bn_group=16", "precision=bf16"],
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        shards = write_shards(parameters(*SMALL_RUN), Path(folder))
+        for number, choices in enumerate(cases[:1] if session.tiny else cases):
+            with session.attempt(" ".join(choices)):
+                params = parameters(*SMALL_RUN, *choices, *(TINY_RUN if session.tiny else ()))
+                here = machine.find(params.precision, deterministic=True)
+                whole, again = (fingerprint(pretrain(params, here, shards)[0]) for _ in range(2))
+                saved = Path(folder) / f"run{number}"
+                try:
+                    pretrain(params, here, shards, _CutShort(saved, 3))
+                except _PowerCutError:
+                    resumed = fingerprint(pretrain(params, here, shards, Checkpoints(saved))[0])
+                twice, after_cut = whole == again, whole == resumed
+                session.report(" ".join(choices), twice and after_cut, twice=twice, after_cut=after_cut)
+    torch.use_deterministic_algorithms(False)
+
+
+def ranks(session: Session) -> None:
+    """Two processes on one GPU against one: batch norm, gathering and gradients over ranks.
+
+    NCCL refuses two processes on one GPU; gloo transports CUDA tensors.
+    """
+    cells = combinations(every=40 if session.tiny else 6)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in (1, 2):
+            settings = (number, folder, str(session.device), cells)
+            processes = mp.start_processes(_rank, settings, number, join=False, start_method="spawn")
+            while not processes.join(RANKS_TIMEOUT):
+                pass
+        single, shared = (torch.load(f"{folder}/{number}.pt") for number in (1, 2))
+    for cell, expected, found in zip(cells, single, shared, strict=True):
+        error = relative_error(found, expected)
+        session.report(
+            f"{cell.method}, {cell.loss}, {cell.views}, {cell.patches}", error < EXACT, error=error
+        )
+
+
+def _rank(rank: int, ranks: int, folder: str, device: str, cells: list[Cell]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks)
+    found = [
+        trajectory(params_of(cell, number), torch.device(device), torch.float64)[-1]
+        for number, cell in enumerate(cells)
+    ]
+    if rank == 0:
+        torch.save(found, f"{folder}/{ranks}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def backends(session: Session) -> None:
+    """What `pipeline.launch` sets up, in one process: collectives on CPU and GPU tensors."""
+    backend = "gloo" if session.tiny else "cpu:gloo,cuda:nccl"
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
+        x = torch.arange(6.0, device=session.device).view(2, 3).requires_grad_()
+        _Gather.apply(x).square().sum().backward()
+        flags = torch.tensor([1, 0])
+        dist.all_reduce(flags)
+        dist.barrier()
+        dist.destroy_process_group()
+    session.report(backend, torch.equal(x.grad, 2 * x.detach()) and flags.tolist() == [1, 0])
+
+
+PARTS = {part.__name__: part for part in (methods, partition, augmentation, loop, resume, ranks, backends)}
+main = command(PARTS, "Check results on a GPU against those on the CPU.")
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""How fast a GPU is: `python -m benchmarks.gpu.speed [PARTS]...`."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image as Picture
+from sklearn.datasets import load_sample_images
+from torch import Tensor, nn
+
+from benchmarks.gpu.session import Session, command
+from benchmarks.gpu.steps import Spanning, process_group, profile, step
+from benchmarks.gpu.training import random_images
+from benchmarks.parameters import parameters
+from cl import reductions
+from cl.data.augment import augment
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.data.to_device import normalisation
+from cl.networks.batch_norm import GroupBatchNorm
+from cl.runtime.cores import cores
+from cl.shards import writing
+from cl.sources import Image, Splits, Storage
+
+
+def ceilings(session: Session) -> None:
+    """What the device can do: matrix products in three precisions, and copies."""
+    n, size = (256, 2**20) if session.tiny else (8192, 2**31)
+    a, b = (torch.randn(n, n, device=session.device) for _ in range(2))
+    half_a, half_b = a.bfloat16(), b.bfloat16()
+    rates = {"bf16": 2 * n**3 / session.seconds(lambda: half_a @ half_b) / 1e12}
+    for name, allowed in (("fp32", False), ("tf32", True)):
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        rates[name] = 2 * n**3 / session.seconds(lambda: a @ b) / 1e12
+    torch.backends.cuda.matmul.allow_tf32 = False
+    session.report(f"product of two {n} x {n} matrices, TFLOP/s", **rates)
+    source, target = (torch.ones(size, device=session.device, dtype=torch.uint8) for _ in range(2))
+    host = torch.ones(size // 8, dtype=torch.uint8)
+    pinned = host if session.tiny else host.pin_memory()
+    session.report(
+        "copies, GB/s",
+        device=2 * size / session.seconds(lambda: target.copy_(source)) / 1e9,
+        from_host=len(host) / session.seconds(lambda: host.to(session.device)) / 1e9,
+        from_pinned=len(host) / session.seconds(lambda: pinned.to(session.device)) / 1e9,
+    )
+
+
+def batch_norm(session: Session) -> None:
+    """One batch norm, forward and backward: PyTorch's, in 8 groups, and as on several GPUs."""
+    shapes = [(512, 64, 112, 112), (512, 256, 56, 56), (512, 1024, 14, 14)]
+    dtype = torch.float32 if session.tiny else torch.bfloat16
+    for shape in [(8, 64, 16, 16)] if session.tiny else shapes:
+        with session.attempt(str(shape)), process_group(session):
+            x, gradient = (torch.randn(shape, device=session.device, dtype=dtype) for _ in range(2))
+            x, gradient = (t.contiguous(memory_format=torch.channels_last) for t in (x, gradient))
+            x.requires_grad_()
+            norms = {
+                "plain": nn.BatchNorm2d(shape[1]),
+                "in_8_groups": GroupBatchNorm(nn.BatchNorm2d(shape[1]), 8),
+                "over_ranks": Spanning(nn.BatchNorm2d(shape[1]), 1),
+            }
+
+            def forward_and_backward(norm: nn.Module, x: Tensor = x, gradient: Tensor = gradient) -> None:
+                x.grad = None
+                norm(x).backward(gradient)
+                getattr(norm, "pending", []).clear()
+
+            times = {}
+            for name, norm in norms.items():
+                norm.to(session.device).train()
+                times[name] = 1000 * session.seconds(lambda norm=norm: forward_and_backward(norm))
+            session.report(f"{shape}, {dtype}, milliseconds", **times)
+
+
+def partition(session: Session) -> None:
+    """A SimCLR loss with gradient: ours by tile, the dense form, lightly's; and a batch against a queue."""
+    for n in (64,) if session.tiny else (512, 8192, 65536):
+        reference = None
+        for name, (loss, side) in _simclr_losses(session, n).items():
+            with session.attempt(f"{n} pairs, {name}"), _tiles_of(side):
+                value = float(loss().detach())
+                reference = value if reference is None else reference
+                session.report(
+                    f"{n} pairs, {name}",
+                    abs(value / reference - 1) < 1e-3,
+                    milliseconds=1000 * session.seconds(lambda loss=loss: loss().backward(), warm=1),
+                    mib=session.mebibytes(lambda loss=loss: loss().backward()),
+                )
+    queries, queue = (16, 4096) if session.tiny else (256, 65536)
+    q, keys = (F.normalize(torch.randn(k, 128, device=session.device), dim=1) for k in (queries, queue))
+    q.requires_grad_()
+    milliseconds = 1000 * session.seconds(
+        lambda: reductions.log_partition(q, keys, None, 0.2, unit=True).sum().backward()
+    )
+    session.report(f"{queries} queries, queue of {queue}", milliseconds=milliseconds)
+
+
+def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Tensor], int]]:
+    """The same loss of N pairs of width 128 in several forms, each with the side of its tiles."""
+    from lightly.loss import NTXentLoss
+
+    torch.manual_seed(0)
+    raw = (torch.randn(n, 128, device=session.device) for _ in range(2))
+    first, second = (F.normalize(x, dim=1).requires_grad_() for x in raw)
+    itself = torch.arange(2 * n)
+    excluded = torch.stack([itself, itself.roll(n)], 1)
+    excluded_on_device = excluded.to(session.device)
+
+    def loss(log_partition: Callable[[Tensor], Tensor]) -> Tensor:
+        z = torch.cat([first, second])
+        positive = (z * z.roll(n, 0)).sum(1) / 0.1
+        return F.softplus(log_partition(z) - positive).mean()
+
+    def symmetric(z: Tensor) -> Tensor:
+        return reductions.log_partition(z, z, excluded, 0.1, unit=True)
+
+    def rectangular(z: Tensor) -> Tensor:
+        return reductions.log_partition(z, z.clone(), excluded, 0.1, unit=True)
+
+    def dense(z: Tensor) -> Tensor:
+        return (z @ z.T / 0.1).scatter(1, excluded_on_device, -torch.inf).logsumexp(1)
+
+    lightly = NTXentLoss(temperature=0.1)
+    return {
+        "symmetric, tiles of 1024": (lambda: loss(symmetric), 1024),
+        "symmetric, tiles of 8192": (lambda: loss(symmetric), 8192),
+        "rectangular, tiles of 1024": (lambda: loss(rectangular), 1024),
+        "rectangular, tiles of 8192": (lambda: loss(rectangular), 8192),
+        "dense": (lambda: loss(dense), 1024),
+        "lightly": (lambda: lightly(first, second), 1024),
+    }
+
+
+@contextmanager
+def _tiles_of(side: int) -> Iterator[None]:
+    usual, reductions.TILE = reductions.TILE, side
+    try:
+        yield
+    finally:
+        reductions.TILE = usual
+
+
+def augmentation(session: Session) -> None:
+    """Colour, blur and normalisation of a batch of one view: images per second, kernel launches, waits."""
+    for choice in ("cld_small",) if session.tiny else ("mocov2", "byol", "cld_small"):
+        params = parameters(f"views={choice}")
+        view = next(iter(params.views.values()))
+        images, colour_params = random_images(view, 8 if session.tiny else 256)
+        mean, std = normalisation(params.dataset, session.device)
+        run = partial(augment, images.to(session.device), colour_params, view, mean=mean, std=std)
+        rate = len(images) / session.seconds(run)
+        session.report(f"views={choice}", images_per_second=rate, **session.profile(run)[1])
+
+
+def loading(session: Session) -> None:
+    """What the data workers of this machine deliver, two views per image."""
+    cases = {
+        "JPEGs of 500 x 375": {},
+        "the same at short side 256": {"shrink": 256},
+        "pixels at short side 256": {"shrink": 256, "encode": "raw"},
+    }
+    params = parameters("dataset=imagenet", "backbone=resnet50", "views=mocov2")
+    count, batch, steps = (64, 16, 6) if session.tiny else (512, 256, 40)
+    workers = max(1, cores() - 1)
+    with tempfile.TemporaryDirectory() as folder:
+        files = _photographs(Path(folder), count)
+        for number, (name, changes) in enumerate(cases.items()):
+            storage = Storage(**{**params.dataset.model_dump(include=set(Storage.model_fields)), **changes})
+            shards = Path(folder) / f"shards{number}"
+            splits = Splits(["any"], files, files[:8])
+            ignore = lambda done, kept=False: None  # noqa: E731
+            writing.write(splits, "benchmark", storage, shards, ignore, workers=workers)
+            reader = Reader(shards, "train")
+            data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(count, batch, 0))
+            began = 0.0
+            for done, _ in enumerate(data.batches(0, steps, workers)):
+                if done == 1:
+                    began = time.perf_counter()
+            rate = batch * (steps - 2) / (time.perf_counter() - began)
+            session.report(f"{name}, {workers} workers", images_per_second=rate, per_worker=rate / workers)
+
+
+def _photographs(folder: Path, count: int) -> list[Image]:
+    """Crops of scikit-learn's two photographs."""
+    pictures, rng = load_sample_images().images, np.random.default_rng(0)
+    files = []
+    for number in range(count):
+        top, left = rng.integers(0, 427 - 375 + 1), rng.integers(0, 640 - 500 + 1)
+        path = folder / f"{number:05d}.jpg"
+        crop = np.asarray(pictures[number % 2])[top : top + 375, left : left + 500]
+        Picture.fromarray(crop).save(path, quality=92)
+        files.append(Image(f"{number:05d}", path, 0))
+    return files
+
+
+PARTS = {
+    part.__name__: part for part in (ceilings, step, batch_norm, partition, augmentation, loading, profile)
+}
+main = command(PARTS, "Measure the speed of a GPU.")
+
+if __name__ == "__main__":
+    main()

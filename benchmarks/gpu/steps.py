@@ -1,0 +1,187 @@
+"""Steps of the training loop on a GPU: how fast they are, and what takes their time."""
+
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.gpu.session import Session
+from benchmarks.gpu.training import RepeatedBatch, quiet
+from benchmarks.parameters import parameters
+from cl.config import Params
+from cl.networks.batch_norm import GroupBatchNorm
+from cl.pretraining.task import PretrainingTask
+from cl.runtime import machine
+from cl.training import optim
+from cl.training.loop import train
+from pipeline.pretrain import build
+
+LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
+SIMCLR = (*LARGE, "method=simclr_imagenet")
+CIFAR = ("recipe=dcl/table3_cifar10",)
+TINY = ("views.random.size=32", "optim.batch_size=8", "precision=fp32")
+
+
+class Case(NamedTuple):
+    """A run of the training loop.
+
+    in_loop: the loop augments each batch, instead of once beforehand.
+    spanning: batch norm is computed as on several GPUs, with NCCL's calls.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    batch: int = 256
+    precision: str = "bf16"
+    in_loop: bool = False
+    spanning: bool = False
+
+
+CASES = [
+    Case("ResNet-50 SimCLR", SIMCLR),
+    Case("ResNet-50 SimCLR, augmented in the loop", SIMCLR, in_loop=True),
+    Case("ResNet-50 SimCLR", SIMCLR, batch=512),
+    Case("ResNet-50 SimCLR", SIMCLR, precision="tf32"),
+    Case("ResNet-50 SimCLR", SIMCLR, batch=128, precision="fp32"),
+    Case("ResNet-50 SimCLR, batch norm as on several GPUs", SIMCLR, spanning=True),
+    Case("ResNet-50 SimCLR, compiled", (*SIMCLR, "optim.compile=true")),
+    Case("ResNet-50 MoCo v2, bn_group=32", (*LARGE, "bn_group=32", "method=moco_v2_imagenet")),
+    Case("ResNet-50 MoCo v3", (*LARGE, "method=moco_v3_imagenet")),
+    Case("ResNet-18 CIFAR", CIFAR),
+    Case("ResNet-18 CIFAR, augmented in the loop", CIFAR, in_loop=True),
+    Case("ResNet-18 CIFAR, augmented in the loop", CIFAR, precision="fp32", in_loop=True),
+    Case("ResNet-18 CIFAR, compiled", (*CIFAR, "optim.compile=true")),
+]
+TINY_CASES = [CASES[1], CASES[5]]
+
+
+class Spanning(GroupBatchNorm):
+    """Batch norm over ranks, even if a group is on one rank."""
+
+    def _whole(self, x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+        return self._spanning(x)
+
+
+def _span(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm):
+            setattr(module, name, Spanning(child, 1))
+        else:
+            _span(child)
+
+
+@contextmanager
+def process_group(session: Session) -> Iterator[None]:
+    """A process group of this process alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        backend = "gloo" if session.tiny else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+def step(session: Session) -> None:
+    """Steps of the training loop: images per second, TFLOP/s of convolutions and matrix products, memory.
+
+    An image counts once, with all its views.
+    """
+    for case in TINY_CASES if session.tiny else CASES:
+        sizes = (f"optim.batch_size={case.batch}", f"precision={case.precision}")
+        params = parameters(*case.overrides, *(TINY if session.tiny else sizes))
+        what = f"{case.name}, {params.optim.batch_size} images, {params.precision}"
+        group = process_group(session) if case.spanning else nullcontext()
+        with session.attempt(what), group:
+            seconds, mebibytes = _train(session, params, case)
+            session.report(
+                what,
+                images_per_second=params.optim.batch_size / seconds,
+                milliseconds=1000 * seconds,
+                tflops=_flops(session, params) / seconds / 1e12,
+                gib=mebibytes / 1024,
+            )
+
+
+def _task(session: Session, params: Params) -> PretrainingTask:
+    here = machine.find(params.precision, deterministic=False)
+    return build(params, here, params.optim.batch_size)
+
+
+def _train(session: Session, params: Params, case: Case) -> tuple[float, float]:
+    """Seconds of a step, and MiB."""
+    warm, steps = (1, 3) if session.tiny else (8, 28)
+    task = _task(session, params)
+    if case.spanning:
+        _span(task)
+    data = RepeatedBatch(params, session, steps, warm, prepared=not case.in_loop)
+    changes = {"epochs": steps / data.plan.steps_per_epoch, "warmup_epochs": 0, "warmup_start": 0.0}
+    settings = params.optim.model_copy(update=changes)
+    optimizer = optim.build(settings, [optim.Part(task)])
+    mebibytes = session.mebibytes(lambda: train(task, data, settings, optimizer, progress=quiet()))
+    return data.seconds, mebibytes
+
+
+def _flops(session: Session, params: Params) -> float:
+    """Of the convolutions and matrix products of a step, extrapolated from a few images."""
+    few = 2 if session.tiny else 16
+    changes = {"batch_size": few, "compile": False}
+    small = params.model_copy(update={"optim": params.optim.model_copy(update=changes), "bn_group": "global"})
+    data = RepeatedBatch(small, session, 1, 0, prepared=True)
+    batch = data.inputs(session.device)(data.batch)
+    task = _task(session, small)
+    with FlopCounterMode(display=False) as counter:
+        task(batch).backward()
+    return counter.get_total_flops() / few * params.optim.batch_size
+
+
+def profile(session: Session) -> None:
+    """One step under the profiler: kernel launches, slowest kernels, and the lines where the CPU waits."""
+    for name, overrides in {"ResNet-50 SimCLR": SIMCLR, "ResNet-18 CIFAR": CIFAR}.items():
+        with session.attempt(name):
+            sizes = TINY if session.tiny else ("optim.batch_size=256", "precision=bf16")
+            params = parameters(*overrides, *sizes)
+            one = _one_step(session, params)
+            found, numbers = session.profile(one)
+            session.report(name, milliseconds=1000 * session.seconds(one), **numbers)
+            order = "self_cpu_time_total" if session.tiny else "self_device_time_total"
+            print(found.key_averages().table(sort_by=order, row_limit=20, max_name_column_width=90))
+            if not session.tiny:
+                session.report(f"{name}: waits by line", **_waits(one))
+
+
+def _one_step(session: Session, params: Params) -> Callable[[], None]:
+    task = _task(session, params).train()
+    data = RepeatedBatch(params, session, 1, 0, prepared=False)
+    inputs = data.inputs(session.device)
+    optimizer = optim.build(params.optim, [optim.Part(task)])
+
+    def one() -> None:
+        task.begin_step(0, 0.0)
+        task(inputs(data.batch)).backward()
+        optim.clip_gradients(optimizer, params.optim.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        task.after_step(0.0)
+
+    return one
+
+
+def _waits(function: Callable[[], None]) -> dict[str, int]:
+    """How often the CPU waits for the GPU, by file and line."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            function()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return dict(Counter(f"{Path(warning.filename).name}:{warning.lineno}" for warning in caught))

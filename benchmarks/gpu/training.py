@@ -1,0 +1,164 @@
+"""What checks and measurements train: a fixed batch, any method and loss, the embedded data set."""
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from benchmarks.gpu.session import Session
+from cl import config
+from cl.batch import Batch
+from cl.config import Params
+from cl.console.progress import Progress
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import HostBatch, TrainSet
+from cl.data.to_device import ToDevice
+from cl.data.views import View, draw_colour_params, generator
+from cl.pretraining.task import PretrainingTask
+from cl.runtime.distributed import local_part, mean_over_ranks
+from cl.runtime.machine import Machine
+from cl.shards import writing
+from cl.sources import photos
+from cl.training import optim
+from cl.training.checkpoints import Checkpoints
+from cl.training.loop import replicated, train
+from pipeline.compatibility import Cell, cells
+from pipeline.pretrain import build
+
+CPU = torch.device("cpu")
+STEPS, BATCH, LR = 3, 16, 0.05  # of a trajectory
+BN_GROUP = 8  # images, where not global
+
+
+def quiet() -> Progress:
+    """Progress that nobody sees."""
+    return Progress("benchmark", Console(file=io.StringIO()))
+
+
+def random_images(view: View, count: int) -> tuple[Tensor, Tensor]:
+    """Crops (count, 3, S, S) uint8 as data workers make them, and their colour parameters (count, DRAWS)."""
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, view.size, view.size, 3), dtype=torch.uint8, generator=rng)
+    colour_params = [draw_colour_params(view, generator(0, 0, image, 0)) for image in range(count)]
+    return images.permute(0, 3, 1, 2), torch.tensor(colour_params, dtype=torch.float32)
+
+
+class RepeatedBatch:
+    """`cl.training.loop.Data` with the same batch in every step; times the steps after the first `warm`.
+
+    prepared: the batch is on the device and augmented beforehand; otherwise in every step, as in a run.
+    """
+
+    def __init__(self, params: Params, session: Session, steps: int, warm: int, prepared: bool) -> None:
+        size = params.optim.batch_size
+        self.plan = Plan(size * 10**6, size, 0)
+        self.session, self.steps, self.warm, self.prepared = session, steps, warm, prepared
+        self.views = [view for view in params.views.values() for _ in range(view.count)]
+        self.source = params.dataset
+        images, colour_params = zip(*(random_images(view, size) for view in self.views), strict=True)
+        labels, positions = torch.zeros(size, dtype=torch.int64), torch.arange(size)
+        self.batch = HostBatch(list(images), torch.stack(colour_params), labels, positions)
+        self.seconds = float("nan")
+
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
+        """The same batch for all steps."""
+        began = 0.0
+        for step in range(start, stop):
+            if step == self.warm:
+                self.session.synchronise()
+                began = time.perf_counter()
+            yield self.batch
+        self.session.synchronise()
+        self.seconds = (time.perf_counter() - began) / (self.steps - self.warm)
+
+    def inputs(self, device: torch.device) -> Callable[[HostBatch], Batch]:
+        """What augments the batch on the device, or returns the one prepared."""
+        augment = ToDevice(self.source, self.views, device)
+        if not self.prepared:
+            return augment
+        ready = augment(self.batch)
+        return lambda _: ready
+
+
+def combinations(every: int = 1) -> list[Cell]:
+    """Every `every`-th combination of method, loss, views and patches that is not refused."""
+    return [cell for cell in cells() if not cell.refusal][::every]
+
+
+def params_of(cell: Cell, number: int) -> Params:
+    """The parameters of combination `number`, with a small batch of small views."""
+    values: dict[str, Any] = dict(cell.values)
+    if values["bn_group"] != "global" or number % 2:  # some methods shuffle between groups, and need several
+        values["bn_group"] = BN_GROUP
+    values["optim"] = {**values["optim"], "batch_size": BATCH}
+    values["backbone"] = {**values["backbone"], "stem": "small"}
+    values["views"] = {name: {**view, "size": view["size"] // 2} for name, view in values["views"].items()}
+    return config.check(values)
+
+
+def trajectory(params: Params, device: torch.device, dtype: torch.dtype, steps: int = STEPS) -> list[Tensor]:
+    """After each step, how far every number of the state has moved, and the loss; float64 on the CPU.
+
+    Ranks share the batch, and all get the same result.
+    """
+    task = build(params, Machine(device, 0, "fp32"), BATCH).to(dtype).train()
+    before = _flat(task)
+    model = replicated(task)
+    trained = [parameter for parameter in task.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, LR, momentum=0.9)
+    moves = []
+    for step in range(steps):
+        task.begin_step(step, step / steps)
+        loss = model(_random_batch(params, step, device, dtype))
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        task.after_step((step + 1) / steps)
+        mean = mean_over_ranks(loss.detach()).double().cpu()
+        moves.append(torch.cat([_flat(task) - before, mean[None]]))
+    return moves
+
+
+def _flat(task: PretrainingTask) -> Tensor:
+    return torch.cat([value.detach().double().cpu().flatten() for value in task.state_dict().values()])
+
+
+def _random_batch(params: Params, step: int, device: torch.device, dtype: torch.dtype) -> Batch:
+    rng = torch.Generator().manual_seed(step)
+    views = [
+        torch.randn(BATCH, 3, view.size, view.size, dtype=torch.float64, generator=rng)
+        for view in params.views.values()
+        for _ in range(view.count)
+    ]
+    views = [local_part(x).to(device, dtype, memory_format=torch.channels_last) for x in views]
+    positions = local_part(torch.arange(BATCH)).to(device)
+    return Batch(views, torch.zeros_like(positions), positions)
+
+
+def write_shards(params: Params, folder: Path) -> Path:
+    """The shards of the embedded data set."""
+    splits = photos.splits(params.dataset, folder / "raw")
+    writing.write(
+        splits, "photos", params.dataset, folder / "shards", lambda done, kept=False: None, workers=2
+    )
+    return folder / "shards"
+
+
+def pretrain(
+    params: Params, here: Machine, shards: Path, checkpoints: Checkpoints | None = None
+) -> tuple[PretrainingTask, list[dict[str, Any]]]:
+    """The task after the training loop of a run, and the rows of its epochs."""
+    reader = Reader(shards, "train")
+    task = build(params, here, len(reader))
+    plan = Plan(len(reader), params.optim.batch_size, params.seed)
+    data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
+    optimizer = optim.build(params.optim, [optim.Part(task)])
+    rows = train(task, data, params.optim, optimizer, progress=quiet(), checkpoints=checkpoints)
+    return task, rows
