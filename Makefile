@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: repro help test test-slow check format bench bench-gpu .venv detectron2 lock
+.PHONY: repro help test test-slow golden check format bench bench-gpu .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	dvc repro
@@ -20,6 +20,9 @@ test: $(ready)  ## Run the fast tests, in minutes.
 
 test-slow: $(ready)  ## Run the slow tests, such as learning over three seeds, in hours.
 	python -m pytest -m slow
+
+golden: $(ready)  ## Add the golden values of methods that have none to tests/methods/golden.json.
+	python -m tests.support.golden
 
 check: $(ready)  ## Check format, lint, types, shell scripts, Dockerfile and Kubernetes manifests.
 	ruff format --check .

@@ -23,7 +23,8 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """Cross-entropy of the positive against the negatives (EqCo, eq. 1, margin temperature * log(alpha / n)).
 
     L_i = log(exp s_i + (alpha / n) sum_k exp(q_i . k / temperature)) - s_i
-    = softplus(Z_i + log(alpha / n) - s_i), with s_i the positive logit and Z_i the log-partition over the n negatives of query i. Never negative.
+    = softplus(Z_i + log(alpha / n) - s_i), with s_i the positive logit and Z_i the log-partition over the n
+    negatives of query i. Never negative.
 
     Returns:
         Mean over queries and positives, in nats; scalar.

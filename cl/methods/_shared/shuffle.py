@@ -10,6 +10,6 @@ def check_shuffle(shuffle: bool, params: "Params") -> None:
     """Raises ValueError where `method.shuffle` would have no effect."""
     if shuffle and params.bn_groups == 1:
         raise ValueError(
-            f"method.shuffle=true needs groups of batch norm to shuffle between, but bn_group={params.bn_group} "
-            "makes one group; choose a smaller bn_group or method.shuffle=false"
+            "method.shuffle=true shuffles between groups of batch norm, but "
+            f"bn_group={params.bn_group} makes one group; choose a smaller bn_group or method.shuffle=false"
         )
