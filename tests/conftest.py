@@ -1,6 +1,7 @@
 """What the tests share: tiny data, a tiny encoder, the shipped configuration."""
 
 import io
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +17,15 @@ from cl.runtime import machine
 from cl.sources import photos
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import SCENES, TinyBackbone, write_shards
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Each worker of pytest-xdist, and what it starts, gets a core of its own: threads that compete are slow."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

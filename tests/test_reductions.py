@@ -36,7 +36,7 @@ def _seed() -> None:
 @pytest.mark.parametrize(("n", "k", "e"), [(7, 11, 2), (5, 9, 0), (9, 13, 1), (8, 8, 3), (1, 2, 1)])
 @pytest.mark.parametrize("temperature", [1e-3, 0.07, 1.0, 100.0])
 def test_equals_the_dense_form(monkeypatch, tile, n, k, e, temperature) -> None:
-    """K is no multiple of the tile; values and gradients to both sides."""
+    """K is not a multiple of the tile; values and gradients to both sides."""
     monkeypatch.setattr(reductions, "TILE", tile)
     queries, negatives = unit(n, 5).requires_grad_(), unit(k, 5).requires_grad_()
     excluded = exclusions(n, k, e) if e else None
