@@ -59,7 +59,7 @@ def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) 
     with command.results("evaluate", name, root=notes.get("folder")) as results:
         results.notes |= notes
         results.metrics |= evaluate(name, encoder, params, out=results.folder, checkpoints=checkpoints)
-    if command.is_main_process():  # the others may be done sooner
+    if command.is_main_process():  # the others may finish before the results are written
         Checkpoints(scratch).discard()
 
 

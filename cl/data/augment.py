@@ -15,9 +15,8 @@ from torch import Tensor
 from cl.data import augment_gpu
 from cl.data.views import ColourParams, View
 
-LUMA = np.tile(
-    np.array([0.2989, 0.587, 0.114], np.float32), (3, 1)
-)  # ITU-R 601, as torchvision, for each channel
+# ITU-R 601, as torchvision, for each channel.
+LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))
 cv2.setNumThreads(1)  # one image is too little work to share
 
 

@@ -54,14 +54,18 @@ def filled(
     Raises:
         ValueError, OSError: raised by `fill`.
     """
-    if workers == 0:
-        for batch in batches:
-            memory = [array.allocate(rows(batch), shared=False) for array in arrays]
-            fill(batch, slice(0, rows(batch)), memory)
-            yield memory
+    if workers and batches:
+        yield from _filled_by_workers(fill, batches, rows, arrays, workers)
         return
-    if not batches:
-        return
+    for batch in batches:
+        memory = [array.allocate(rows(batch), shared=False) for array in arrays]
+        fill(batch, slice(0, rows(batch)), memory)
+        yield memory
+
+
+def _filled_by_workers(
+    fill: Fill, batches: range, rows: Callable[[int], int], arrays: list[Array], workers: int
+) -> Iterator[list[np.ndarray]]:
     largest = rows(batches[0])
     queued = math.ceil(AHEAD * workers / math.ceil(largest / SLICE))
     slots = min(2 + queued, len(batches))  # besides those queued: the batch in use, and the one before it

@@ -380,8 +380,8 @@ def test_an_index_of_another_length_or_type_is_refused(copied) -> None:
     index = np.load(copied / "val.npy")
     for changed, words in (
         (index[:-1], "does not match the manifest"),
-        (index["shard"], "is no index"),
-        (index[None], "is no index"),
+        (index["shard"], "is not an index"),
+        (index[None], "is not an index"),
     ):
         np.save(copied / "val.npy", changed)
         with pytest.raises(ValueError, match=words):

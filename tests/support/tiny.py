@@ -25,7 +25,7 @@ SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 
 def write_shards(
     splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object
 ) -> Manifest:
-    """Shards of images as they are, but for the changes."""
+    """Write shards that copy the images' files, with changes to these settings."""
     usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
     storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]
     return writing.write(splits, "test", storage, folder, lambda done, kept=False: None, workers=workers)

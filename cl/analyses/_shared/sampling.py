@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
     queries: Tensor  # (b, D)
     positives: Tensor  # (b, D)
-    negatives: Tensor  # (C, D), of which each query draws K
+    negatives: Tensor  # (C, D); each query draws K of them
     columns: Tensor  # (b, K), the rows of `negatives` that each query drew, in random order
     positive_logits: Tensor  # (b,)
     negative_logits: Tensor  # (b, K)
