@@ -12,7 +12,7 @@ from pipeline import command, locations
 @click.argument("name")
 @command.entry_point
 def main(name: str) -> None:
-    """Run the analysis NAME of params.yaml on models/method.safetensors and the log of its training."""
+    """Run the analysis NAME of params.yaml on models/method.safetensors and the training log."""
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
     from cl.analyses import Context
@@ -50,7 +50,7 @@ def main(name: str) -> None:
 
 
 def _epochs(path: Path) -> list[dict[str, float]]:
-    """The rows of pretraining's log."""
+    """The rows of the training log."""
     with path.open(newline="") as file:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 

@@ -28,6 +28,7 @@ def main(name: str) -> None:
 
     from torch import nn
 
+    from cl.evaluations import Encoder
     from cl.features.extraction import Pixels
     from cl.training.checkpoints import Checkpoints
     from pipeline.evaluate import evaluate
@@ -47,17 +48,14 @@ def main(name: str) -> None:
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         metrics: dict[str, float] = {}
         for entry in evaluations:
-            out = _folder(results.folder, entry)
-            metrics |= evaluate(
-                params.evaluations[entry],
-                entry,
+            encoder = Encoder(
                 copy.deepcopy(backbone),
-                params,
-                out,
-                functools.partial(save, entry),
                 representations=representations,
                 untrained=config.training is None,
             )
+            out = _folder(results.folder, entry)
+            checkpoints = functools.partial(save, entry)
+            metrics |= evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
         for entry, dataset in datasets.items():
             out = _folder(results.folder, entry)
             checkpoints = functools.partial(save, entry, dataset.digest()[:16])

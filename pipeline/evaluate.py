@@ -1,4 +1,4 @@
-"""evaluate: the evaluations of the pretrained encoder, or of another's."""
+"""evaluate: evaluations of the pretrained encoder, or of a foreign one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,66 +9,63 @@ import click
 from pipeline import command, launch, locations
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torchvision.models.resnet import ResNet
-
     from cl.config import Params
+    from cl.evaluations import Encoder
     from cl.training.checkpoints import Checkpoints
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--backbone", "file", help="Another encoder: a checkpoint of torchvision, MoCo, MoCo v3, SimSiam, lightly or "
-              "solo-learn, a file of pipeline.export, or torchvision:resnet50.")  # fmt: skip
 @click.option(
-    "--prefix", help="Where in that file the encoder is, if it holds several: module.encoder_q. for example."
+    "--backbone",
+    "file",
+    help="Another encoder: a checkpoint of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, "
+    "a file of pipeline.export, or torchvision:resnet50.",
+)
+@click.option(
+    "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
 )
 @command.entry_point
 @launch.on_all_devices
 def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
-    """Run the evaluations NAME of params.yaml, or all, on models/backbone.safetensors, or on the encoder of --backbone.
+    """Run the evaluations NAME of params.yaml, or all, on models/backbone.safetensors or on --backbone.
 
-    All visible GPUs are used, or CL_PROCESSES processes. What was measured of another encoder goes to others/.
+    Uses all visible GPUs, or CL_PROCESSES processes. Results of another encoder are written to others/.
     """
     params = command.params()
-    configs = {
-        name: command.choose(name, params.evaluations, "evaluations") for name in names or params.evaluations
-    }
+    selected = names or tuple(params.evaluations)
+    for name in selected:
+        command.choose(name, params.evaluations, "evaluations")
     if prefix is not None and file is None:
-        raise ValueError(
-            f"--prefix {prefix} says where in another file the encoder is; give --backbone FILE too"
-        )
+        raise ValueError(f"--prefix {prefix} requires --backbone FILE")
     notes: dict[str, Any] = {}
     if file is None:
-        backbone, heads = load(params)
+        encoder = load(params)
     else:
-        backbone, heads, notes = foreign(file, prefix)
-    for name, config in configs.items():
-        run(name, config, params, backbone, heads, notes)
+        encoder, notes = foreign(file, prefix)
+    for name in selected:
+        run(name, encoder, params, notes)
 
 
-def run(
-    name: str,
-    config: Any,
-    params: "Params",
-    backbone: "ResNet",
-    heads: "dict[str, nn.Module]",
-    notes: dict[str, Any],
-) -> None:
-    """One evaluation, to its results; `notes` are those of another encoder."""
+def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) -> None:
+    """Run one evaluation and write its results; `notes` describe a foreign encoder."""
     from cl.training.checkpoints import Checkpoints
 
     scratch = command.scratch("evaluate", name, instead=notes.get("sha256", ""))
+
+    def checkpoints(part: str) -> Checkpoints:
+        return Checkpoints(scratch / part, command.checkpoint_seconds())
+
     with command.results("evaluate", name, root=notes.get("folder")) as results:
         results.notes |= notes
-        save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
-        results.metrics |= evaluate(config, name, backbone, params, results.folder, save, heads=heads)
-    if command.is_main_process():  # the others may be done sooner
+        results.metrics |= evaluate(name, encoder, params, out=results.folder, checkpoints=checkpoints)
+    if command.is_main_process():  # the others may finish before the results are written
         Checkpoints(scratch).discard()
 
 
-def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
-    """The pretrained backbone, and the projector that stands behind it."""
+def load(params: "Params") -> "Encoder":
+    """The pretrained backbone with its projector."""
+    from cl.evaluations import Encoder
     from cl.networks import backbones, heads
     from cl.runtime.tensor_files import load_tensors
 
@@ -77,54 +74,48 @@ def load(params: "Params") -> "tuple[ResNet, dict[str, nn.Module]]":
     tensors, _ = load_tensors(locations.METHOD)
     prefix = "projector."
     projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-    return backbone, {"embedding": projector}
+    return Encoder(backbone, heads={"embedding": projector})
 
 
-def foreign(file: str, prefix: str | None) -> "tuple[ResNet, dict[str, nn.Module], dict[str, Any]]":
-    """Another encoder, without a head behind it, and what is noted of it: also the folder of its results."""
+def foreign(file: str, prefix: str | None) -> "tuple[Encoder, dict[str, Any]]":
+    """A foreign backbone without heads, and its notes, which include the folder of its results."""
+    from cl.evaluations import Encoder
     from cl.exchange import foreign
 
     found = foreign.load(file, prefix)
     command.progress("backbone").say(f"{file}: {found.config.kind}, {found.origin}")
-    folder = f"others/{Path(file.replace(':', '-')).stem}-{found.sha256[:8]}"
     notes = {
         "backbone": file,
         "sha256": found.sha256,
         "origin": found.origin,
         "config": found.config.model_dump(),
+        "folder": f"others/{Path(file.replace(':', '-')).stem}-{found.sha256[:8]}",
     }
-    return found.network, {}, notes | {"folder": folder}
+    return Encoder(found.network), notes
 
 
 def evaluate(
-    config: Any,
     name: str,
-    backbone: "ResNet",
+    encoder: "Encoder",
     params: "Params",
+    *,
     out: "Path",
     checkpoints: "Callable[[str], Checkpoints]",
-    *,
-    heads: "dict[str, nn.Module] | None" = None,
-    representations: "dict[str, nn.Module] | None" = None,
-    untrained: bool = False,
 ) -> dict[str, float]:
-    """The metrics of one evaluation, named `<name>_<metric>`, over its seeds; see `cl.evaluations.Context`."""
+    """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds."""
     from cl.evaluations import Context
     from cl.runtime import machine
     from cl.runtime.kinds import module_of
 
-    heads, representations = heads or {}, representations or {}
+    config: Any = params.evaluations[name]
     here = machine.find(params.precision, deterministic=params.deterministic)
-    for module in (backbone, *heads.values(), *representations.values()):
+    for module in encoder.modules:
         here.place(module).eval()
     progress = command.progress(name)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         context = Context(
-            backbone=backbone,
-            heads=heads,
-            representations=representations,
-            untrained=untrained,
+            encoder=encoder,
             train=locations.reader("train"),
             val=locations.reader("val"),
             source=params.dataset,

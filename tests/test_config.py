@@ -210,7 +210,7 @@ def test_detectron2_holds_no_small_stem() -> None:
         (
             "views.random.order",
             ["jitter", "blur"],
-            "order=['jitter', 'blur'] does not name each of jitter, grayscale",
+            "order=['jitter', 'blur'] must name each of jitter, grayscale",
         ),
         (
             "optim.milestones",
@@ -219,7 +219,7 @@ def test_detectron2_holds_no_small_stem() -> None:
         ),
         ("optim.monitor.k", 1000, "k=1000 neighbours cannot come from bank=256 images"),
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] must be an ascending pair of non-negative numbers"),
-        ("views.random.blur.kernel", 4, "kernel=4 has no middle; choose an odd number of taps"),
+        ("views.random.blur.kernel", 4, "kernel=4 must be an odd number of taps"),
         ("dataset.scenes.side", [10, 500], "side=[10, 500] does not fit into scenes of size=128"),
         (
             "transfers.voc_c4.detector",

@@ -1,4 +1,4 @@
-"""Alignment and uniformity of the embeddings (Wang and Isola 2020), and in how many dimensions they lie."""
+"""Alignment and uniformity of the embeddings (Wang and Isola 2020), and their effective rank."""
 
 from typing import Literal
 
@@ -21,19 +21,19 @@ class Config(BaseConfig):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """Alignment = mean |x - y|^2 over pairs of views of an image, in [0, 4] (their L_align, alpha 2); see `cl.pretraining.collapse`.
+    """Alignment = mean |x - y|^2 over pairs of views of an image, in [0, 4] (their L_align, alpha 2).
 
-    The other measures are those of the first views. The charts are of the training's log, which has the last batch's positive
-    pairs in train mode and the validation images' embeddings: near these numbers, not equal.
+    The other measures (`cl.pretraining.collapse`) are those of the first views. The charts come from the
+    training log: there alignment is that of the last batch in train mode, and the rest that of the validation
+    images, so the numbers are close but not equal.
     """
-    first, second = (
-        torch.cat(parts) for parts in zip(*context.embeddings(config.batch_size, config.batches), strict=True)
-    )
+    batches = context.embeddings(config.batch_size, config.batches)
+    first, second = (torch.cat(views) for views in zip(*batches, strict=True))
     measured = {"alignment": alignment(first, second), **collapse.measures(first)}
     chart = Chart(
         "path",
-        "Alignment and uniformity, from the training's log",
-        "uniformity (less: more even)",
+        "Alignment and uniformity, from the training log",
+        "uniformity (lower: more even)",
         "alignment",
     )
     for row in context.epochs:

@@ -1,4 +1,4 @@
-"""A map of the validation images in two dimensions (t-SNE, van der Maaten and Hinton 2008)."""
+"""A two-dimensional map of the validation images (t-SNE, van der Maaten and Hinton 2008)."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """`images` of the validation split; `of`: the projector's embedding or the backbone's features; t-SNE's `perplexity`."""
+    """`images` of the validation split; `of`: the projector's embedding or the backbone's features."""
 
     kind: Literal["embedding"]
     images: int = Field(gt=2)
@@ -22,7 +22,7 @@ class Config(BaseConfig):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """trustworthiness, in percent: how far the neighbours on the map are neighbours of the encoder (Venna and Kaski 2001)."""
+    """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours near in the features?"""
     positions = context.val.labelled[: config.images]
     least = 3 * config.perplexity
     if len(positions) <= least:
@@ -30,17 +30,15 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
             f"perplexity={config.perplexity:g} needs more than {least:g} images, found {len(positions)}"
         )
     encoder = Unit(context.method.backbone, [context.method.projector])
-    features = extract_all(encoder, context.val, context.source, context.machine, positions)[
-        config.of == "embedding"
-    ]
-    rows = features.cpu().numpy()
-    place = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
-    names, labels = context.val.manifest.classes, context.val.labels[positions]
+    features, embeddings = extract_all(encoder, context.val, context.source, context.machine, positions)
+    rows = (embeddings if config.of == "embedding" else features).cpu().numpy()
+    points = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
+    labels = context.val.labels[positions]
     chart = Chart(
         "map", f"{len(rows)} validation images by {config.of}, t-SNE", "first axis", "second axis", "points"
     )
     for label in np.unique(labels):
-        for x, y in place[labels == label]:
-            chart.add(names[label], x, y)
+        for x, y in points[labels == label]:
+            chart.add(context.val.manifest.classes[label], x, y)
     chart.save(context.out)
-    return {"trustworthiness": 100 * float(trustworthiness(rows, place, n_neighbors=5))}
+    return {"trustworthiness": 100 * float(trustworthiness(rows, points, n_neighbors=5))}

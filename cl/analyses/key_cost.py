@@ -1,4 +1,4 @@
-"""What M' keys an image cost: JCL's closed form against the vanilla loss over the keys (JCL, supplementary, sec. 2)."""
+"""The cost of M' keys per image: JCL's closed form against the vanilla loss (JCL, supplementary, sec. 2)."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ROUNDS = 3
 
 
 class Config(BaseConfig):
-    """Random unit vectors: `queries` with M' in `keys` against `negatives`, of `width` numbers."""
+    """Random unit vectors of `width` numbers: `queries` with M' in `keys` against `negatives`."""
 
     kind: Literal["key_cost"]
     queries: int = Field(gt=1)
@@ -31,47 +31,42 @@ class Config(BaseConfig):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """Seconds and memory of the loss with its gradient, by M'; encoding the keys costs all three the same, and is left out.
+    """Time and memory of the loss and its gradient, by M', without encoding the keys (equal for all).
 
-    The vanilla loss is the mean of InfoNCE over the keys. As the paper writes it, it is a batch M' times as large. Ours has
-    one log-partition for all keys of a query, which is the same number for less.
+    The vanilla loss is the mean of InfoNCE over the keys. As written in the paper, it is a batch M' times as
+    large. Ours shares one log-partition among the keys of a query, which gives the same number for less.
 
     Returns:
-        The seconds of each with the most keys over those of JCL with the fewest.
+        The time of each with the most keys, divided by that of JCL with the fewest.
     """
-    charts = (
-        Chart("seconds", "Time of the loss and its gradient", "keys an image", "milliseconds"),
-        Chart("memory", "Memory of the loss and its gradient", "keys an image", "MiB"),
-    )
+    time_chart = Chart("seconds", "Time of the loss and its gradient", "keys per image", "milliseconds")
+    memory_chart = Chart("memory", "Memory of the loss and its gradient", "keys per image", "MiB")
     device = context.machine.device
     generator = torch.Generator().manual_seed(context.seed)
     for count in sorted(config.keys):
-        sizes = ((config.queries,), (config.queries, count), (config.negatives,))
-        tensors = [
-            F.normalize(torch.randn(*size, config.width, generator=generator), dim=-1).to(device)
-            for size in sizes
-        ]
-        cases = _cases(*tensors)
-        for case in cases.values():
-            case()  # a device's first call takes longer
-        seconds: dict[str, list[float]] = {label: [] for label in cases}
-        for _ in range(ROUNDS):  # in turns, as a machine's speed drifts
-            for label, case in cases.items():
-                seconds[label].append(_seconds(case, device))
+        cases = _cases(*_random_vectors(config, count, generator, device))
+        for label, seconds in _median_seconds(cases, device).items():
+            time_chart.add(label, count, 1000 * seconds)
         for label, case in cases.items():
-            charts[0].add(label, count, 1000 * median(seconds[label]))
-            charts[1].add(label, count, memory.growth(case, device) / 2**20)
-    for chart in charts:
-        chart.save(context.out)
-    last = [points[-1].y for points in charts[0].series.values()]
-    return {
-        name: value / charts[0].series["JCL"][0].y
-        for name, value in zip(("vanilla", "shared", "jcl"), last, strict=True)
-    }
+            memory_chart.add(label, count, memory.growth(case, device) / 2**20)
+    time_chart.save(context.out)
+    memory_chart.save(context.out)
+    last = [points[-1].y for points in time_chart.series.values()]
+    fewest = time_chart.series["JCL"][0].y
+    return {name: value / fewest for name, value in zip(("vanilla", "shared", "jcl"), last, strict=True)}
+
+
+def _random_vectors(
+    config: Config, keys: int, generator: torch.Generator, device: torch.device
+) -> list[Tensor]:
+    """Unit queries (N, D), keys (N, M', D) and negatives (K, D)."""
+    shapes = ((config.queries,), (config.queries, keys), (config.negatives,))
+    rows = [torch.randn(*shape, config.width, generator=generator) for shape in shapes]
+    return [F.normalize(x, dim=-1).to(device) for x in rows]
 
 
 def _cases(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Each makes the gradient at the queries."""
+    """Functions that compute the gradient at the queries, by label."""
     plain = infonce.Config(kind="infonce", alpha=None)
     joint = jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False)
     return {
@@ -83,8 +78,18 @@ def _cases(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callab
     }
 
 
+def _median_seconds(cases: dict[str, Callable[[], Tensor]], device: torch.device) -> dict[str, float]:
+    for case in cases.values():
+        case()  # a device's first call takes longer
+    seconds: dict[str, list[float]] = {label: [] for label in cases}
+    for _ in range(ROUNDS):  # in turns, because a machine's speed drifts
+        for label, case in cases.items():
+            seconds[label].append(_seconds(case, device))
+    return {label: median(values) for label, values in seconds.items()}
+
+
 def vanilla(queries: Tensor, keys: Tensor, negatives: Tensor) -> Tensor:
-    """Mean of InfoNCE over a batch of N M' pairs of a query (N, D) and one of its keys (N, M', D)."""
+    """Mean of InfoNCE over the N M' pairs of a query (N, D) and one of its keys (N, M', D)."""
     repeated = queries.repeat_interleave(keys.shape[1], 0)
     contrast = Contrast(repeated, keys.flatten(0, 1)[:, None], negatives)
     return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 1.0)
@@ -93,8 +98,8 @@ def vanilla(queries: Tensor, keys: Tensor, negatives: Tensor) -> Tensor:
 def gradient(queries: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
     """dL/dq of a loss of the queries."""
     leaf = queries.clone().requires_grad_()
-    (found,) = torch.autograd.grad(loss(leaf), leaf)
-    return found
+    (result,) = torch.autograd.grad(loss(leaf), leaf)
+    return result
 
 
 def _seconds(case: Callable[[], Tensor], device: torch.device) -> float:

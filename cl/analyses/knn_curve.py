@@ -9,13 +9,13 @@ COLUMNS = {"knn_top1": "backbone's features", "knn_embedding_top1": "projector's
 
 
 class Config(BaseConfig):
-    """Nothing to choose: `optim.monitor` says what was measured."""
+    """No options: `optim.monitor` determines what was measured."""
 
     kind: Literal["knn_curve"]
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """The top-1, in percent, that the monitor wrote down: the best of the backbone's features, and its epoch."""
-    context.curve("by_epoch", "kNN while pretraining", COLUMNS, "kNN top-1, %").save(context.out)
+    """The best top-1 (percent) of the backbone's features that the monitor recorded, and its epoch."""
+    context.curve("by_epoch", "kNN during pretraining", COLUMNS, "kNN top-1, %").save(context.out)
     best = max(context.epochs, key=lambda row: row["knn_top1"])
     return {"best": best["knn_top1"], "best_epoch": best["epoch"]}

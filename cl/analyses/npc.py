@@ -13,32 +13,30 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """`anchors` is about how many anchors each batch size is measured on; temperature: null for that of training."""
+    """`anchors`: about how many anchors to measure per batch size; temperature: null for that of training."""
 
     kind: Literal["npc"]
-    batch_sizes: list[int] = Field(min_length=1, description="images a batch")
+    batch_sizes: list[int] = Field(min_length=1, description="images per batch")
     anchors: int = Field(gt=0)
     temperature: float | None = Field(gt=0)
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """mean_<N> and variation_<N> (standard deviation / mean) of q_B for the least and the largest batch size N; charts."""
+    """mean_<N> and variation_<N> (standard deviation / mean) of q_B for the smallest and largest batch N."""
     chart = Chart(
-        "multiplier", "The multiplier of SimCLR's gradient", "images a batch", "NPC multiplier", log=True
+        "multiplier", "The multiplier of SimCLR's gradient", "images per batch", "NPC multiplier", log=True
     )
-    temperature, values = context.temperature(config.temperature), {}
+    temperature = context.temperature(config.temperature)
+    values = {}
     for size in config.batch_sizes:
-        batches = max(1, config.anchors // (2 * size))
-        q = as_numpy(
-            [multiplier(first, second, temperature) for first, second in context.embeddings(size, batches)]
-        )
+        batches = context.embeddings(size, max(1, config.anchors // (2 * size)))
+        q = as_numpy([multiplier(first, second, temperature) for first, second in batches])
         chart.add("mean", size, q.mean())
         chart.add("standard deviation / mean", size, q.std() / q.mean())
         values[f"{size} images"] = q
     chart.save(context.out)
-    histogram("multipliers", "Multipliers of single anchors", "NPC multiplier", values, (0, 1)).save(
-        context.out
-    )
+    single = histogram("multipliers", "Multipliers of single anchors", "NPC multiplier", values, (0, 1))
+    single.save(context.out)
     means, variations = chart.series.values()
     ends = {min(config.batch_sizes), max(config.batch_sizes)}
     return {
@@ -50,7 +48,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
 
 
 def multiplier(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """q_B = 1 - softmax probability of the positive = sigmoid(Z - s) of every anchor (DCL, eq. 2 and 3 as corrected).
+    """q_B = 1 - softmax probability of the positive = sigmoid(Z - s), per anchor (DCL, eq. 2, 3 corrected).
 
     Args:
         first, second: (N, D) unit embeddings of the two views.

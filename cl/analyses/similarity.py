@@ -1,4 +1,4 @@
-"""How similar two views of one image are, and views of different images."""
+"""Similarity of two views of the same image, and of views of different images."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ class Config(BaseConfig):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """Mean cosine of positive pairs (two views of an image) and of negative pairs (views of two images), with histograms."""
+    """Mean cosine of positive pairs (views of one image) and negative pairs (of two), with histograms."""
     positive, negative = [], []
     for first, second in context.embeddings(config.batch_size, config.batches):
         cosines = first @ second.T  # (N, N)

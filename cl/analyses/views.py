@@ -1,4 +1,4 @@
-"""How alike the augmented views of an image are embedded (JCL, Fig. M.3)."""
+"""Similarity and variance of the augmented views of an image (JCL, Fig. M.3)."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """`images` of `augmentations` views each; `of`: the projector's embedding or the backbone's features."""
+    """`images` of `augmentations` views each; `of`: projector's embedding or backbone's features."""
 
     kind: Literal["views"]
     images: int = Field(gt=0)
@@ -25,34 +25,34 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """Means over images of the similarity and the variance of an image's views, with histograms.
 
     Raises:
-        AssertionError: the identity variance = (1 - similarity) / D is broken.
+        AssertionError: rows are not of unit length, so that variance = (1 - similarity) / D does not hold.
     """
     encode = context.embeddings if config.of == "embedding" else context.features
-    found: list[tuple[Tensor, Tensor]] = []
-    for views in encode(config.batch_size, -(-config.images // config.batch_size), config.augmentations):
+    batches = -(-config.images // config.batch_size)
+    parts: dict[str, list[Tensor]] = {"similarity": [], "variance": []}
+    for views in encode(config.batch_size, batches, config.augmentations):
         stacked = torch.stack(views, 1)  # (N, M, D)
         similarity, variance = spread(stacked)
         assert torch.allclose(variance * stacked.shape[2], 1 - similarity, atol=1e-4), (
-            "views of one image: no unit rows"
+            "rows are not unit rows"
         )
-        found.append((similarity, variance))
-    values = [as_numpy(list(parts))[: config.images] for parts in zip(*found, strict=True)]
-    names = {
-        "similarity": "mean similarity of an image's views",
-        "variance": "mean variance of an image's views",
-    }
-    for (name, title), numbers in zip(names.items(), values, strict=True):
-        histogram(
-            name, title.capitalize(), title, {f"{config.augmentations} views of {config.of}": numbers}
-        ).save(context.out)
-    return {name: float(numbers.mean()) for name, numbers in zip(names, values, strict=True)}
+        parts["similarity"].append(similarity)
+        parts["variance"].append(variance)
+    metrics = {}
+    for name, tensors in parts.items():
+        values = as_numpy(tensors)[: config.images]
+        title = f"mean {name} of an image's views"
+        series = {f"{config.augmentations} views of {config.of}": values}
+        histogram(name, title.capitalize(), title, series).save(context.out)
+        metrics[name] = float(values.mean())
+    return metrics
 
 
 def spread(views: Tensor) -> tuple[Tensor, Tensor]:
     """Similarity and variance (N,) of M unit views (N, M, D) of N images.
 
-    similarity: mean of all M x M cosines, a view with itself included, which is |mean view|^2.
-    variance: mean over the D dimensions of the diagonal of the biased covariance, which is (1 - similarity) / D.
+    similarity: mean of all M x M cosines, including those of a view with itself: |mean view|^2.
+    variance: mean over the D dimensions of the biased variance over views: (1 - similarity) / D.
     """
     views = views.double()
     return (views @ views.mT).mean((1, 2)), views.var(1, correction=0).mean(1)

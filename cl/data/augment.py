@@ -1,7 +1,8 @@
-"""Colour operations, flip and normalisation of a batch of crops on the training device, as drawn by `cl.data.views`.
+"""Flip, colour operations and normalisation of a batch of crops on the training device.
 
-On a GPU the whole batch at once (`cl.data.augment_gpu`); on the CPU image by image, as a batch would only spill the cache, with OpenCV,
-which takes an image as it lies in memory. Both do the arithmetic of torchvision's functional transforms on float images.
+On a GPU the whole batch is processed at once (`cl.data.augment_gpu`); on the CPU one image at a time, since a
+batch would only spill the cache, with OpenCV, which takes an image in its memory layout. Both compute what
+torchvision's functional transforms compute on float images, with parameters drawn by `cl.data.views`.
 """
 
 import math
@@ -11,60 +12,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cl.data import augment_gpu as colour
-from cl.data.views import FACTORS, FLIP, GRAY, JITTER, ORDER, SIGMA, SOLARIZE, View
+from cl.data import augment_gpu
+from cl.data.views import ColourParams, View
 
-LUMA = np.tile(
-    np.array([0.2989, 0.587, 0.114], np.float32), (3, 1)
-)  # of ITU-R 601, as torchvision, for each channel
-cv2.setNumThreads(1)  # an image is too little work to be shared
+# ITU-R 601, as torchvision, for each channel.
+LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))
+cv2.setNumThreads(1)  # one image is too little work to share
 
 
 def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
-    """Flip, the operations of `view` in its order, normalise.
+    """Flip, apply the operations of `view` in its order, normalise.
 
     Args:
         images: (N, 3, H, W) uint8, channels-last.
-        colour_params: (N, DRAWS) of `cl.views.draw_colour_params`, on the host.
+        colour_params: (N, DRAWS) float32 on the CPU; each row is a `cl.data.views.ColourParams`.
         mean, std: (3, 1, 1) of RGB in [0, 1].
 
     Returns:
         (N, 3, H, W) float32, channels-last.
     """
     if images.device.type != "cpu":
-        x = colour.recolour(images.contiguous().float().div_(255), colour_params, view)
+        x = augment_gpu.recolour(images.contiguous().float().div_(255), colour_params, view)
         return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
-    out = np.empty((len(images), *images.shape[2:], 3), np.float32)
-    normalise = np.hstack(
-        [np.diag(1 / std.flatten().numpy()), (-mean / std).reshape(3, 1).numpy()]
-    )  # (3, 4), affine
-    for image, row, target in zip(
-        images.permute(0, 2, 3, 1).numpy(), colour_params.tolist(), out, strict=True
-    ):
-        cv2.transform(recolour(image, row, view), normalise, dst=target)
+    scale = np.diag(1 / std.flatten().numpy())
+    shift = (-mean / std).reshape(3, 1).numpy()
+    normalise = np.hstack([scale, shift])  # (3, 4), an affine map of the channels
+    pixels = images.permute(0, 2, 3, 1).numpy()
+    out = np.empty(pixels.shape, np.float32)
+    for image, row, target in zip(pixels, colour_params.tolist(), out, strict=True):
+        cv2.transform(recolour(image, ColourParams(*row), view), normalise, dst=target)
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
-def recolour(image: np.ndarray, colour_params: list[float], view: View) -> np.ndarray:
-    """One image (H, W, 3) uint8, flipped and with the operations of `view` in its order, float32 in [0, 1]."""
-    x = np.multiply(
-        cv2.flip(image, 1) if colour_params[FLIP] else image, np.float32(1 / 255), dtype=np.float32, order="C"
-    )
+def recolour(image: np.ndarray, params: ColourParams[float], view: View) -> np.ndarray:
+    """Flip an image (H, W, 3) uint8 and apply the operations of `view` in its order; float32 in [0, 1]."""
+    flipped = cv2.flip(image, 1) if params.flip else image
+    x = np.multiply(flipped, np.float32(1 / 255), dtype=np.float32, order="C")
     for operation in view.order:
-        if operation == "jitter" and colour_params[JITTER]:
-            for number in colour_params[ORDER]:
-                x = JITTERS[int(number)](x, colour_params[FACTORS][int(number)])
-        elif operation == "grayscale" and colour_params[GRAY]:
+        if operation == "jitter" and params.jitter:
+            for number in map(int, params.jitter_order):
+                x = JITTERS[number](x, params.factors[number])
+        elif operation == "grayscale" and params.grayscale:
             x = cv2.transform(x, LUMA)
-        elif operation == "blur" and colour_params[SIGMA]:
-            x = blur(x, colour_params[SIGMA], view.blur.kernel)
-        elif operation == "solarize" and colour_params[SOLARIZE]:
+        elif operation == "blur" and params.sigma:
+            x = blur(x, params.sigma, view.blur.kernel)
+        elif operation == "solarize" and params.solarize:
             x = np.where(x >= 0.5, 1 - x, x)
     return x
 
 
 def brightness(x: np.ndarray, factor: float) -> np.ndarray:
-    """Blend with black; in place, as the others."""
+    """Blend with black; in place, like the operations below."""
     return _clip(np.multiply(x, factor, out=x))
 
 
@@ -80,18 +78,18 @@ def saturation(x: np.ndarray, factor: float) -> np.ndarray:
 
 
 def hue(x: np.ndarray, shift: float) -> np.ndarray:
-    """Turn the hue by `shift` of a full circle, in HSV."""
-    hsv = cv2.cvtColor(x, cv2.COLOR_RGB2HSV)  # hue in degrees; beyond 360 it is taken back, below 0 it is not
-    return cv2.cvtColor(
-        cv2.add(hsv, np.array([360 * (shift % 1), 0, 0, 0]), dst=hsv), cv2.COLOR_HSV2RGB, dst=x
-    )
+    """Rotate the hue by `shift` of a full circle, in HSV."""
+    hsv = cv2.cvtColor(x, cv2.COLOR_RGB2HSV)  # hue in degrees
+    degrees = 360 * (shift % 1)  # not negative: OpenCV wraps hues above 360, not those below 0
+    hsv = cv2.add(hsv, np.array([degrees, 0, 0, 0]), dst=hsv)
+    return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB, dst=x)
 
 
-JITTERS = (brightness, contrast, saturation, hue)
+JITTERS = (brightness, contrast, saturation, hue)  # in the order of `ColourParams.factors`
 
 
 def blur(x: np.ndarray, sigma: float, kernel: int) -> np.ndarray:
-    """Gaussian blur with reflected borders; sigma in pixels. Taps beyond 6 sigma would not change a float32."""
+    """Gaussian blur with reflected borders; sigma in pixels. Taps beyond 6 sigma do not change a float32."""
     taps = min(kernel, 2 * math.ceil(6 * sigma) + 1)
     return cv2.GaussianBlur(x, (taps, taps), sigma, borderType=cv2.BORDER_REFLECT_101)
 

@@ -1,42 +1,39 @@
-"""Colour operations on a batch on the training device, each image with its own parameters, drawn by `cl.data.views`.
+"""Flip and colour operations on a batch on the training device, each image with its own parameters.
 
-The arithmetic of torchvision's functional transforms on float images.
+They compute what torchvision's functional transforms compute on float images, with parameters drawn by
+`cl.data.views`.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.data.views import FACTORS, FLIP, GRAY, JITTER, ORDER, SIGMA, SOLARIZE, View
+from cl.data.views import ColourParams, View
 
 
 def recolour(x: Tensor, colour_params: Tensor, view: View) -> Tensor:
-    """Flip, then the operations of `view` in its order.
+    """Flip, then apply the operations of `view` in its order.
 
     Args:
         x: (N, 3, H, W) float32 in [0, 1]; overwritten.
-        colour_params: (N, DRAWS) of `cl.views.draw_colour_params`, on the host.
+        colour_params: (N, DRAWS) float32 on the CPU; each row is a `cl.data.views.ColourParams`.
     """
-    x = _where(x, colour_params[:, FLIP], lambda part: part.flip(-1))
+    params = ColourParams(*colour_params.unbind(1))  # of (N,)
+    x = _where(params.flip, x, lambda part: part.flip(-1))
     for operation in view.order:
         if operation == "jitter":
-            x = _jitter(x, colour_params)
+            x = _jitter(x, params)
         elif operation == "grayscale":
-            x = _where(x, colour_params[:, GRAY], lambda part: _gray(part).expand_as(part))
+            x = _where(params.grayscale, x, lambda part: _gray(part).expand_as(part))
         elif operation == "blur":
-            x = _where(
-                x,
-                colour_params[:, SIGMA],
-                lambda part, sigma: blur(part, sigma, view.blur.kernel),
-                colour_params[:, SIGMA],
-            )
+            x = _where(params.sigma, x, lambda part, sigma: blur(part, sigma, view.blur.kernel), params.sigma)
         else:
-            x = _where(x, colour_params[:, SOLARIZE], lambda part: torch.where(part >= 0.5, 1 - part, part))
+            x = _where(params.solarize, x, lambda part: torch.where(part >= 0.5, 1 - part, part))
     return x
 
 
-def _where(x: Tensor, flags: Tensor, operation, *parameters: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-    """`operation` on the images whose flag is not 0, with their rows of the parameters; in place."""
+def _where(flags: Tensor, x: Tensor, operation, *parameters: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    """Apply `operation`, in place, to the images whose flag is not 0, with their rows of the parameters."""
     rows = flags.nonzero()[:, 0]
     if len(rows):
         values = [p[rows].to(x.device) for p in parameters]
@@ -45,12 +42,10 @@ def _where(x: Tensor, flags: Tensor, operation, *parameters: Tensor) -> Tensor: 
     return x
 
 
-def _jitter(x: Tensor, colour_params: Tensor) -> Tensor:
-    order = colour_params[:, ORDER] + 1  # 0 stands for no operation
-    order = order * colour_params[:, JITTER, None]
-    for place in range(4):
-        for number, operation in enumerate((brightness, contrast, saturation, hue)):
-            x = _where(x, order[:, place] == number + 1, operation, colour_params[:, FACTORS][:, number])
+def _jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
+    for chosen in params.jitter_order:  # (N,)
+        for number, (operation, factors) in enumerate(zip(JITTERS, params.factors, strict=True)):
+            x = _where((params.jitter != 0) & (chosen == number), x, operation, factors)
     return x
 
 
@@ -80,22 +75,25 @@ def saturation(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue by `shift` (N,) of a full circle, in HSV.
+    """Rotate the hue by `shift` (N,) of a full circle, in HSV.
 
-    With k = (n + 6 hue) mod 6 and n = 5, 3, 1 for red, green, blue, a channel is V - V S clamp(min(k, 4 - k), 0, 1).
+    With k = (n + 6 hue) mod 6 and n = 5, 3, 1 for red, green, blue, a channel is V - V S clamp(min(k, 4 - k),
+    0, 1).
     """
     red, green, blue = x.split(1, 1)
-    top, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    span = top - low
-    scaled = torch.where(span > 0, span, 1)
-    angle = torch.where(
-        top == red,
-        (green - blue) / scaled,
-        torch.where(top == green, 2 + (blue - red) / scaled, 4 + (red - green) / scaled),
-    )  # in sixths of a circle
+    value = x.amax(1, keepdim=True)
+    chroma = value - x.amin(1, keepdim=True)  # V S
+    divisor = torch.where(chroma > 0, chroma, 1)
+    from_green = 2 + (blue - red) / divisor
+    from_blue = 4 + (red - green) / divisor
+    angle = torch.where(value == green, from_green, from_blue)
+    angle = torch.where(value == red, (green - blue) / divisor, angle)  # in sixths of a circle
     angle = angle + 6 * shift[:, None, None, None]
     k = (angle + x.new_tensor([5.0, 3.0, 1.0]).view(1, 3, 1, 1)) % 6
-    return top - span * torch.minimum(k, 4 - k).clamp_(0, 1)
+    return value - chroma * torch.minimum(k, 4 - k).clamp_(0, 1)
+
+
+JITTERS = (brightness, contrast, saturation, hue)  # in the order of `ColourParams.factors`
 
 
 def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
@@ -103,9 +101,8 @@ def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     n, c, h, w = x.shape
     taps = torch.arange(kernel, device=x.device, dtype=x.dtype) - kernel // 2
     weight = torch.exp(-0.5 * (taps / sigma[:, None]) ** 2)
-    weight = (weight / weight.sum(1, keepdim=True)).repeat_interleave(c, 0)[
-        :, None, None
-    ]  # (N C, 1, 1, kernel)
+    weight = weight / weight.sum(1, keepdim=True)
+    weight = weight.repeat_interleave(c, 0)[:, None, None]  # (N C, 1, 1, kernel)
     padded = F.pad(x, [kernel // 2] * 4, mode="reflect").reshape(1, n * c, h + kernel - 1, w + kernel - 1)
     rows = F.conv2d(padded, weight, groups=n * c)
     return F.conv2d(rows, weight.transpose(2, 3), groups=n * c).view(n, c, h, w)

@@ -1,8 +1,8 @@
-"""A folder of files that come from elsewhere: bounded in size, shared by the processes of a machine, safe to kill.
+"""A folder of fetched files: bounded in size, shared by the processes of a machine, safe to kill.
 
-A file is fetched into `<name>.partial`, locked by the process that fetches it and as long as the file will be, and renamed when
-it is whole. So what lies in the folder is what is used or promised, and the sum of its files never exceeds the limit.
-Pieces (`*.piece`) that were not used for the longest time make room for new ones; other files stay.
+The process that fetches a file locks `<name>.partial`, extends it to its final size, fills it and renames it.
+The folder therefore holds what is in use or promised, and the sum of its file sizes never exceeds the limit.
+The least recently used pieces (`*.piece`) make room for new ones; other files stay.
 """
 
 import fcntl
@@ -11,26 +11,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-DIGITS = 20  # of the number of bytes in the file `used`
-SLACK = 64  # a 64th of the limit is freed at once, as looking through the folder takes time
-PATIENCE = 60  # seconds to wait for room that others have promised to files and not yet filled
+DIGITS = 20  # of the byte count in the file `used`
+SLACK = 64  # evicting frees 1/64 of the limit at once, because scanning the folder takes time
+PATIENCE = 60  # seconds to wait for room that others have reserved for files and not yet filled
 
 
 @dataclass(frozen=True)
 class Cache:
-    """At most `limit` bytes in `folder`, which holds nothing else."""
+    """At most `limit` bytes in `folder`, which contains nothing else."""
 
     folder: Path
     limit: int
 
     def open(self, name: str, size: int, fetch: Callable[[], bytes]) -> int:
-        """A descriptor, which the caller closes, of the file `name`; `fetch` gives its `size` bytes where it is not there.
+        """A descriptor of the file `name`, to be closed; if it is missing, `fetch` gives its `size` bytes.
 
         Raises:
             ValueError: the limit leaves no room.
-            OSError: the disk is full, or the like; no half file is left.
+            OSError: for example, the disk is full; no incomplete file is left.
         """
         while True:
             with suppress(FileNotFoundError):
@@ -40,42 +41,29 @@ class Cache:
             self.fill(name, size, fetch)
 
     def fill(self, name: str, size: int, fetch: Callable[[], bytes], *, wait: bool = True) -> None:
-        """Fetch a file unless it is there, or another thread or process is at it (then `wait` for it, or leave it)."""
+        """Fetch a file if it is missing; if another thread or process does so already, `wait` or return."""
         path = self.folder / name
-        partial = path.with_name(f"{path.name}.partial")
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(file)
-            return
-        try:
+        partial_path = _partial(path)
+        with _locked(partial_path, wait=wait) as file:
             # Whoever held the lock before may have finished, given up, or been killed.
-            if _is(partial, file) and not path.exists():
-                self._add(size, lambda: os.ftruncate(file, size), PATIENCE if wait else 0)
+            if file is not None and not path.exists():
+                self._add(size, partial(os.ftruncate, file, size), PATIENCE if wait else 0)
                 content = fetch()
                 assert len(content) == size
                 with open(file, "wb", closefd=False) as out:
                     out.write(content)
                 os.fsync(file)
                 with self._exclusive():
-                    os.replace(partial, path)
-        finally:
-            if _is(partial, file):
-                partial.unlink()
-            fcntl.flock(file, fcntl.LOCK_UN)  # before closing: a process forked meanwhile shares the lock
-            os.close(file)
+                    os.replace(partial_path, path)
 
-    def note(self, name: str, text: str) -> str:
-        """The text that was first noted under a name, which is this one if it is the first."""
+    def setdefault(self, name: str, text: str) -> str:
+        """The text stored under a name; `text` is stored if it is the first."""
         path = self.folder / name
-        partial = path.with_name(f"{path.name}.partial")
 
         def write() -> None:
             if not path.exists():
-                partial.write_text(text)
-                os.replace(partial, path)
+                _partial(path).write_text(text)
+                os.replace(_partial(path), path)
 
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,36 +71,36 @@ class Cache:
         return path.read_text()
 
     def _add(self, size: int, action: Callable[[], object], patience: float) -> None:
-        """Do what adds `size` bytes to the folder, as soon as there is room."""
+        """Run `action`, which adds `size` bytes to the folder, as soon as there is room."""
         began = time.monotonic()
         while True:
             with self._exclusive() as used:
-                if self._make_room(used, size):
+                if self._reserve(used, size):
                     action()
                     return
             if time.monotonic() - began >= patience:
                 raise ValueError(
-                    f"{self.folder} may hold {self.limit} bytes and is full of what is needed now: set CL_CACHE_GB higher, "
-                    "or CL_CACHE to a folder of its own"
+                    f"{self.folder} is limited to {self.limit} bytes and full of files in use: "
+                    "increase CL_CACHE_GB, or set CL_CACHE to a separate folder"
                 )
             time.sleep(0.05)
 
     @contextmanager
     def _exclusive(self) -> Iterator[int]:
-        """No other thread or process adds a file meanwhile; gives the file with the number of bytes in the folder."""
+        """Keep other threads and processes from adding files; yields the file that holds the byte count."""
         self.folder.mkdir(parents=True, exist_ok=True)
         used = os.open(self.folder / "used", os.O_RDWR | os.O_CREAT, 0o666)
         fcntl.flock(used, fcntl.LOCK_EX)
         try:
             if os.fstat(used).st_size != DIGITS:
-                _write_number(used, self.limit)  # unknown: look
+                _write_number(used, self.limit)  # unknown; assuming a full folder forces a scan
             yield used
         finally:
             fcntl.flock(used, fcntl.LOCK_UN)
             os.close(used)
 
-    def _make_room(self, used: int, size: int) -> bool:
-        """Count `size` more bytes if they fit. The count may be above the truth, as for a killed process, never below it."""
+    def _reserve(self, used: int, size: int) -> bool:
+        """Add `size` to the byte count if it fits. The count may be too high after a kill, never too low."""
         total = int(os.pread(used, DIGITS, 0))
         if total + size > self.limit:
             total = self._evict(self.limit - self.limit // SLACK - size)
@@ -121,18 +109,8 @@ class Cache:
         return fits
 
     def _evict(self, target: int) -> int:
-        """Remove what killed processes left, and the pieces that were not used for longest, down to `target` bytes."""
-        total, pieces = 0, []
-        for folder, _, names in os.walk(self.folder):
-            for name in names:
-                path = Path(folder, name)
-                if path.suffix == ".partial" and _abandoned(path):
-                    continue
-                with suppress(FileNotFoundError):  # a fetch that failed
-                    status = path.stat()
-                    total += status.st_size
-                    if path.suffix == ".piece":
-                        pieces.append((status.st_mtime_ns, status.st_size, path))
+        """Remove what killed processes left, then the least recently used pieces, down to `target` bytes."""
+        total, pieces = self._scan()
         for _, size, path in sorted(pieces):
             if total <= target:
                 break
@@ -140,22 +118,64 @@ class Cache:
             total -= size
         return total
 
+    def _scan(self) -> tuple[int, list[tuple[int, int, Path]]]:
+        """Bytes in the folder; last use, size and path of each piece. Removes what killed processes left."""
+        total, pieces = 0, []
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = Path(folder, name)
+                if path.suffix == ".partial" and _remove_abandoned(path):
+                    continue
+                with suppress(FileNotFoundError):  # removed after a failed fetch
+                    status = path.stat()
+                    total += status.st_size
+                    if path.suffix == ".piece":
+                        pieces.append((status.st_mtime_ns, status.st_size, path))
+        return total, pieces
 
-def _is(path: Path, file: int) -> bool:
-    """Whether an open file still has this name."""
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{path.name}.partial")
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[int | None]:
+    """Create and lock a file, and remove it at the end unless it was renamed.
+
+    Yields a descriptor, or None if another process has the lock, or has renamed or removed the file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(file)
+        yield None
+        return
+    try:
+        yield file if _has_path(file, path) else None
+    finally:
+        if _has_path(file, path):
+            path.unlink()
+        fcntl.flock(file, fcntl.LOCK_UN)  # before closing: a process forked meanwhile shares the lock
+        os.close(file)
+
+
+def _has_path(file: int, path: Path) -> bool:
+    """Whether an open file still has this path."""
     with suppress(FileNotFoundError):
         return os.path.samestat(path.stat(), os.fstat(file))
     return False
 
 
-def _abandoned(partial: Path) -> bool:
-    """Remove a file that nobody is fetching any more; False if somebody is."""
+def _remove_abandoned(path: Path) -> bool:
+    """Remove a partial file that no process is fetching; False if one is."""
     with suppress(FileNotFoundError, BlockingIOError):
-        file = os.open(partial, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(partial, file):
-                partial.unlink()
+            if _has_path(file, path):
+                path.unlink()
             return True
         finally:
             os.close(file)

@@ -1,8 +1,8 @@
-"""The order of samples: a pure function of the seed and the epoch, shuffled, and yet read in long stretches.
+"""The order of samples: a pure function of seed and epoch, shuffled, yet read from disk in long stretches.
 
-The samples of step t depend on (seed, t, number of samples, batch size) alone: a run that is resumed, or spread over other
-numbers of workers and processes, sees the same batches. Within an epoch no sample comes twice; its incomplete last batch
-is dropped.
+The samples of step t depend only on (seed, t, number of samples, batch size), so a run sees the same batches
+after a resume and with any number of workers and processes. No sample appears twice in an epoch; the
+incomplete last batch is dropped.
 """
 
 from dataclasses import dataclass
@@ -10,32 +10,31 @@ from functools import lru_cache
 
 import numpy as np
 
-CHUNK = 64  # samples that lie side by side and are needed within the same window
-WINDOW = 256  # chunks that are shuffled among each other
-ORDER_STREAM = 2**63  # key of the order's random streams, apart from the samples'
+CHUNK = 64  # neighbouring samples, all read within the same window
+WINDOW = 256  # chunks whose samples are shuffled together
+ORDER_STREAM = 2**63  # key of the order's random streams, which separates them from those of the samples
 
 
 class Order:
-    """One epoch: chunks of neighbours in random order, and the samples of WINDOW chunks at a time shuffled.
+    """One epoch: the chunks in random order, then the samples of every WINDOW chunks shuffled together.
 
-    Memory is eight bytes a chunk, 125 MB for a billion images, and the windows that are being looked at.
+    Takes eight bytes of memory per chunk (125 MB for a billion images), and the windows in use.
     """
 
     def __init__(self, samples: int, seed: int, epoch: int) -> None:
         self.samples, self.seed, self.epoch = samples, seed, epoch
         self._chunks = self._generator(0).permutation(-(-samples // CHUNK))
-        # The last chunk may be short; what lies behind it in this epoch comes so much earlier.
+        # The last chunk may be short: everything after it in this epoch moves forward by the gap.
         self._gap = -samples % CHUNK
         self._short = int(np.flatnonzero(self._chunks == len(self._chunks) - 1)[0])
-        self._windows: dict[int, np.ndarray] = {}  # the newest
+        self._windows: dict[int, np.ndarray] = {}  # the most recently computed
 
     def _generator(self, stream: int) -> np.random.Generator:
-        return np.random.Generator(
-            np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0])
-        )
+        philox = np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0])
+        return np.random.Generator(philox)
 
     def window(self, number: int) -> np.ndarray:
-        """The positions of one window in their order."""
+        """The shuffled positions of one window."""
         if number not in self._windows:
             if len(self._windows) == 4:
                 del self._windows[next(iter(self._windows))]
@@ -50,11 +49,11 @@ class Order:
         return positions
 
     def _start(self, number: int) -> int:
-        """The place in the epoch at which a window begins."""
+        """The place in the epoch where a window begins."""
         return number * WINDOW * CHUNK - (self._gap if self._short < number * WINDOW else 0)
 
     def __getitem__(self, places: slice) -> np.ndarray:
-        """The positions of the samples at the places start to stop - 1 of the epoch."""
+        """The positions of the samples at places start to stop - 1 of the epoch."""
         number = places.start // (WINDOW * CHUNK)
         parts = []
         while (start := self._start(number)) < places.stop:
@@ -65,16 +64,16 @@ class Order:
 
 @lru_cache(maxsize=2)
 def epoch_order(samples: int, seed: int, epoch: int) -> Order:
-    """The order of an epoch; the newest are kept."""
+    """The order of an epoch; the last two are cached."""
     return Order(samples, seed, epoch)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which samples make up which step of one of `ranks` processes: of every batch, each takes the same number in turn."""
+    """The samples of each step on one of `ranks` processes, which share every batch equally."""
 
     samples: int
-    batch_size: int  # of all processes together
+    batch_size: int  # over all processes
     seed: int
     rank: int = 0
     ranks: int = 1
@@ -82,21 +81,19 @@ class Plan:
     def __post_init__(self) -> None:
         if self.batch_size > self.samples:
             raise ValueError(
-                f"batch_size={self.batch_size} is more than the {self.samples} images there are; choose a smaller one"
+                f"batch_size={self.batch_size} exceeds the {self.samples} images; choose a smaller one"
             )
         if self.batch_size % self.ranks:
-            raise ValueError(
-                f"batch_size={self.batch_size} is no multiple of the {self.ranks} processes; choose one that is"
-            )
+            raise ValueError(f"batch_size={self.batch_size} must be a multiple of the {self.ranks} processes")
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches an epoch."""
+        """Full batches per epoch."""
         return self.samples // self.batch_size
 
     @property
     def share(self) -> int:
-        """How many samples of a batch are this process's."""
+        """This process's samples per batch."""
         return self.batch_size // self.ranks
 
     def step(self, step: int) -> tuple[int, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Shards, as `cl.shards.manifest` describes them, read in any order: from this machine, or from a URL (`cl.data.remote`)."""
+"""Random access to shards (`cl.shards.manifest`) on this machine or at a URL (`cl.data.remote`)."""
 
 import mmap
 import os
@@ -14,7 +14,9 @@ from cl.shards import images
 from cl.shards.manifest import INDEX, Manifest, Shard
 from cl.sources import UNLABELLED
 
-OPEN = 256  # shards that a process keeps open, with two files each: ImageNet has more than it may open
+OPEN = (
+    256  # shards that a process keeps open, two descriptors each; ImageNet has more than a process may open
+)
 AGAIN = "run `dvc repro prepare` again"
 
 
@@ -22,7 +24,8 @@ class Reader:
     """Random access to the images of one split by their position in the index.
 
     Raises:
-        ValueError: the folder is no complete set of shards, or a shard is not, or no longer, what the manifest says.
+        ValueError: the set of shards is incomplete, or a shard does not match the manifest, or changed while
+            in use.
     """
 
     def __init__(self, folder: Path | str, split: str, cache: Cache | None = None) -> None:
@@ -34,15 +37,10 @@ class Reader:
             raise ValueError(f"{folder}/manifest.json is damaged: {AGAIN}") from error
         self.index = _rows(self._folder.path(f"{split}.npy"))
         if self.index.dtype != INDEX or self.index.ndim != 1 or not shards:
-            raise ValueError(f"{folder}/{split}.npy is no index of the shards: {AGAIN}")
-        stops = np.cumsum([shard.images for shard in shards], dtype=np.int64)
-        ends = np.concatenate([stops - [shard.images for shard in shards], stops - 1])
-        if (
-            stops[-1] != len(self.index)
-            or (self.index["shard"][ends] != np.tile(np.arange(len(shards)), 2)).any()
-        ):
+            raise ValueError(f"{folder}/{split}.npy is not an index of the shards: {AGAIN}")
+        if not _matches(self.index, shards):
             raise ValueError(
-                f"{folder}/{split}.npy with its {len(self.index)} rows does not go with the manifest: {AGAIN}"
+                f"{folder}/{split}.npy, with {len(self.index)} rows, does not match the manifest: {AGAIN}"
             )
         self._sizes = [shard.bytes for shard in shards]
         self._files = self._folder.files(split, shards, self.index)
@@ -52,11 +50,11 @@ class Reader:
 
     @property
     def remote(self) -> bool:
-        """Whether it is of use to say what will be read."""
+        """Whether announcing what will be read (`ahead`) has an effect."""
         return isinstance(self._folder, RemoteFolder)
 
     def ahead(self, positions: np.ndarray) -> None:
-        """Say which positions will be read next, in this order: remote shards are fetched in the background."""
+        """Announce the positions to be read next, in order; remote ones are fetched in the background."""
         self._files.ahead(positions)
 
     @cached_property
@@ -66,7 +64,7 @@ class Reader:
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """(n,) int64; UNLABELLED where there is none."""
+        """(n,) int64; UNLABELLED for images without a label."""
         return self.index["label"].astype(np.int64)
 
     @property
@@ -82,29 +80,30 @@ class Reader:
             or offset + length > self._sizes[shard]
             or (height and length != height * width * 3)
         ):
-            raise ValueError(f"row {position} of {self._split}.npy goes with no shard: {AGAIN}")
+            raise ValueError(f"row {position} of {self._split}.npy does not match its shard: {AGAIN}")
         return self._files.read(shard, offset, length)
 
     def pixels(self, position: int) -> np.ndarray:
-        """(H, W, 3) uint8, perhaps read-only."""
+        """(H, W, 3) uint8, possibly read-only."""
         *_, height, width, orientation = self.index[position].item()
         content = self.read(position)
         if height:
             return np.frombuffer(content, np.uint8).reshape(height, width, 3)
         try:
             pixels = images.decode(content)
-        except Exception as error:  # of whatever type the decoder chooses
+        except Exception as error:  # decoders raise errors of any type
+            key = self.keys[position].decode()
             raise ValueError(
-                f"{self.keys[position].decode()} cannot be decoded ({error}): prepare again with dataset.verify=true"
+                f"{key} cannot be decoded ({error}): prepare again with dataset.verify=true"
             ) from error
         return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
 
 
 def folder_at(place: Path | str, cache: Cache | None = None) -> "LocalFolder | RemoteFolder":
-    """The folder of shards at a path, or at a URL, for which there must be a cache.
+    """The folder of shards at a path, or at a URL, which needs a cache.
 
     Raises:
-        ValueError: there are no shards.
+        ValueError: it contains no shards.
     """
     if "://" in str(place):
         assert cache
@@ -112,8 +111,19 @@ def folder_at(place: Path | str, cache: Cache | None = None) -> "LocalFolder | R
     return LocalFolder(Path(place))
 
 
+def _matches(index: np.ndarray, shards: list[Shard]) -> bool:
+    """Whether the index has a row for each image, and the first and last row of each shard point to it."""
+    counts = np.array([shard.images for shard in shards], np.int64)
+    stops = np.cumsum(counts)
+    if stops[-1] != len(index):
+        return False
+    numbers = np.arange(len(shards))
+    firsts, lasts = stops - counts, stops - 1
+    return bool((index["shard"][firsts] == numbers).all() and (index["shard"][lasts] == numbers).all())
+
+
 def _rows(path: Path) -> np.ndarray:
-    """An array that lies on the disk and is shared by all processes."""
+    """An array on disk, shared by all processes."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
     except Exception as error:  # NumPy may raise anything on damaged bytes
@@ -121,7 +131,7 @@ def _rows(path: Path) -> np.ndarray:
 
 
 class LocalFolder:
-    """A folder of shards of this machine."""
+    """A folder of shards on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -130,9 +140,9 @@ class LocalFolder:
         self.manifest = (folder / "manifest.json").read_bytes()
 
     def path(self, name: str) -> Path:
-        """Where the file `name` lies."""
+        """The path of the file `name`."""
         if not (self.folder / name).is_file():
-            raise ValueError(f"no {self.folder / name}: {AGAIN}")
+            raise ValueError(f"{self.folder / name} is missing: {AGAIN}")
         return self.folder / name
 
     def files(self, split: str, shards: list[Shard], index: np.ndarray) -> "LocalFiles":
@@ -141,18 +151,18 @@ class LocalFolder:
 
 
 class LocalFiles:
-    """Shards in a folder of this machine; one that changes after this object was made is noticed."""
+    """Shards in a folder on this machine; changes after this object was created are detected."""
 
     def __init__(self, folder: Path, shards: list[Shard]) -> None:
         self._paths = [folder / shard.name for shard in shards]
         self._found = [_state(path.stat()) if path.is_file() else None for path in self._paths]
         for path, shard, found in zip(self._paths, shards, self._found, strict=True):
-            size = found and found[0]
-            if size != shard.bytes:
-                raise ValueError(f"{path} has {size} bytes, its manifest says {shard.bytes}: {AGAIN}")
-        self._open: OrderedDict[int, tuple[int, mmap.mmap]] = (
-            OrderedDict()
-        )  # of this process, the least used first
+            if found is None:
+                raise ValueError(f"{path} is missing: {AGAIN}")
+            if found[0] != shard.bytes:
+                raise ValueError(f"{path} has {found[0]} bytes, but its manifest says {shard.bytes}: {AGAIN}")
+        # Open in this process, the least recently used first.
+        self._open: OrderedDict[int, tuple[int, mmap.mmap]] = OrderedDict()
 
     def ahead(self, positions: np.ndarray) -> None:
         """Nothing: the kernel reads ahead."""
@@ -161,7 +171,7 @@ class LocalFiles:
         return {**self.__dict__, "_open": OrderedDict()}
 
     def read(self, shard: int, offset: int, length: int) -> memoryview:
-        """`length` bytes of a shard from `offset` on, as they lie in the page cache."""
+        """`length` bytes of a shard from `offset` on, in the page cache."""
         if shard not in self._open:
             if len(self._open) == OPEN:
                 os.close(self._open.popitem(last=False)[1][0])
@@ -170,7 +180,7 @@ class LocalFiles:
         self._open.move_to_end(shard)
         file, content = self._open[shard]
         if _state(os.fstat(file)) != self._found[shard]:
-            raise ValueError(f"{self._paths[shard]} was changed while it was read: start again")
+            raise ValueError(f"{self._paths[shard]} changed while it was being read: start again")
         return memoryview(content)[offset : offset + length]
 
 

@@ -1,7 +1,8 @@
-"""Shards in an object store or on a web server: range reads through fsspec, ahead of their use, kept in a bounded cache.
+"""Shards in an object store or on a web server, read ahead by range requests into a bounded cache (fsspec).
 
-The unit of reading is a piece: the bytes of one shard that hold the samples of one chunk, some megabytes. The order of an epoch
-needs a piece within one window only, so that a cache of two windows makes it one request an epoch.
+The unit of reading is a piece: the bytes of one shard that hold the samples of one chunk, a few megabytes.
+The order of an epoch needs each piece within one window only, so with a cache of two windows each piece is
+requested once per epoch.
 """
 
 import hashlib
@@ -26,31 +27,26 @@ T = TypeVar("T")
 
 WAITS = (0.5, 1, 2, 4, 8)  # seconds before another attempt
 THREADS = 4  # that read ahead, in each process
-SHARD_BITS = 40  # a shard is shorter than 2^40 bytes
-VERSIONS = (
-    "etag",
-    "last-modified",
-    "lastmodified",
-    "last_modified",
-    "mtime",
-    "created",
-)  # names that file systems use
+SHARD_BITS = 40  # a shard is smaller than 2^40 bytes
+INDEX_ROOM = 1.05  # the cache also holds the index
+# What file systems call the version of a file.
+VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "created")
 
 
 class RemoteFolder:
-    """A folder of shards at a URL; its index lies in the cache.
+    """A folder of shards at a URL; its index is kept in the cache.
 
     Raises:
-        ValueError: it cannot be read, or the package for such URLs is not installed.
+        ValueError: it cannot be read, or the package for this protocol is not installed.
     """
 
     def __init__(self, url: str, cache: Cache) -> None:
         self.url, self.cache = url.rstrip("/"), cache
         self.manifest = self._whole("manifest.json")
-        self.kept = hashlib.sha256(self.manifest).hexdigest()  # the folder of its files in the cache
+        self.kept = hashlib.sha256(self.manifest).hexdigest()  # its folder in the cache
 
     def path(self, name: str) -> Path:
-        """A file of this machine with the content of the file `name`."""
+        """A local copy of the file `name`."""
         kept = f"{self.kept}/{name}"
         if not (self.cache.folder / kept).exists():
             content = self._whole(name)
@@ -63,46 +59,51 @@ class RemoteFolder:
 
     def _whole(self, name: str) -> bytes:
         url = f"{self.url}/{name}"
-        return persistently(url, lambda: _at(url)[0].cat_file(_at(url)[1]), WAITS)
+
+        def read() -> bytes:
+            files, path = _locate(url)
+            return files.cat_file(path)
+
+        return persistently(url, read, WAITS)
 
 
 class RemoteFiles:
-    """The shards of one split; one that changes is noticed, by its size and by the version that the server names.
+    """The shards of one split; changes are detected by size and by the version that the server reports.
 
     Args:
-        index: the rows of all samples, in their order.
+        index: the rows of all samples, in order.
 
     Raises:
-        ValueError: the cache is too small, and when reading: a shard is not, or no longer, what the manifest says, the server
-            serves no parts of files, or it cannot be reached for a while.
+        ValueError: the cache is too small; when reading: a shard does not match the manifest or has changed,
+            the server does not support range requests, or it remains unreachable.
     """
 
     def __init__(self, folder: RemoteFolder, split: str, shards: list[Shard], index: np.ndarray) -> None:
         self._cache, self._kept, self._shards = folder.cache, f"{folder.kept}/{split}", shards
         self._urls = [f"{folder.url}/{shard.name}" for shard in shards]
-        self._check_room(
-            folder.url, sum(shard.bytes for shard in shards) * min(1.0, 2 * WINDOW * CHUNK / len(index))
-        )
+        total = sum(shard.bytes for shard in shards)
+        self._check_room(folder.url, total * min(1.0, 2 * WINDOW * CHUNK / len(index)))
         shard_ends = np.cumsum([shard.images for shard in shards])
         self._firsts = np.union1d(np.arange(0, len(index), CHUNK), shard_ends[:-1])
         lasts = np.append(self._firsts[1:], len(index)) - 1
-        self._shard, self._start = (
-            index[name][self._firsts].astype(np.int64) for name in ("shard", "offset")
-        )
+        self._shard = index["shard"][self._firsts].astype(np.int64)
+        self._start = index["offset"][self._firsts].astype(np.int64)
         self._stop = index["offset"][lasts].astype(np.int64) + index["length"][lasts]
         self._begins = (self._shard << SHARD_BITS) + self._start
         self._versions: dict[int, str] = {}
         self._begin()
 
-    def _check_room(self, url: str, needed: float) -> None:
-        if self._cache.limit < 1.05 * needed:  # the index lies there too
+    def _check_room(self, url: str, two_windows: float) -> None:
+        """Refuse a cache that would fetch pieces more than once per epoch."""
+        needed = INDEX_ROOM * two_windows
+        if self._cache.limit < needed:
             raise ValueError(
-                f"a cache of {self._cache.limit} bytes is too small for {url}: a piece of it would be fetched many times; "
-                f"at least {int(1.05 * needed) + 1} bytes are needed: set CL_CACHE_GB={1.05 * needed / 1e9 + 0.01:.2f} or more"
+                f"{url} needs a cache of at least {int(needed) + 1} bytes, found {self._cache.limit}: "
+                f"set CL_CACHE_GB={needed / 1e9 + 0.01:.2f} or more"
             )
 
     def _begin(self) -> None:
-        """In a new process: locks and threads do not survive a fork."""
+        """Create what does not survive a fork: locks and threads."""
         self._process, self._lock, self._running = os.getpid(), threading.Lock(), 0
         self._wanted: deque[int] = deque()
 
@@ -114,27 +115,25 @@ class RemoteFiles:
         self._begin()
 
     def read(self, shard: int, offset: int, length: int) -> memoryview:
-        """`length` bytes of a shard from `offset` on, which are those of one sample; writable."""
+        """The `length` bytes of one sample, from `offset` of its shard; writable."""
         piece = int(np.searchsorted(self._begins, (shard << SHARD_BITS) + offset, side="right")) - 1
         file = self._cache.open(self._file(piece), self._size(piece), lambda: self._fetch(piece, WAITS))
         try:
             content = bytearray(length)
             if os.preadv(file, [content], offset - int(self._start[piece])) != length:
-                raise ValueError(
-                    f"{self._cache.folder / self._file(piece)} is too short: remove it and start again"
-                )
+                kept = self._cache.folder / self._file(piece)
+                raise ValueError(f"{kept} is too short: remove it and start again")
             return memoryview(content)
         finally:
             os.close(file)
 
     def ahead(self, positions: np.ndarray) -> None:
-        """Fetch the samples at these positions of the index in the background, the first first; forget earlier wishes."""
-        pieces, first = np.unique(
+        """Fetch these positions of the index in the background, in order; replaces an earlier call."""
+        pieces, first_use = np.unique(
             np.searchsorted(self._firsts, positions, side="right") - 1, return_index=True
         )
-        missing = [
-            p for p in pieces[np.argsort(first)].tolist() if not (self._cache.folder / self._file(p)).exists()
-        ]
+        ordered = pieces[np.argsort(first_use)].tolist()
+        missing = [piece for piece in ordered if not (self._cache.folder / self._file(piece)).exists()]
         if self._process != os.getpid():
             self._begin()
         with self._lock:
@@ -151,10 +150,9 @@ class RemoteFiles:
                     self._running -= 1
                     return
                 piece = self._wanted.popleft()
-            with suppress(ValueError, OSError):  # reading will meet them too, and tell
-                self._cache.fill(
-                    self._file(piece), self._size(piece), partial(self._fetch, piece, ()), wait=False
-                )
+            fetch = partial(self._fetch, piece, ())
+            with suppress(ValueError, OSError):  # `read` will meet the same error and raise it
+                self._cache.fill(self._file(piece), self._size(piece), fetch, wait=False)
 
     def _file(self, piece: int) -> str:
         return f"{self._kept}/{piece:06d}.piece"
@@ -166,47 +164,47 @@ class RemoteFiles:
         return persistently(self._urls[self._shard[piece]], lambda: self._range(piece), waits)
 
     def _range(self, piece: int) -> bytes:
-        shard, start, size = int(self._shard[piece]), int(self._start[piece]), self._size(piece)
+        shard, size = int(self._shard[piece]), self._size(piece)
         url = self._urls[shard]
-        files, path = _at(url)
+        files, path = _locate(url)
         info = files.info(path)
         self._check(shard, info)
         try:
             with files.open(path, "rb", size=info["size"], cache_type="none") as file:
-                file.seek(start)
+                file.seek(int(self._start[piece]))
                 content = file.read(size)
         except ValueError as error:
             raise ValueError(
-                f"{url} cannot be read in parts, which its server has to allow (HTTP range requests): {error}"
+                f"{url} cannot be read in parts; its server must support HTTP range requests: {error}"
             ) from error
         if len(content) != size:
-            raise EOFError(f"{len(content)} bytes came instead of {size}")
+            raise EOFError(f"received {len(content)} bytes instead of {size}")
         return content
 
     def _check(self, shard: int, info: dict[str, Any]) -> None:
+        """Compare the size with the manifest, and the version with the one first seen by any process."""
         url, size = self._urls[shard], self._shards[shard].bytes
         if info["size"] not in (size, None):
             raise ValueError(
-                f"{url} has {info['size']} bytes, its manifest says {size}: upload data/shards again"
+                f"{url} has {info['size']} bytes, but its manifest says {size}: upload data/shards again"
             )
-        named = {key.lower(): value for key, value in info.items()}
-        version = next((str(named[key]) for key in VERSIONS if named.get(key)), "")
+        details = {key.lower(): value for key, value in info.items()}
+        version = next((str(details[key]) for key in VERSIONS if details.get(key)), "")
         if shard not in self._versions:
-            self._versions[shard] = self._cache.note(
-                f"{self._kept}/{self._shards[shard].name}.version", version
-            )
+            name = f"{self._kept}/{self._shards[shard].name}.version"
+            self._versions[shard] = self._cache.setdefault(name, version)
         if version != self._versions[shard]:
             raise ValueError(
-                f"{url} was changed since it was first read (it was {self._versions[shard]} and is {version}): upload "
-                f"data/shards again, remove {self._cache.folder / self._kept} and start again"
+                f"{url} changed since it was first read (version {self._versions[shard]}, now {version}): "
+                f"upload data/shards again, remove {self._cache.folder / self._kept} and start again"
             )
 
 
 def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...]) -> T:
-    """What `action` returns, attempted again while the network fails.
+    """What `action` returns, after further attempts if the network fails.
 
     Raises:
-        ValueError: the last error, as a sentence.
+        ValueError: the last error, in one sentence.
     """
     for wait in (*waits, None):
         try:
@@ -215,20 +213,22 @@ def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...]) ->
             raise
         except ImportError as error:
             raise ValueError(
-                f"{url} needs a package that is not installed: {error} (pip install s3fs, or gcsfs)"
+                f"{url} needs a package that is not installed: {error} (pip install s3fs or gcsfs)"
             ) from error
-        except Exception as error:  # the libraries behind fsspec raise errors of all kinds
+        except Exception as error:  # the libraries behind fsspec raise errors of any type
             if wait is None or _hopeless(error):
                 cause = error.__cause__ or error
                 raise ValueError(
-                    f"{url} cannot be read: {type(cause).__name__}: {cause}; check the address, the network and your rights"
+                    f"{url} cannot be read: {type(cause).__name__}: {cause}; "
+                    "check the address, the network and your permissions"
                 ) from error
             time.sleep(wait)
     raise AssertionError
 
 
 def _hopeless(error: Exception) -> bool:
-    """Whether names or rights are wrong, rather than the network; fsspec reports most of HTTP as FileNotFoundError."""
+    """Whether the address or the permissions are wrong, rather than the network."""
+    # fsspec reports most HTTP errors as FileNotFoundError: the cause has the status.
     status = getattr(error.__cause__ or error, "status", None)
     if status is not None:
         return 400 <= status < 500 and status not in (408, 425, 429)
@@ -237,6 +237,6 @@ def _hopeless(error: Exception) -> bool:
     )
 
 
-def _at(url: str) -> tuple[Any, str]:
-    """The file system, of this process, and the path in it."""
+def _locate(url: str) -> tuple[Any, str]:
+    """The file system (one per process) and the path in it."""
     return fsspec.core.url_to_fs(url)

@@ -1,7 +1,7 @@
-"""Batches that worker processes fill, in memory that is shared and used again and again.
+"""Batches filled by worker processes, in a ring of shared memory that is reused.
 
-The workers of one `DataLoader` fill a batch together, a piece each, and hand over nothing: no copy, no pickle, and no file in
-/dev/shm, which is small in containers.
+The workers of one `DataLoader` fill a batch together, a slice of rows each, and send nothing back: no copy,
+no pickle, and no file in /dev/shm, which is small in containers.
 """
 
 import math
@@ -14,20 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-PIECE = 64  # rows of a batch that a worker fills at a time
-AHEAD = 4  # pieces that a worker has before it
-LAST = 60  # seconds that a worker goes on when it is told to end, so that its process can finish a step
+SLICE = 64  # rows of a batch that a worker fills at a time
+AHEAD = 4  # slices queued for each worker
+GRACE = 60  # seconds that a worker keeps running after SIGTERM, so that the main process can finish its step
 
 
 @dataclass(frozen=True)
 class Array:
-    """One of the arrays of a batch: a row's shape, and its type."""
+    """One of the arrays of a batch: shape and type of a row."""
 
     shape: tuple[int, ...]
     dtype: type
 
     def allocate(self, rows: int, *, shared: bool) -> np.ndarray:
-        """Memory for so many rows."""
+        """Memory for `rows` rows."""
         if not shared:
             return np.empty((rows, *self.shape), self.dtype)
         size = rows * math.prod(self.shape) * np.dtype(self.dtype).itemsize
@@ -40,38 +40,40 @@ Fill = Callable[[int, slice, list[np.ndarray]], None]
 def filled(
     fill: Fill, batches: range, rows: Callable[[int], int], arrays: list[Array], workers: int
 ) -> Iterator[list[np.ndarray]]:
-    """The batches that `fill` makes, in their order.
+    """The batches that `fill` writes, in order.
 
-    With workers, a batch is overwritten after the next but one was asked for.
+    With workers, a batch's memory is reused two batches later.
 
     Args:
-        fill: called as fill(batch, slice of rows, those rows of the arrays); in a worker, if there is one.
+        fill: called as fill(batch, slice of rows, those rows of the arrays), in a worker if there are any.
         batches: their numbers.
-        rows: the number of rows of a batch, which is the same for all but the last, which may have fewer.
-        arrays: what a batch is made of.
-        workers: processes; none: this one.
+        rows: the number of rows of a batch; the same for all but the last, which may have fewer.
+        arrays: what a batch consists of.
+        workers: number of processes; 0: the calling process fills the batches.
 
     Raises:
-        ValueError, OSError: as `fill`.
+        ValueError, OSError: raised by `fill`.
     """
-    if workers == 0:
-        for batch in batches:
-            memory = [array.allocate(rows(batch), shared=False) for array in arrays]
-            fill(batch, slice(0, rows(batch)), memory)
-            yield memory
+    if workers and batches:
+        yield from _filled_by_workers(fill, batches, rows, arrays, workers)
         return
-    if not batches:
-        return
+    for batch in batches:
+        memory = [array.allocate(rows(batch), shared=False) for array in arrays]
+        fill(batch, slice(0, rows(batch)), memory)
+        yield memory
+
+
+def _filled_by_workers(
+    fill: Fill, batches: range, rows: Callable[[int], int], arrays: list[Array], workers: int
+) -> Iterator[list[np.ndarray]]:
     largest = rows(batches[0])
-    # One that is in use, the one before, and those whose pieces the workers have before them.
-    slots = 2 + math.ceil(AHEAD * workers / math.ceil(largest / PIECE))
-    ring = [
-        [array.allocate(largest, shared=True) for array in arrays] for _ in range(min(slots, len(batches)))
-    ]
+    queued = math.ceil(AHEAD * workers / math.ceil(largest / SLICE))
+    slots = min(2 + queued, len(batches))  # besides those queued: the batch in use, and the one before it
+    ring = [[array.allocate(largest, shared=True) for array in arrays] for _ in range(slots)]
     loader = DataLoader(
         _Filling(fill, ring),
         batch_size=None,
-        sampler=_Pieces(batches, rows, len(ring)),
+        sampler=_Slices(batches, rows, slots),
         num_workers=workers,
         prefetch_factor=AHEAD,
         worker_init_fn=_start_worker,
@@ -79,15 +81,15 @@ def filled(
     )
     done = iter(loader)
     for number, batch in enumerate(batches):
-        for _ in range(0, rows(batch), PIECE):
+        for _ in range(0, rows(batch), SLICE):
             if error := next(done):
                 raise error
-        yield [array[: rows(batch)] for array in ring[number % len(ring)]]
+        yield [array[: rows(batch)] for array in ring[number % slots]]
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """Batch, slot and rows of every piece, in their order."""
+class _Slices:
+    """Batch, slot in the ring and rows of every slice, in order."""
 
     batches: range
     rows: Callable[[int], int]
@@ -95,18 +97,18 @@ class _Pieces:
 
     def __iter__(self) -> Iterator[tuple[int, int, slice]]:
         for number, batch in enumerate(self.batches):
-            for start in range(0, self.rows(batch), PIECE):
-                yield batch, number % self.slots, slice(start, min(start + PIECE, self.rows(batch)))
+            for start in range(0, self.rows(batch), SLICE):
+                yield batch, number % self.slots, slice(start, min(start + SLICE, self.rows(batch)))
 
 
 class _Filling(Dataset):
-    """Filling a piece as the item of a data set; what goes wrong is handed over without the worker's traceback."""
+    """A data set that fills a slice per item; errors are returned, so they lack the worker's traceback."""
 
     def __init__(self, fill: Fill, ring: list[list[np.ndarray]]) -> None:
         self.fill, self.ring = fill, ring
 
-    def __getitem__(self, piece: tuple[int, int, slice]) -> Exception | None:
-        batch, slot, rows = piece
+    def __getitem__(self, item: tuple[int, int, slice]) -> Exception | None:
+        batch, slot, rows = item
         try:
             self.fill(batch, rows, [array[rows] for array in self.ring[slot]])
         except (ValueError, OSError) as error:
@@ -115,12 +117,12 @@ class _Filling(Dataset):
 
 
 def _start_worker(worker: int) -> None:
-    """Lowest priority: a worker that competes with the training threads slows them more than it helps.
+    """Lower the priority: a worker that competes with the training threads slows them more than it helps.
 
-    Signals are the main process's matter, which finishes its step first: Ctrl-C reaches workers too, and so may a scheduler's
-    SIGTERM, which they survive by a minute.
+    The main process handles signals and finishes its step first. Workers therefore ignore Ctrl-C, and outlive
+    a scheduler's SIGTERM by a minute.
     """
     os.nice(19)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(LAST))
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))

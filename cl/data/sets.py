@@ -1,4 +1,4 @@
-"""Batches of views for training, and of whole splits for evaluation; `cl.data.order` says which samples come when."""
+"""Batches of views for training, in the order of `cl.data.order`, and whole splits for evaluation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from cl.data.to_device import ToDevice
 from cl.data.views import DRAWS, View, centre, draw_colour_params, generator, random_crop_box, resize
 from cl.sources import Source
 
-AHEAD = CHUNK * WINDOW // 2  # samples, of all processes, that remote shards are fetched ahead
+AHEAD = CHUNK * WINDOW // 2  # samples, over all processes, that are fetched ahead from remote shards
 
 
 @dataclass(frozen=True)
 class HostBatch:
     """V views of N images, before augmentation.
 
-    images: V tensors (N, 3, S, S) uint8. colour_params: (V, N, DRAWS), the parameters of the colour operations.
-    labels, positions: (N,) int64.
+    images: V tensors (N, 3, S, S) uint8.
+    colour_params: (V, N, DRAWS); each row is a `cl.data.views.ColourParams`.
+    labels, positions: (N,) int64; positions in the index.
     """
 
     images: list[Tensor]
@@ -32,7 +33,7 @@ class HostBatch:
 
 
 class TrainSet:
-    """The batch of each step, in views normalised as `source` says; `subset`: only these positions of the index."""
+    """The batch of each step, normalised as in `source`; `subset`: only these positions of the index."""
 
     def __init__(
         self,
@@ -47,18 +48,18 @@ class TrainSet:
         assert (len(reader) if subset is None else len(subset)) == plan.samples
 
     def _step(self, step: int) -> tuple[int, np.ndarray]:
-        """The epoch of a step and the positions (N,) of its samples in the index."""
+        """The epoch of a step, and the positions (N,) of its samples in the index."""
         epoch, places = self.plan.step(step)
         return epoch, places if self.subset is None else self.subset[places]
 
     @property
     def arrays(self) -> list[ring.Array]:
-        """What `fill` writes: the images of each view, and the parameters of its colour operations."""
+        """What `fill` writes: the images of each view, and the parameters of their colour operations."""
         views = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
         return [*views, ring.Array((len(self.views), DRAWS), np.float32)]
 
     def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
-        """Write some rows of a step's batch: a data worker's job."""
+        """Write some rows of a step's batch; runs in the data workers."""
         *images, colour_params = arrays
         epoch, positions = self._step(step)
         if rows.start == 0 and self.reader.remote:
@@ -68,11 +69,12 @@ class TrainSet:
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, view in enumerate(self.views):
                 rng = generator(self.plan.seed, epoch, position, number)
-                resize(pixels, random_crop_box(pixels, view.area, rng), view, images[number][row : row + 1])
+                box = random_crop_box(pixels, view.area, rng)
+                resize(pixels, box, view, images[number][row : row + 1])
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
-        """The batches of steps start to stop - 1; with workers, one is overwritten after the next but one was asked for."""
+        """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
         filled = ring.filled(self.fill, range(start, stop), lambda _: self.plan.share, self.arrays, workers)
         for step, (*images, colour_params) in enumerate(filled, start):
             positions = self._step(step)[1]
@@ -84,7 +86,7 @@ class TrainSet:
             )
 
     def inputs(self, device: torch.device) -> ToDevice:
-        """What puts a batch on the device, augments and normalises it."""
+        """A function that moves a batch to the device, augments and normalises it."""
         return ToDevice(self.source, self.views, device)
 
     def __getitem__(self, step: int) -> HostBatch:
@@ -92,7 +94,7 @@ class TrainSet:
 
 
 class EvalSet:
-    """Every sample once, in the order of the index or of `positions`, in the evaluation's view."""
+    """Every sample once, in the order of the index or of `positions`, in the evaluation view."""
 
     def __init__(
         self, reader: Reader, *, resize: int, crop: int, positions: np.ndarray | None = None
@@ -101,7 +103,7 @@ class EvalSet:
         self.positions = np.arange(len(reader)) if positions is None else positions
 
     def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        """All samples in blocks (N, 3, S, S) uint8 of at most `batch_size`; overwritten as those for training are."""
+        """All samples in batches (N, 3, S, S) uint8, N <= batch_size; memory is reused as in training."""
         starts = range(0, len(self.positions), batch_size)
 
         def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
@@ -110,8 +112,10 @@ class EvalSet:
             for row, position in enumerate(self.positions[start + rows.start : start + rows.stop].tolist()):
                 arrays[0][row] = centre(self.reader.pixels(position), self.resize, self.crop)
 
+        def rows(start: int) -> int:
+            return min(batch_size, len(self.positions) - start)
+
         array = ring.Array((self.crop, self.crop, 3), np.uint8)
-        rows = lambda start: min(batch_size, len(self.positions) - start)  # noqa: E731
         for (images,) in ring.filled(fill, starts, rows, [array], workers):
             yield _channels_first(images)
 

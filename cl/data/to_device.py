@@ -1,4 +1,4 @@
-"""Batches on the training device."""
+"""Moves batches to the training device, where they are augmented and normalised."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ToDevice:
-    """Batches on the device, augmented and normalised; on a GPU while it is busy with the step before."""
+    """Moves a batch to the device, augments and normalises it; on a GPU, during the previous step."""
 
     def __init__(self, source: Source, views: list[View], device: torch.device) -> None:
         self.device, self.views = device, views
@@ -24,7 +24,7 @@ class ToDevice:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, batch: "HostBatch") -> Batch:
-        """The batch as a method takes it."""
+        """The batch, ready for a method."""
         if self.stream is None:
             return self._batch(batch)
         with torch.cuda.stream(self.stream):
@@ -46,4 +46,5 @@ class ToDevice:
 
 def normalisation(source: Source, device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (3, 1, 1) of RGB in [0, 1]."""
-    return tuple(torch.tensor(value, device=device).view(3, 1, 1) for value in (source.mean, source.std))  # type: ignore[return-value]
+    mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (source.mean, source.std))
+    return mean, std

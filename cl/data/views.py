@@ -1,12 +1,12 @@
-"""Random views of an image: what the data workers do (crop and resize), and what they draw for the device.
+"""Random views of an image: workers crop and resize, and draw the parameters of the colour operations.
 
-Every random number of a view comes from (seed, epoch, sample, view) alone, so a view does not depend on the number of
-workers or processes, nor on where a run was resumed.
+Every random number of a view is a function of (seed, epoch, sample, view), so a view does not depend on the
+number of workers or processes, nor on where a run was resumed.
 """
 
 import math
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 
 from cl.runtime.base_config import BaseConfig, Range
 
-DRAWS = 13  # numbers a view that `cl.data.augment` needs; where `draw_colour_params` puts them:
-FLIP, JITTER, ORDER, FACTORS, GRAY, SIGMA, SOLARIZE = 0, 1, slice(2, 6), slice(6, 10), 10, 11, 12
-# What torch.nn.functional.interpolate calls with antialias=True, but into memory that is there.
+Value = TypeVar("Value")
+
+# What torch.nn.functional.interpolate calls with antialias=True, but with preallocated output.
 RESIZE = {
     "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
     "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
@@ -27,7 +27,7 @@ ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 
 
 class Jitter(BaseConfig):
-    """Colour jitter with torchvision's meaning, applied with probability `p`, its four parts in random order."""
+    """Colour jitter as in torchvision, applied with probability `p`, its four operations in random order."""
 
     p: float = Field(ge=0, le=1)
     brightness: float = Field(ge=0, le=1)
@@ -37,7 +37,7 @@ class Jitter(BaseConfig):
 
 
 class Blur(BaseConfig):
-    """Gaussian blur with probability `p`; sigma in pixels is drawn uniformly, the kernel has `kernel` taps (odd)."""
+    """Gaussian blur with probability `p`: sigma uniform in a range (pixels), `kernel` taps (odd)."""
 
     p: float = Field(ge=0, le=1)
     sigma: Range
@@ -46,12 +46,12 @@ class Blur(BaseConfig):
     @model_validator(mode="after")
     def _odd(self) -> "Blur":
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel={self.kernel} has no middle; choose an odd number of taps")
+            raise ValueError(f"kernel={self.kernel} must be an odd number of taps")
         return self
 
 
 class View(BaseConfig):
-    """One kind of view, `count` of which are made of an image: crop and flip, then the four others in the stated order."""
+    """One kind of view, made `count` times per image: crop and flip, then the four operations in `order`."""
 
     count: int = Field(gt=0)
     size: int = Field(gt=0, description="side of the crop, pixels")
@@ -67,14 +67,48 @@ class View(BaseConfig):
     @model_validator(mode="after")
     def _each_once(self) -> "View":
         if sorted(self.order) != sorted(OPERATIONS):
-            raise ValueError(f"order={self.order} does not name each of {', '.join(OPERATIONS)} once")
+            raise ValueError(f"order={self.order} must name each of {', '.join(OPERATIONS)} exactly once")
         return self
 
 
-def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Generator:
-    """A stream of its own for each (seed, epoch, sample, view): Philox, seed in the key, the rest in the counter.
+class ColourParams(NamedTuple, Generic[Value]):
+    """Parameters of the colour operations of one view, in the order of the rows in which they are stored.
 
-    The next call with this seed turns the same object to its stream, which takes a quarter of the time of making one.
+    Each field is the number for one image, or a column (N,) for a batch. Flags are 0 or 1. `first` to
+    `fourth` say which jitter operation comes when: brightness is 0, contrast 1, saturation 2, hue 3.
+    """
+
+    flip: Value  # flag
+    jitter: Value  # flag
+    first: Value
+    second: Value
+    third: Value
+    fourth: Value
+    brightness: Value  # factor
+    contrast: Value  # factor
+    saturation: Value  # factor
+    hue: Value  # shift, as a fraction of a full circle
+    grayscale: Value  # flag
+    sigma: Value  # of the blur, pixels; 0: no blur
+    solarize: Value  # flag
+
+    @property
+    def jitter_order(self) -> tuple[Value, Value, Value, Value]:
+        return self.first, self.second, self.third, self.fourth
+
+    @property
+    def factors(self) -> tuple[Value, Value, Value, Value]:
+        return self.brightness, self.contrast, self.saturation, self.hue
+
+
+DRAWS = len(ColourParams._fields)  # numbers per view
+
+
+def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Generator:
+    """A random stream for each (seed, epoch, sample, view): Philox keyed by the seed, the rest as counter.
+
+    The next call with the same seed moves this object to another stream; creating one would take four times
+    as long.
     """
     stream, state = _stream(seed)
     state["state"]["counter"][:] = 0, epoch, sample, view
@@ -91,52 +125,56 @@ def _stream(seed: int) -> tuple[np.random.Generator, Any]:
 def random_crop_box(
     pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """left, top, right, bottom of a crop of random area and aspect ratio 3/4 to 4/3; the centre if ten draws do not fit."""
+    """left, top, right, bottom of a random crop of ratio 3/4 to 4/3; a central crop if no attempt fits."""
     height, width, _ = pixels.shape
     for scale, ratio, x, y in rng.random((ATTEMPTS, 4)).tolist():
         covered = width * height * (area[0] + (area[1] - area[0]) * scale)
         aspect = math.exp(math.log(3 / 4) + math.log(16 / 9) * ratio)
-        w, h = round(math.sqrt(covered * aspect)), round(math.sqrt(covered / aspect))
+        w = round(math.sqrt(covered * aspect))
+        h = round(math.sqrt(covered / aspect))
         if 0 < w <= width and 0 < h <= height:
-            left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
+            left = int(x * (width - w + 1))
+            top = int(y * (height - h + 1))
             return left, top, left + w, top + h
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    w = min(width, round(height * 4 / 3))
+    h = min(height, round(width * 4 / 3))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
 
 
 def resize(pixels: np.ndarray, box: tuple[int, int, int, int], view: View, out: np.ndarray) -> None:
-    """Write the part of `pixels` (H, W, 3) uint8 within left, top, right, bottom, antialiased, to `out` (1, size, size, 3)."""
+    """Crop `pixels` (H, W, 3) uint8 to the box; resize with antialiasing into `out` (1, size, size, 3)."""
     left, top, right, bottom = box
-    part = pixels[None, top:bottom, left:right].copy()  # side by side, which is resized three times faster
+    part = pixels[None, top:bottom, left:right].copy()  # contiguous memory is resized three times faster
     source, target = (torch.from_numpy(array.transpose(0, 3, 1, 2)) for array in (part, out))
     RESIZE[view.interpolation](source, [view.size, view.size], False, None, None, out=target)
 
 
-def draw_colour_params(view: View, rng: np.random.Generator) -> list[float]:
-    """DRAWS numbers: flip, jitter, the jitter's order (4) and factors (4), grayscale, sigma of the blur, solarise.
-
-    Flags are 0 or 1; sigma 0 means no blur. The same amount of randomness is used whatever comes out.
-    """
-    flip, jitter, gray, blur, sigma, solarize, *factors = rng.random(14).tolist()
-    brightness, contrast, saturation, hue, *keys = [2 * factor - 1 for factor in factors]
+def draw_colour_params(view: View, rng: np.random.Generator) -> ColourParams[float]:
+    """Random parameters of the colour operations of `view`; always consumes 14 random numbers."""
+    flip, jitter, grayscale, blur, sigma, solarize, *factors = rng.random(14).tolist()
+    brightness, contrast, saturation, hue, *sort_keys = [2 * factor - 1 for factor in factors]
+    first, second, third, fourth = sorted(range(4), key=sort_keys.__getitem__)
     low, high = view.blur.sigma
-    return [
-        flip < view.flip,
-        jitter < view.jitter.p,
-        *sorted(range(4), key=keys.__getitem__),
-        1 + view.jitter.brightness * brightness,
-        1 + view.jitter.contrast * contrast,
-        1 + view.jitter.saturation * saturation,
-        view.jitter.hue * hue,
-        gray < view.grayscale,
-        low + (high - low) * sigma if blur < view.blur.p else 0,
-        solarize < view.solarize,
-    ]
+    return ColourParams(
+        flip=flip < view.flip,
+        jitter=jitter < view.jitter.p,
+        first=first,
+        second=second,
+        third=third,
+        fourth=fourth,
+        brightness=1 + view.jitter.brightness * brightness,
+        contrast=1 + view.jitter.contrast * contrast,
+        saturation=1 + view.jitter.saturation * saturation,
+        hue=view.jitter.hue * hue,
+        grayscale=grayscale < view.grayscale,
+        sigma=low + (high - low) * sigma if blur < view.blur.p else 0,
+        solarize=solarize < view.solarize,
+    )
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
-    """The evaluation's view, (side, side, 3) uint8: short side to `short_side` with antialiasing, then the centre."""
+    """The evaluation view (side, side, 3) uint8: resize to `short_side` with antialiasing, centre crop."""
     height, width, _ = pixels.shape
     size = [short_side * length // min(height, width) for length in (height, width)]
     image = torch.from_numpy(np.require(pixels, requirements="W"))[None].permute(0, 3, 1, 2)

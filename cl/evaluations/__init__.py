@@ -1,8 +1,8 @@
-"""Evaluations of a finished encoder, one file each: a pydantic `Config` and `evaluate(config, context)`."""
+"""Evaluations of a frozen encoder, one file each: a pydantic `Config` and `evaluate(config, context)`."""
 
 import csv
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,19 +23,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What is evaluated, on which data, and where pictures and tables go.
+class Encoder:
+    """What is evaluated.
 
-    heads: what stands behind the backbone, by name ("embedding").
-    representations: what takes images itself, by name ("pixels").
-    untrained: nothing has trained the backbone yet.
-    checkpoints: where a training of this name saves itself.
+    heads: modules applied to the backbone's features, by name ("embedding").
+    representations: alternatives to the backbone that take images, by name ("pixels").
+    untrained: the backbone has its initial weights.
     """
 
     backbone: "ResNet"
-    heads: dict[str, nn.Module]
-    representations: dict[str, nn.Module]
-    untrained: bool
+    heads: dict[str, nn.Module] = field(default_factory=dict)
+    representations: dict[str, nn.Module] = field(default_factory=dict)
+    untrained: bool = False
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [self.backbone, *self.heads.values(), *self.representations.values()]
+
+
+@dataclass(frozen=True)
+class Context:
+    """An encoder, the data to evaluate it on, and the folder for pictures and tables.
+
+    checkpoints: where the training of a given name saves its state.
+    """
+
+    encoder: Encoder
     train: Reader
     val: Reader
     source: Source
@@ -46,28 +59,31 @@ class Context:
     checkpoints: Callable[[str], Checkpoints]
 
     @property
+    def backbone(self) -> "ResNet":
+        return self.encoder.backbone
+
+    @property
     def classes(self) -> list[str]:
         return self.train.manifest.classes
 
 
 def write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None:
-    """`classes.csv`: images and top-1 in percent of each class."""
+    """Write `classes.csv`: number of images and top-1 (percent) per class."""
     with (context.out / "classes.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["class", "images", "top1"])
         for number, name in enumerate(context.classes):
             of_class = labels == number
-            writer.writerow(
-                [name, int(of_class.sum()), round(top1(predicted[of_class], labels[of_class]), 2)]
-            )
+            accuracy = top1(predicted[of_class], labels[of_class])
+            writer.writerow([name, int(of_class.sum()), round(accuracy, 2)])
 
 
 def labels_of(reader: Reader, device: torch.device) -> Tensor:
-    """(n,) int64, of the images that have a label."""
+    """(n,) int64: the labels of the labelled images, in the order of the index."""
     return torch.from_numpy(reader.labels[reader.labelled]).to(device)
 
 
 def plan_of(samples: int, batch_size: int, seed: int) -> Plan:
-    """Batches that the ranks of a run share; if a batch cannot be divided among them, each takes the whole of it."""
+    """Batches shared by the ranks; if they cannot be split evenly, each rank takes whole batches."""
     shared = batch_size % ranks() == 0
     return Plan(samples, batch_size, seed, rank() if shared else 0, ranks() if shared else 1)

@@ -1,13 +1,13 @@
-"""Weighted k-nearest-neighbour classification on the labelled training images' features (InstDisc, section 3.4)."""
+"""Weighted k-nearest-neighbour classification by the labelled training images (InstDisc, section 3.4)."""
 
 import csv
 import re
-from functools import partial
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
-from torch import nn
+from torch import Tensor
 
 from cl.evaluations import Context, labels_of, write_per_class
 from cl.features.extraction import Unit, extract_all
@@ -20,10 +20,10 @@ UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 class Config(BaseConfig):
     """`k` neighbours vote with weight exp(cosine / temperature).
 
-    grid_k, grid_temperature: tried as well, in the same pass, for `grid.csv`.
-    memory: held at a time beside the features themselves, such as 512MiB.
-    half: the bank is kept in float16.
-    leave_one_out: also the training images, each by all the others.
+    grid_k, grid_temperature: additional values, evaluated in the same pass and written to `grid.csv`.
+    memory: bound on memory besides the features themselves, for example 512MiB.
+    half: store the bank in float16.
+    leave_one_out: also classify each training image by all the others.
     """
 
     kind: Literal["knn"]
@@ -39,57 +39,82 @@ class Config(BaseConfig):
     @classmethod
     def _has_unit(cls, value: str) -> str:
         if not re.fullmatch(rf"\d*\.?\d+({'|'.join(UNITS)})", value):
-            raise ValueError(f"memory={value}: give a number with KiB, MiB or GiB, such as 512MiB")
+            raise ValueError(f"memory={value} must be a number with KiB, MiB or GiB, for example 512MiB")
         return value
 
     @field_validator("grid_k", "grid_temperature")
     @classmethod
     def _positive(cls, values: list[float]) -> list[float]:
         if wrong := [value for value in values if value <= 0]:
-            raise ValueError(f"{wrong[0]} is not above 0")
+            raise ValueError(f"{wrong[0]} must be greater than 0")
         return values
 
     @property
+    def all_k(self) -> list[int]:
+        return [self.k, *self.grid_k]
+
+    @property
+    def all_temperatures(self) -> list[float]:
+        return [self.temperature, *self.grid_temperature]
+
+    @property
     def bytes(self) -> int:
-        """The bound on memory."""
+        """`memory` in bytes."""
         return int(float(self.memory[:-3]) * UNITS[self.memory[-3:]])
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """top1 of the backbone's features, and `<name>_top1` of everything else there is."""
+    """top1 of the backbone's features, and `<name>_top1` of each head and representation."""
     labels, truth = (labels_of(reader, context.machine.device) for reader in (context.train, context.val))
-    k, temperatures = [config.k, *config.grid_k], [config.temperature, *config.grid_temperature]
     metrics, grid = {}, []
-    for names, encoder in _encoders(context):
-        banks, queries = (
-            extract_all(encoder, reader, context.source, context.machine, reader.labelled, dtype)
-            for reader, dtype in (
-                (context.train, torch.float16 if config.half else torch.float32),
-                (context.val, torch.float32),
-            )
-        )
-        for name, bank, query in zip(names, banks, queries, strict=True):
-            run = partial(classify, k=k, temperature=temperatures, memory=config.bytes)
-            predicted, _ = run(query, bank, labels, len(context.classes))
-            prefix = "" if name == "backbone" else f"{name}_"
-            metrics[f"{prefix}top1"] = top1(predicted[0, 0], truth)
-            grid += [
-                (name, count, temperature, round(top1(predicted[i, j], truth), 2))
-                for i, count in enumerate(k)
-                for j, temperature in enumerate(temperatures)
-            ]
-            if config.leave_one_out:
-                itself = torch.arange(len(bank), device=bank.device)
-                guessed, _ = run(bank, bank, labels, len(context.classes), itself=itself)
-                metrics[f"{prefix}leave_one_out_top1"] = top1(guessed[0, 0], labels)
-            if name == "backbone":
-                write_per_class(predicted[0, 0], truth, context)
+    for name, bank, queries in _features(config, context):
+        prefix = "" if name == "backbone" else f"{name}_"
+        predicted = _classify(config, context, queries, bank, labels)
+        metrics[f"{prefix}top1"] = top1(predicted[0, 0], truth)
+        for i, k in enumerate(config.all_k):
+            for j, temperature in enumerate(config.all_temperatures):
+                grid.append((name, k, temperature, round(top1(predicted[i, j], truth), 2)))
+        if config.leave_one_out:
+            itself = torch.arange(len(bank), device=bank.device)
+            predicted_bank = _classify(config, context, bank, bank, labels, itself)
+            metrics[f"{prefix}leave_one_out_top1"] = top1(predicted_bank[0, 0], labels)
+        if name == "backbone":
+            write_per_class(predicted[0, 0], truth, context)
     with (context.out / "grid.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("representation", "k", "temperature", "top1"), *dict.fromkeys(grid)])
     return metrics
 
 
-def _encoders(context: Context) -> list[tuple[list[str], nn.Module]]:
-    """Names and modules of what is compared: the backbone with its heads in one pass, the rest in one each."""
-    first = ["backbone", *context.heads], Unit(context.backbone, list(context.heads.values()))
-    return [first, *(([name], Unit(encoder, [])) for name, encoder in context.representations.items())]
+def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Name, bank and queries of the backbone and its heads (one pass), then of each representation."""
+    heads = context.encoder.heads
+    encoders = [(["backbone", *heads], Unit(context.backbone, list(heads.values())))]
+    encoders += [([name], Unit(module, [])) for name, module in context.encoder.representations.items()]
+    dtype = torch.float16 if config.half else torch.float32
+    for names, encoder in encoders:
+        train, val = context.train, context.val
+        banks = extract_all(encoder, train, context.source, context.machine, train.labelled, dtype)
+        queries = extract_all(encoder, val, context.source, context.machine, val.labelled)
+        yield from zip(names, banks, queries, strict=True)
+
+
+def _classify(
+    config: Config,
+    context: Context,
+    queries: Tensor,
+    bank: Tensor,
+    labels: Tensor,
+    itself: Tensor | None = None,
+) -> Tensor:
+    """Predicted classes for each k and temperature; see `cl.features.knn.classify`."""
+    predicted, _ = classify(
+        queries,
+        bank,
+        labels,
+        len(context.classes),
+        k=config.all_k,
+        temperature=config.all_temperatures,
+        memory=config.bytes,
+        itself=itself,
+    )
+    return predicted

@@ -27,13 +27,13 @@ TOP = ("top1", "top5")
 
 
 class Config(BaseConfig):
-    """One classifier for each pair of `base_lrs` and `weight_decays`, all trained in one pass over the backbone.
+    """One classifier for each pair of `base_lrs` and `weight_decays`, trained in one pass over the backbone.
 
-    An empty list stands for the value of `optim`, which a longer one includes.
+    An empty list stands for the value in `optim`; a non-empty list must include that value.
 
-    features: `augmented`, of the training view, as the papers do it; or `cached`, of the evaluation's view, extracted once:
-        quick, another protocol, and told apart in the results by its metrics' names.
-    seeds: the training is repeated with each, for mean and standard deviation; null: once, with the run's seed.
+    features: `augmented`: of the training view, as in the papers; `cached`: of the evaluation view, extracted
+        once. The latter is fast but a different protocol, so its metrics have different names.
+    seeds: repeat the training with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
     kind: Literal["linear"]
@@ -48,7 +48,7 @@ class Config(BaseConfig):
     def _fit_together(self) -> Self:
         if bool(self.views) != (self.features == "augmented"):
             raise ValueError(
-                f"features={self.features} with {len(self.views)} views: augmented takes one, cached none"
+                f"features={self.features} with {len(self.views)} views: augmented requires one, cached none"
             )
         for name, values, usual in (
             ("base_lr", self.base_lrs, self.optim.base_lr),
@@ -56,72 +56,87 @@ class Config(BaseConfig):
         ):
             if values and usual not in values:
                 raise ValueError(
-                    f"{name}s={values} leaves out optim.{name}={usual}, which would have no effect; add it or change it"
+                    f"{name}s={values} must include optim.{name}={usual}, which has no effect otherwise"
                 )
         if self.optim.clip and len(self.grid) > 1:
             raise ValueError(
-                f"optim.clip={self.optim.clip} would tie {len(self.grid)} classifiers together; choose null"
+                f"optim.clip={self.optim.clip} would clip {len(self.grid)} classifiers together; choose null"
             )
         return self
 
     @property
     def grid(self) -> list[tuple[float, float]]:
         """Base learning rate and weight decay of each classifier."""
-        return list(
-            product(self.base_lrs or [self.optim.base_lr], self.weight_decays or [self.optim.weight_decay])
-        )
+        base_lrs = self.base_lrs or [self.optim.base_lr]
+        weight_decays = self.weight_decays or [self.optim.weight_decay]
+        return list(product(base_lrs, weight_decays))
 
 
 @dataclass
 class Stored:
-    """Features (n, D) and labels (n,) on the device, as `cl.training.loop` takes its data."""
+    """Features (n, D) and labels (n,) on the device, with the interface of `cl.training.loop.Data`."""
 
     features: Tensor
     labels: Tensor
     plan: Plan
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:
-        """Features and labels of steps start to stop - 1."""
+        """Batches of steps start to stop - 1."""
         for step in range(start, stop):
             rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
             yield Batch([self.features[rows]], self.labels[rows], rows)
 
     def inputs(self, device: torch.device) -> Callable[[Batch], Batch]:
-        """Batches are made on the device."""
+        """The identity: batches are already on the device."""
         return lambda batch: batch
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """Of the best classifier: top1 and top5 after the last epoch, best_top1 and best_top5 of its or another's best epoch.
+    """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 of the best in any.
 
-    The validation images choose the classifier and the epoch, as in the papers; `heads.csv` has all of them.
+    The validation images choose the classifier and the epoch, as in the papers; `heads.csv` lists all of
+    them.
 
     Raises:
         AssertionError: a tensor of the backbone has changed.
     """
-    backbone, machine = context.backbone, context.machine
+    backbone = context.backbone
     before = fingerprint(backbone)
-    truth, queries = (
-        labels_of(context.val, machine.device),
-        extract(backbone, context.val, context.source, machine),
-    )
+    truth = labels_of(context.val, context.machine.device)
+    queries = extract(backbone, context.val, context.source, context.machine)
     torch.manual_seed(context.seed)
     first = classifier(backbone.fc_features, len(context.classes))
-    heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(machine.device)
+    heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(context.machine.device)
+    rows = _train(config, context, heads, lambda _: _score_all(heads, queries, truth))
+    assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
+    table = [_summary(rows, number, *setting) for number, setting in enumerate(config.grid)]
+    _write(table, context)
+    last = max(table, key=lambda row: row["top1"])
+    best = max(table, key=lambda row: row["best_top1"])
+    with torch.no_grad():
+        write_per_class(heads[table.index(last)](queries).argmax(1), truth, context)
+    prefix = "cached_" if config.features == "cached" else ""
+    metrics = {f"{prefix}{name}": last[name] for name in TOP}
+    metrics |= {f"{prefix}best_{name}": best[f"best_{name}"] for name in TOP}
+    return metrics | {"base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
+
+
+def _train(
+    config: Config, context: Context, heads: nn.ModuleList, each_epoch: Callable[[int], dict[str, float]]
+) -> list[dict[str, Any]]:
+    """Train a head for each setting of the grid; the log of the epochs.
+
+    Raises:
+        FloatingPointError: a classifier has diverged.
+    """
     parts = [
-        optim.Part(head, lr / config.optim.base_lr, decay)
-        for head, (lr, decay) in zip(heads, config.grid, strict=True)
+        optim.Part(head, base_lr / config.optim.base_lr, decay)
+        for head, (base_lr, decay) in zip(heads, config.grid, strict=True)
     ]
-
-    def each_epoch(_: int) -> dict[str, float]:
-        scores = [_score(head, queries, truth) for head in heads]
-        row = {f"head_{i}_{name}": value for i, score in enumerate(scores) for name, value in score.items()}
-        return {"top1": max(score["top1"] for score in scores), **row}
-
-    cached = config.features == "cached"
+    backbone = None if config.features == "cached" else context.backbone
     try:
-        rows = train(
-            Probes(None if cached else backbone, heads, machine),
+        return train(
+            Probes(backbone, heads, context.machine),
             _data(config, context),
             config.optim,
             optim.build(config.optim, parts),
@@ -130,26 +145,12 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
             each_epoch=each_epoch,
         )
     except FloatingPointError as error:
-        if len(parts) == 1:
+        if len(heads) == 1:
             raise
-        rates = [lr for lr, _ in config.grid]
+        largest = max(base_lr for base_lr, _ in config.grid)
         raise FloatingPointError(
-            f"{error}. One of the {len(parts)} classifiers did this: leave out base_lrs={max(rates)}"
+            f"{error}. One of the {len(heads)} classifiers diverged: leave out base_lrs={largest}"
         ) from error
-    assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
-    table = [_summary(rows, i, *grid) for i, grid in enumerate(config.grid)]
-    _write(table, context)
-    last, best = (max(table, key=lambda row: row[name]) for name in ("top1", "best_top1"))
-    with torch.no_grad():
-        write_per_class(heads[table.index(last)](queries).argmax(1), truth, context)
-    metrics = {
-        "top1": last["top1"],
-        "top5": last["top5"],
-        "best_top1": best["best_top1"],
-        "best_top5": best["best_top5"],
-    }
-    metrics = {f"cached_{key}": value for key, value in metrics.items()} if cached else metrics
-    return {**metrics, "base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
 
 
 def _data(config: Config, context: Context) -> Data:
@@ -161,9 +162,16 @@ def _data(config: Config, context: Context) -> Data:
     return Stored(features, labels_of(context.train, context.machine.device), plan)
 
 
+def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:
+    """The best top1, and `head_<number>_<name>` of every head."""
+    scores = [_score(head, features, truth) for head in heads]
+    row = {f"head_{i}_{name}": value for i, score in enumerate(scores) for name, value in score.items()}
+    return {"top1": max(score["top1"] for score in scores), **row}
+
+
 @torch.no_grad()
 def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]:
-    """top1, and top5: the percentage of rows whose label is among the five largest logits."""
+    """top1, and top5: percentage of rows whose label is among the five largest logits."""
     logits = head(features)  # (n, classes)
     five = logits.topk(min(5, logits.shape[1]), dim=1).indices
     return {
@@ -172,15 +180,13 @@ def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]
     }
 
 
-def _summary(rows: list[dict[str, Any]], head: int, lr: float, weight_decay: float) -> dict[str, float]:
-    """One classifier's last and best epoch."""
+def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay: float) -> dict[str, float]:
+    """Setting, last epoch and best epoch of one classifier."""
+    last = rows[-1]
     best = max(rows, key=lambda row: row[f"head_{head}_top1"])
-    scores = {
-        f"{when}{name}": row[f"head_{head}_{name}"]
-        for when, row in (("", rows[-1]), ("best_", best))
-        for name in TOP
-    }
-    return {"base_lr": lr, "weight_decay": weight_decay, **scores, "best_epoch": best["epoch"]}
+    scores = {name: last[f"head_{head}_{name}"] for name in TOP}
+    scores |= {f"best_{name}": best[f"head_{head}_{name}"] for name in TOP}
+    return {"base_lr": base_lr, "weight_decay": weight_decay, **scores, "best_epoch": best["epoch"]}
 
 
 def _write(table: list[dict[str, float]], context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Semi-supervised evaluation: a classifier, and with it the backbone or not, is trained on a small part of the labels."""
+"""Semi-supervised evaluation: fine-tuning, or a linear probe, on a small part of the labels."""
 
 import copy
 import hashlib
@@ -26,14 +26,15 @@ Training = optim.Config
 
 
 class Config(BaseConfig):
-    """Which labels are used, and how the encoder is tuned; `backbone_lr` is the backbone's rate relative to the head's.
+    """Which labels are used, and how the encoder is fine-tuned.
 
-    Either a `fraction` of the labels of each class, at least one, drawn by the seed; or those of the images in a fixed
-    `list` of ImageNet's files `<wnid>_<number>.JPEG`, one a line, with the md5 `list_md5`, to be had from `list_url`.
-    With `backbone_lr` 0 the backbone is frozen in eval mode, batch statistics included: a linear probe (Fast-MoCo, 1 %).
+    The labels are either a `fraction` of each class, at least one, drawn with the seed; or those of a fixed
+    `list` of ImageNet files `<wnid>_<number>.JPEG`, one per line, with md5 `list_md5`, available from
+    `list_url`.
 
-    from_scratch: how a network that nothing has trained before learns from the same labels, beside the baseline `random`.
-    seeds: draw and training are repeated with each, for mean and standard deviation; null: once, with the run's seed.
+    backbone_lr: relative to the head's; 0: a linear probe, the backbone frozen in eval mode (Fast-MoCo, 1 %).
+    from_scratch: how an untrained network is trained on the same labels, for the baseline `random`.
+    seeds: repeat draw and training with each, for mean and standard deviation; null: once, the run's seed.
     """
 
     kind: Literal["semi"]
@@ -51,11 +52,11 @@ class Config(BaseConfig):
     def _one_choice(self) -> Self:
         if (self.fraction is None) == (self.list is None):
             raise ValueError(
-                f"fraction={self.fraction} and list={self.list}: choose one of the two, null for the other"
+                f"fraction={self.fraction} and list={self.list}: set exactly one, the other to null"
             )
         if (self.list is None) != (self.list_md5 is None):
             raise ValueError(
-                f"list={self.list} and list_md5={self.list_md5} belong together: give both, or null for both"
+                f"list={self.list} and list_md5={self.list_md5} belong together: set both or neither"
             )
         if self.list is None and self.list_url:
             raise ValueError(f"list_url={self.list_url} has no effect without a list")
@@ -63,37 +64,38 @@ class Config(BaseConfig):
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """top1 after the last epoch, and the number of labels used; scratch_top1 of an untrained encoder, trained as a whole.
+    """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained.
 
-    The encoder itself is left as it was.
+    The encoder itself is not changed.
 
     Raises:
-        ValueError: the list is missing, another than expected, or names images that are not there.
+        ValueError: the list is missing, has another md5, or names images that are missing from the training
+            split.
     """
     chosen = listed(config, context.train) if config.list else drawn(config, context.train, context.seed)
-    (context.out / "labels.txt").write_text("".join(context.train.keys[p].decode() + "\n" for p in chosen))
+    keys = [context.train.keys[position].decode() for position in chosen]
+    (context.out / "labels.txt").write_text("".join(f"{key}\n" for key in keys))
     truth = labels_of(context.val, context.machine.device)
     predicted = _predicted(*fine_tune(config, context, chosen), context)
     write_per_class(predicted, truth, context)
     metrics = {"top1": top1(predicted, truth), "labels": float(len(chosen))}
-    if context.untrained:
-        alone = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
-        metrics["scratch_top1"] = top1(
-            _predicted(*fine_tune(alone, context, chosen, "scratch"), context), truth
-        )
+    if context.encoder.untrained:
+        scratch = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
+        predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
+        metrics["scratch_top1"] = top1(predicted, truth)
     return metrics
 
 
 @torch.no_grad()
 def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
-    """(n,) classes of the validation images."""
+    """(n,) predicted classes of the validation images."""
     return head(extract(backbone, context.val, context.source, context.machine)).argmax(1)
 
 
 def fine_tune(
     config: Config, context: Context, chosen: np.ndarray, name: str = "semi"
 ) -> tuple[nn.Module, nn.Linear]:
-    """A copy of the backbone and its classifier, trained on the `chosen` positions of the training images.
+    """A copy of the backbone and a classifier, trained on the training images at the positions `chosen`.
 
     Raises:
         AssertionError: a tensor of a frozen backbone has changed.
@@ -104,12 +106,13 @@ def fine_tune(
     frozen = config.backbone_lr == 0
     settings = config.optim.model_copy(update={"batch_size": min(config.optim.batch_size, len(chosen))})
     plan = plan_of(len(chosen), settings.batch_size, context.seed)
+    parts = [optim.Part(head)]
     task: Task
     if frozen:
-        task, parts = Probes(backbone, nn.ModuleList([head]), machine), [optim.Part(head)]
+        task = Probes(backbone, nn.ModuleList([head]), machine)
     else:
         task = Classification(backbone, head, machine, shared=plan.ranks == ranks())
-        parts = [optim.Part(head), optim.Part(backbone, config.backbone_lr)]
+        parts.append(optim.Part(backbone, config.backbone_lr))
     train(
         task,
         TrainSet(context.train, context.source, list(config.views.values()), plan, chosen),
@@ -124,19 +127,22 @@ def fine_tune(
 
 
 def listed(config: Config, train: Reader) -> np.ndarray:
-    """Positions of the images in the list, sorted; of a list of ImageNet those of the classes that there are."""
+    """Positions of the listed images, sorted; classes that the training split lacks are ignored."""
     names = _read(config).split()
-    wanted = {f"{name.split('_')[0]}/{name.removesuffix('.JPEG')}".encode(): name for name in names}
-    classes = {wnid.encode() for wnid in train.manifest.classes}
-    wanted = {key: name for key, name in wanted.items() if key.split(b"/")[0] in classes}
+    classes = set(train.manifest.classes)
+    wanted: dict[bytes, str] = {}
+    for name in names:
+        wnid = name.split("_")[0]
+        if wnid in classes:
+            wanted[f"{wnid}/{name.removesuffix('.JPEG')}".encode()] = name
     chosen = [position for position, key in enumerate(train.keys) if key in wanted]
     missing = wanted.keys() - {bytes(train.keys[position]) for position in chosen}
     if missing or not chosen:
         first = min(wanted[key] for key in missing) if missing else names[0]
         raise ValueError(
-            f"{config.list} names {len(missing) or len(names)} images that the training split has not, such as {first}: it is "
-            "meant for the whole of dataset=imagenet or imagenet100, without images that prepare left out "
-            "(data/shards/manifest.json); elsewhere take evaluation=[semi_1,semi_10]"
+            f"{config.list} names {len(missing) or len(names)} images missing from the training split, for "
+            f"example {first}: it requires dataset=imagenet or imagenet100 with no images skipped by prepare "
+            "(data/shards/manifest.json); otherwise choose evaluation=[semi_1,semi_10]"
         )
     return np.array(chosen)
 
@@ -146,7 +152,7 @@ def _read(config: Config) -> str:
     path = Path(config.list)
     remedy = f"get it with `dvc import-url {config.list_url} {path}`" if config.list_url else "put it there"
     if not path.is_file():
-        raise ValueError(f"no list {path} (md5 {config.list_md5}): {remedy}")
+        raise ValueError(f"{path} (md5 {config.list_md5}) is missing: {remedy}")
     content = path.read_bytes()
     if (found := hashlib.md5(content).hexdigest()) != config.list_md5:
         raise ValueError(f"{path} has md5 {found}, expected {config.list_md5}: remove it and {remedy}")
@@ -154,13 +160,13 @@ def _read(config: Config) -> str:
 
 
 def drawn(config: Config, train: Reader, seed: int) -> np.ndarray:
-    """Positions of a stratified part of the labelled images, sorted."""
+    """Positions of a stratified sample of the labelled images, sorted."""
     assert config.fraction
     return train.labelled[choose(train.labels[train.labelled], config.fraction, seed)]
 
 
 def choose(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Positions of a stratified part of the labels, sorted: round(fraction * n) of each class of n, at least one."""
+    """Positions of a stratified sample, sorted: of each class of n round(fraction * n), at least one."""
     rng = np.random.Generator(np.random.Philox(key=seed))
     chosen = []
     for label in np.unique(labels):

@@ -1,6 +1,7 @@
-"""Features of whole splits from a finished encoder."""
+"""Features of whole splits from a frozen encoder."""
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -15,11 +16,11 @@ from cl.runtime.machine import Machine
 from cl.sources import Source
 
 BATCH = 256
-FEW = 1024  # images that this process reads faster itself than it starts data workers
+FEW = 1024  # images that take less time to read here than starting data workers
 
 
 class Pixels(nn.Module):
-    """No encoder at all: the pixels of an image, centred channel by channel, as one vector."""
+    """In place of an encoder: the pixels of an image, centred per channel, as one vector."""
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, S, S) to (N, 3 s s) with s = min(S, 32)."""
@@ -29,7 +30,7 @@ class Pixels(nn.Module):
 
 
 class Unit(nn.Module):
-    """Rows of length one: the features of a backbone, and behind them those of each head."""
+    """Unit rows: the features of a backbone, and the outputs of each head applied to them."""
 
     def __init__(self, backbone: nn.Module, heads: list[nn.Module]) -> None:
         super().__init__()
@@ -39,17 +40,16 @@ class Unit(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(N, 3, S, S) to (N, D) float32 for the backbone and each head."""
         features = self.backbone(images)
-        return tuple(
-            F.normalize(x.float(), dim=1) for x in (features, *(head(features) for head in self.heads))
-        )
+        outputs = [features, *(head(features) for head in self.heads)]
+        return tuple(F.normalize(x.float(), dim=1) for x in outputs)
 
 
 def extract(
     encoder: nn.Module, reader: Reader, source: Source, machine: Machine, positions: np.ndarray | None = None
 ) -> Tensor:
-    """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of the index (or of `positions`).
+    """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of index or `positions`.
 
-    The processes of a run share the work, and each has all of it in the end.
+    The processes of a run share the work, and each returns the whole.
     """
     return extract_all(encoder, reader, source, machine, positions)[0]
 
@@ -63,36 +63,39 @@ def extract_all(
     positions: np.ndarray | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
-    """The same for an encoder with several outputs, each kept as `dtype`."""
-    mean, std = normalisation(source, machine.device)
-    was_training = encoder.training
-    encoder.eval()
+    """As `extract`, for an encoder with several outputs, each stored as `dtype`."""
     positions = np.arange(len(reader)) if positions is None else positions
     share = -(-len(positions) // ranks())
     padded = np.pad(positions, (0, share * ranks() - len(positions)), mode="edge")
-    data = EvalSet(
-        reader,
-        resize=source.resize,
-        crop=source.crop,
-        positions=padded[rank() * share : (rank() + 1) * share],
-    )
-    kept: list[Tensor] = []
+    mine = padded[rank() * share : (rank() + 1) * share]
+    stored: list[Tensor] = []
     done = 0
-    for images in data.batches(BATCH, machine.workers if share > FEW else 0):
+    for outputs in _outputs(encoder, reader, source, machine, mine):
+        stored = stored or [output.new_empty(share, output.shape[1], dtype=dtype) for output in outputs]
+        for whole, part in zip(stored, outputs, strict=True):
+            whole[done : done + len(part)] = part
+        done += len(outputs[0])
+    return [gather(whole)[: len(positions)] for whole in stored]
+
+
+def _outputs(
+    encoder: nn.Module, reader: Reader, source: Source, machine: Machine, positions: np.ndarray
+) -> Iterator[tuple[Tensor, ...]]:
+    """The encoder's outputs in eval mode, batch by batch."""
+    mean, std = normalisation(source, machine.device)
+    data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=positions)
+    was_training = encoder.training
+    encoder.eval()
+    for images in data.batches(BATCH, machine.workers if len(positions) > FEW else 0):
         x = images.to(machine.device).float().div_(255).sub_(mean).div_(std)
         with machine.autocast():
-            found = encoder(x.contiguous(memory_format=torch.channels_last))
-        found = found if isinstance(found, tuple) else (found,)
-        kept = kept or [part.new_empty(share, part.shape[1], dtype=dtype) for part in found]
-        for whole, part in zip(kept, found, strict=True):
-            whole[done : done + len(x)] = part
-        done += len(x)
+            outputs = encoder(x.contiguous(memory_format=torch.channels_last))
+        yield outputs if isinstance(outputs, tuple) else (outputs,)
     encoder.train(was_training)
-    return [gather(whole)[: len(positions)] for whole in kept]
 
 
 def fingerprint(module: nn.Module) -> str:
-    """A hash of every parameter and buffer: equal only if all of them are, bit for bit."""
+    """A hash of all parameters and buffers: equal only if they are equal bit for bit."""
     sha = hashlib.sha256()
     for name, tensor in module.state_dict().items():
         sha.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Votes of nearest neighbours, block by block."""
+"""Nearest neighbours and their votes, block by block within a bound on memory."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,101 +8,140 @@ from torch import Tensor
 
 from cl.runtime.distributed import gather, rank, ranks
 
-ROWS = 512  # queries of a block at the least, where the bank can be cut so
-GROUP = 8
+MIN_ROWS = 512  # queries per block at least, if the bank can be tiled for it
+BUCKET = 8  # columns of a tile that are reduced to their largest before the selection
 SHOWN = 8  # neighbours of each query that `classify` returns
+INT64 = 8  # bytes
 
 
 def nearest(
     queries: Tensor, bank: Tensor, k: int, *, memory: int, others: int = 0, itself: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """The k nearest of the bank for each query, block by block, within a bound on memory whatever the bank.
+    """The k nearest rows of the bank for each query, block by block, in bounded memory whatever the bank.
 
     Args:
         queries: (Q, D) unit rows.
-        bank: (B, D) unit rows; where one of both is float16, it is converted piece by piece.
-        memory: bytes held at a time beside queries, bank and answers.
-        others: bytes that whoever takes the blocks holds for each query.
-        itself: (Q,) the position in the bank that does not count for a query.
+        bank: (B, D) unit rows; if one of the two is float16, it is converted a part at a time.
+        memory: bytes in use at a time besides queries, bank and answers.
+        others: bytes per query that the caller uses for a block.
+        itself: (Q,) the position in the bank that each query may not choose.
 
     Yields:
-        The rows of a block of n queries, their cosines (n, k) and their positions in the bank (n, k), nearest first.
+        The rows of a block of n queries, their cosines (n, k) and their positions in the bank (n, k), nearest
+        first.
 
     Raises:
-        ValueError: the bank is smaller than k, or the memory too small for a single query.
+        ValueError: the bank has fewer than k rows, or the memory is too small for a single query.
     """
     usable = len(bank) - (itself is not None)
     if k > usable:
-        raise ValueError(f"kNN with k={k} needs as many labelled training images, there are {usable}")
+        raise ValueError(f"kNN with k={k} needs at least {k} labelled training images, found {usable}")
     dtype = torch.promote_types(torch.float32, torch.promote_types(queries.dtype, bank.dtype))
-    size, width = dtype.itemsize, queries.shape[1]
-    # Held for a query: its similarities and the largest of each group; of those chosen, and found before, positions and values.
-    column, fixed = size + -(-size // GROUP), others + (4 + GROUP) * k * (size + 8)
-    fixed += width * size if queries.dtype != dtype else 0
-    converted = width * size if bank.dtype != dtype else 0
-    columns = min(len(bank), max(k, (memory - ROWS * fixed) // (ROWS * column + converted)))
-    rows = (memory - converted * columns) // (columns * column + fixed)
+    rows, columns = _block_size(queries, bank, k, dtype, memory, others)
+    search = _Search(bank, k, dtype, min(rows, len(queries)), columns)
+    for start in range(0, len(queries), rows):
+        block = slice(start, min(start + rows, len(queries)))
+        yield block, *search(queries[block].to(dtype), None if itself is None else itself[block])
+
+
+def _block_size(
+    queries: Tensor, bank: Tensor, k: int, dtype: torch.dtype, memory: int, others: int
+) -> tuple[int, int]:
+    """Queries per block and rows of the bank per tile that fit in `memory` bytes.
+
+    The bank is tiled only as far as blocks of MIN_ROWS queries require.
+    """
+    converted_row = queries.shape[1] * dtype.itemsize
+    per_column = converted_row if bank.dtype != dtype else 0
+    share_of_largest = -(-dtype.itemsize // BUCKET)  # the largest similarity of each bucket is held too
+    per_similarity = dtype.itemsize + share_of_largest
+    candidates = (BUCKET + 4) * k  # the k best buckets; then the k found so far and k new ones, with copies
+    per_query = others + candidates * (dtype.itemsize + INT64)
+    if queries.dtype != dtype:
+        per_query += converted_row
+
+    affordable = (memory - MIN_ROWS * per_query) // (MIN_ROWS * per_similarity + per_column)
+    columns = min(len(bank), max(k, affordable))
+    rows = (memory - columns * per_column) // (columns * per_similarity + per_query)
     if rows < 1:
-        least = math.ceil((columns * (column + converted) + fixed) / 2**10)
+        least = math.ceil((columns * (per_similarity + per_column) + per_query) / 2**10)
         raise ValueError(
             f"memory={memory / 2**10:.0f}KiB is too little for one query: give {least}KiB or more"
         )
-    piece = bank.new_empty(columns if converted else 0, width, dtype=dtype)
-    space = bank.new_empty(min(rows, len(queries)) * columns, dtype=dtype)
-    for start in range(0, len(queries), rows):
-        block = slice(start, min(start + rows, len(queries)))
-        asked = queries[block].to(dtype)
-        found = None
-        for first in range(0, len(bank), columns):
-            part = bank[first : first + columns]
-            part = piece[: len(part)].copy_(part) if converted else part
-            similarity = torch.mm(
-                asked, part.T, out=space[: len(asked) * len(part)].view(len(asked), len(part))
-            )
+    return rows, columns
+
+
+class _Search:
+    """Finds the nearest rows of a bank, in tiles of `columns` rows, for blocks of at most `rows` queries."""
+
+    def __init__(self, bank: Tensor, k: int, dtype: torch.dtype, rows: int, columns: int) -> None:
+        self.bank, self.k, self.columns = bank, k, columns
+        self.converted = bank.new_empty(columns if bank.dtype != dtype else 0, bank.shape[1], dtype=dtype)
+        self.similarities = bank.new_empty(rows * columns, dtype=dtype)
+
+    def __call__(self, queries: Tensor, itself: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Cosines (n, k) and positions in the bank (n, k) of the nearest of each query, nearest first."""
+        best: tuple[Tensor, Tensor] | None = None
+        for first in range(0, len(self.bank), self.columns):
+            similarity = self._similarity(queries, first)
             if itself is not None:
-                own = itself[block] - first
-                here = ((own >= 0) & (own < len(part))).nonzero()[:, 0]
-                similarity[here, own[here]] = -torch.inf
-            values, positions = _largest(similarity, k)
-            positions += first
-            if found is not None:
-                values, positions = _chosen(
-                    torch.cat([found[0], values], 1), torch.cat([found[1], positions], 1), k
-                )
-            found = values, positions
-        assert found is not None
-        yield block, *found
+                _exclude(similarity, itself - first)
+            cosines, columns = _largest(similarity, self.k)
+            found = cosines, columns.add_(first)
+            best = found if best is None else _merge(best, found, self.k)
+        assert best is not None
+        return best
+
+    def _similarity(self, queries: Tensor, first: int) -> Tensor:
+        """(n, m): cosines of the queries and a tile of the bank from row `first` on."""
+        tile = self.bank[first : first + self.columns]
+        if len(self.converted):
+            tile = self.converted[: len(tile)].copy_(tile)
+        out = self.similarities[: len(queries) * len(tile)].view(len(queries), len(tile))
+        return torch.mm(queries, tile.T, out=out)
+
+
+def _exclude(similarity: Tensor, columns: Tensor) -> None:
+    """Set the column of each row, if it is in this tile, to -inf."""
+    rows = ((columns >= 0) & (columns < similarity.shape[1])).nonzero()[:, 0]
+    similarity[rows, columns[rows]] = -torch.inf
 
 
 def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row of (n, m) or all, in order, and where they stand.
+    """The k largest of each row of (n, m), or all of them, in descending order, and their columns.
 
-    They are in the k groups whose own largest are largest: two small selections take half the time of a large one.
+    They are in the k buckets whose largest elements are largest: two small selections take half the time of a
+    large one.
     """
-    groups = x.shape[1] // GROUP
-    if groups < 2 * k:
+    buckets = x.shape[1] // BUCKET
+    if buckets < 2 * k:
         return x.topk(min(k, x.shape[1]), dim=1)
-    whole = groups * GROUP
-    largest = (
-        x[:, :whole].unflatten(1, (GROUP, groups)).amax(1)
-    )  # of each group: i, i + groups, i + 2 groups, ...
+    covered = buckets * BUCKET
+    # Bucket i holds the columns i, i + buckets, i + 2 buckets, ...
+    largest = x[:, :covered].unflatten(1, (BUCKET, buckets)).amax(1)
     best = largest.topk(k, dim=1, sorted=False).indices
-    positions = (best[:, :, None] + torch.arange(0, whole, groups, device=x.device)).flatten(1)
-    rest = torch.arange(whole, x.shape[1], device=x.device).expand(len(x), -1)
-    positions = torch.cat([positions, rest], 1)
-    return _chosen(x.gather(1, positions), positions, k)
+    columns = (best[:, :, None] + torch.arange(0, covered, buckets, device=x.device)).flatten(1)
+    rest = torch.arange(covered, x.shape[1], device=x.device).expand(len(x), -1)
+    columns = torch.cat([columns, rest], 1)
+    return _select(x.gather(1, columns), columns, k)
 
 
-def _chosen(values: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values of each row or all, in order, and their positions."""
+def _merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values of two selections, and their positions."""
+    values, positions = (torch.cat(parts, 1) for parts in zip(first, second, strict=True))
+    return _select(values, positions, k)
+
+
+def _select(values: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values of each row, or all of them, in descending order, and their positions."""
     values, order = values.topk(min(k, values.shape[1]), dim=1)
     return values, positions.gather(1, order)
 
 
 def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float) -> Tensor:
-    """v_c = sum over a query's neighbours b of class c of exp((q . b - q . nearest) / temperature), (n, classes).
+    """v_c = sum over the neighbours b of class c of exp((q . b - q . nearest) / temperature), (n, classes).
 
-    The usual weights over that of the nearest, so that no temperature overflows.
+    The usual weights divided by that of the nearest, so that no temperature overflows.
 
     Args:
         cosines: (n, k), nearest first.
@@ -123,30 +162,26 @@ def classify(
     memory: int,
     itself: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The class with most votes for each k and temperature, in one pass; the ranks of a run share the queries.
+    """The class with most votes for each k and temperature, in one pass; the ranks share the queries.
 
     Args:
-        labels: (B,) of the bank. The rest as `nearest` takes it.
+        labels: (B,) classes of the bank; the other arguments as in `nearest`.
 
     Returns:
-        Classes (len(k), len(temperature), Q), and the positions in the bank of the nearest few (Q, at most SHOWN).
+        Classes (len(k), len(temperature), Q), and the positions in the bank of the nearest few (Q, at most
+        SHOWN).
     """
     share = -(-len(queries) // ranks())
     mine = slice(rank() * share, (rank() + 1) * share)
     shown = min(SHOWN, max(k))
     answers = torch.zeros(share, len(k) * len(temperature) + shown, dtype=torch.int64, device=queries.device)
-    others = 8 * (classes + 2 * max(k))
-    found = nearest(
-        queries[mine],
-        bank,
-        max(k),
-        memory=memory,
-        others=others,
-        itself=None if itself is None else itself[mine],
-    )
-    for rows, cosines, positions in found:
+    others = 8 * (classes + 2 * max(k))  # the votes, and weights and labels of the neighbours
+    excluded = None if itself is None else itself[mine]
+    blocks = nearest(queries[mine], bank, max(k), memory=memory, others=others, itself=excluded)
+    for rows, cosines, positions in blocks:
+        neighbours = labels[positions]
         votes = [
-            vote(cosines[:, :count], labels[positions[:, :count]], classes, t).argmax(1)
+            vote(cosines[:, :count], neighbours[:, :count], classes, t).argmax(1)
             for count in k
             for t in temperature
         ]

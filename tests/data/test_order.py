@@ -21,7 +21,7 @@ def whole(samples: int, seed: int, epoch: int) -> np.ndarray:
 
 @pytest.mark.parametrize("samples", [1, 63, 64, 130, 1000, SPAN, SPAN + 1, 3 * SPAN + 70])
 def test_an_epoch_is_a_permutation(samples) -> None:
-    for epoch in range(4):  # the short chunk comes in another window each time
+    for epoch in range(4):  # the short chunk is in a different window each time
         assert np.array_equal(np.sort(whole(samples, 3, epoch)), np.arange(samples))
 
 
@@ -47,32 +47,30 @@ def test_any_stretch_is_that_part_of_the_epoch(epoch) -> None:
 
 
 def test_windows_read_whole_chunks() -> None:
-    """So that cold disks and object stores see long reads: all of a chunk is needed within one window."""
+    """Cold disks and object stores see long reads: a whole chunk is needed within one window."""
     chunks, counts = np.unique(whole(10 * SPAN, 0, 0)[:SPAN] // CHUNK, return_counts=True)
     assert len(chunks) == WINDOW
     assert (counts == CHUNK).all()
 
 
 def test_the_order_is_shuffled() -> None:
-    """Any place of an epoch gets any sample equally often, and neighbours of an epoch are no neighbours on the disk."""
+    """Every sample is equally likely everywhere, and neighbours in an epoch are not neighbours on disk."""
     samples, epochs, parts = 8 * SPAN, 40, 8
-    table = np.zeros((parts, parts))  # where a sample lies on the disk, by where it comes in the epoch
+    table = np.zeros((parts, parts))  # part of the disk by part of the epoch
     adjacent = 0
     for epoch in range(epochs):
         order = whole(samples, 0, epoch)
         np.add.at(table, (order * parts // samples, np.arange(samples) * parts // samples), 1)
         adjacent += int((np.abs(np.diff(order)) == 1).sum())
-    chunks = (
-        epochs * samples / CHUNK
-    )  # whole chunks are drawn, so a cell's count varies as a number of chunks does
+    chunks = epochs * samples / CHUNK  # whole chunks are drawn, so a cell varies like a number of chunks
     assert table.sum() == epochs * samples
     statistic = ((table / CHUNK - chunks / parts**2) ** 2 / (chunks / parts**2)).sum()
-    assert statistic < 90  # chi squared of 49 degrees: 90 is exceeded once in 3,000 seeds
+    assert statistic < 90  # chi squared, 49 degrees of freedom: one seed in 3,000 exceeds 90
     assert adjacent / (epochs * samples) < 3 * 2 / SPAN  # two of SPAN in a window would be adjacent by chance
 
 
 def test_batches_are_as_mixed_as_random_ones() -> None:
-    """Of shards that are shuffled once, a batch of 256 holds as many images of a class as chance has it, in every epoch."""
+    """With shuffled shards, the images per class in a batch of 256 vary as by chance, in every epoch."""
     labels = np.random.default_rng(0).permutation(np.arange(4 * SPAN) % 10)
     counts = np.array(
         [
@@ -96,14 +94,14 @@ def test_ranks_share_a_batch(ranks) -> None:
 
 
 def test_batches_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size=128 is more than the 120 images there are"):
+    with pytest.raises(ValueError, match="batch_size=128 exceeds the 120 images; choose a smaller one"):
         Plan(120, 128, 0)
-    with pytest.raises(ValueError, match="batch_size=32 is no multiple of the 3 processes"):
+    with pytest.raises(ValueError, match="batch_size=32 must be a multiple of the 3 processes"):
         Plan(120, 32, 0, 0, 3)
 
 
 def test_the_first_steps_of_a_huge_epoch_are_cheap() -> None:
-    """Of 100 million images; the order is made window by window."""
+    """With 100 million images; the order is computed window by window."""
     tracemalloc.start()
     began = time.perf_counter()
     for step in range(100):
@@ -114,7 +112,7 @@ def test_the_first_steps_of_a_huge_epoch_are_cheap() -> None:
     assert peak < 40e6
 
 
-def test_past_epochs_leave_memory() -> None:
+def test_past_epochs_are_released_from_memory() -> None:
     tracemalloc.start()
     for epoch in range(30):
         Plan(10_000_000, 4096, 0).step(epoch * (10_000_000 // 4096))
@@ -124,17 +122,13 @@ def test_past_epochs_leave_memory() -> None:
 
 
 def imagenet(folder: Path) -> None:
-    """An index as ImageNet's, with files of the right size that hold nothing."""
+    """An index like ImageNet's, with sparse files of the right size."""
     images, size = 1_281_167, 110_000
     index = np.zeros(images, INDEX)
     number = np.arange(images)
     index["shard"], index["offset"], index["length"] = number // 1000, number % 1000 * size, size
     index["label"] = number % 1000
     np.save(folder / "train.npy", index)
-    np.save(
-        folder / "train_keys.npy",
-        np.array([b"n%08d/n%08d_%d" % (i % 1000, i % 1000, i) for i in range(images)]),
-    )
     shards = []
     for shard in range(-(-images // 1000)):
         path = folder / f"train-{shard:06d}.tar"
@@ -149,7 +143,7 @@ def imagenet(folder: Path) -> None:
 
 
 def test_an_epoch_of_imagenet_is_planned_within_a_second(tmp_path) -> None:
-    """Opening the shards included; and images are read from more shards than are kept open."""
+    """Including opening the shards; then images are read from more shards than are kept open."""
     imagenet(tmp_path)
     seconds = []
 

@@ -1,4 +1,4 @@
-"""Batches filled by workers in shared memory."""
+"""Batches filled by worker processes in shared memory."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cl.data import ring
-from cl.data.ring import AHEAD, PIECE, Array
+from cl.data.ring import AHEAD, SLICE, Array
 
 ARRAYS = [Array((2, 3), np.uint8), Array((), np.int64)]
 
@@ -21,7 +21,7 @@ def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, 2 * PIECE + 5])
+@pytest.mark.parametrize("size", [1, SLICE - 1, SLICE, 2 * SLICE + 5])
 def test_batches_come_whole_and_in_order(workers, size) -> None:
     count = 0
     for batch, (small, large) in enumerate(
@@ -43,8 +43,8 @@ def test_the_last_batch_may_be_shorter(workers) -> None:
     assert list(ring.filled(fill, range(0), rows, ARRAYS, workers)) == []
 
 
-@pytest.mark.parametrize("size", [8, 2 * PIECE])
-def test_a_batch_lasts_until_the_next_but_one_is_asked_for(size) -> None:
+@pytest.mark.parametrize("size", [8, 2 * SLICE])
+def test_a_batch_is_valid_until_two_batches_later(size) -> None:
     batches = ring.filled(fill, range(60), lambda _: size, ARRAYS, 2)
     before = next(batches)[1]
     for number, (_, batch) in enumerate(batches, 1):
@@ -53,8 +53,8 @@ def test_a_batch_lasts_until_the_next_but_one_is_asked_for(size) -> None:
         before = batch
 
 
-def test_memory_is_used_again() -> None:
-    size, workers = PIECE, 2
+def test_memory_is_reused() -> None:
+    size, workers = SLICE, 2
     places = {batch[1].ctypes.data for batch in ring.filled(fill, range(60), lambda _: size, ARRAYS, workers)}
     assert len(places) == 2 + AHEAD * workers
 
@@ -65,7 +65,7 @@ def broken(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_comes_as_it_was_raised(workers) -> None:
+def test_an_error_arrives_as_it_was_raised(workers) -> None:
     batches = ring.filled(broken, range(5), lambda _: 4, ARRAYS, workers)
     next(batches), next(batches)
     with pytest.raises(ValueError, match="^shard 7 was changed$"):
@@ -83,17 +83,17 @@ def test_a_killed_worker_ends_the_loop() -> None:
             pass
 
 
-def _end_those_left() -> None:
-    """Of the loop whose worker was killed, maybe with a lock in its hands."""
-    for left in multiprocessing.active_children():
-        left.kill()
-        left.join()
+def _kill_remaining_workers() -> None:
+    """Those of the loop whose worker was killed, perhaps while it held a lock."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
 
 
-def test_a_worker_goes_on_when_a_scheduler_tells_all_processes_to_end() -> None:
-    """Slurm signals workers too; the step that they serve is to be finished first."""
-    _end_those_left()
-    batches = ring.filled(fill, range(60), lambda _: PIECE, ARRAYS, 2)
+def test_workers_continue_after_sigterm_until_the_step_is_finished() -> None:
+    """Slurm signals workers too."""
+    _kill_remaining_workers()
+    batches = ring.filled(fill, range(60), lambda _: SLICE, ARRAYS, 2)
     for _ in range(20):  # both have begun
         next(batches)
     for worker in multiprocessing.active_children():
@@ -102,7 +102,7 @@ def test_a_worker_goes_on_when_a_scheduler_tells_all_processes_to_end() -> None:
 
 
 def test_workers_end_with_their_loop() -> None:
-    _end_those_left()
+    _kill_remaining_workers()
     batches = ring.filled(fill, range(10_000), lambda _: 4, ARRAYS, 2)
     next(batches)
     assert len(multiprocessing.active_children()) == 2

@@ -1,4 +1,4 @@
-"""Fixed lists of labels: SimCLR's 1 % and 10 % of ImageNet, here of a tiny ImageNet."""
+"""Fixed lists of labels: SimCLR's 1 % and 10 % of ImageNet, here for a tiny ImageNet."""
 
 import hashlib
 import shlex
@@ -62,27 +62,28 @@ def test_a_list_names_the_labels(tmp_path, readers) -> None:
     assert list(chosen) == sorted(chosen)
 
 
-def test_of_a_list_the_classes_that_there_are_are_taken(tmp_path) -> None:
+def test_listed_classes_that_the_split_lacks_are_ignored(tmp_path) -> None:
     (tmp_path / "classes.txt").write_text("n00000003\nn00000001\n")
     train, _ = shards(tmp_path, "imagenet100", list=str(tmp_path / "classes.txt"))
     chosen = semi.listed(listing(tmp_path, NAMES), train)
     assert keys(train, chosen) == ["n00000001/n00000001_1", "n00000003/n00000003_0", "n00000003/n00000003_2"]
     with pytest.raises(
         ValueError,
-        match="list.txt names 1 images that the training split has not, such as n00000002_0.JPEG: it",
+        match="list.txt names 1 images missing from the training split, for example n00000002_0.JPEG: it",
     ):
         semi.listed(listing(tmp_path, ["n00000002_0.JPEG"]), train)
 
 
-def test_names_that_are_not_there_are_told(tmp_path, readers) -> None:
+def test_listed_images_that_are_missing_are_named(tmp_path, readers) -> None:
     wrong = [*NAMES, "n00000001_8.JPEG", "n00000001_7.JPEG"]
     with pytest.raises(
-        ValueError, match=r"names 2 images that .* such as n00000001_7.JPEG: .* evaluation=\[semi_1,semi_10\]"
+        ValueError,
+        match=r"names 2 images missing .* example n00000001_7.JPEG: .* evaluation=\[semi_1,semi_10\]",
     ):
         semi.listed(listing(tmp_path, wrong), readers[0])
 
 
-def test_another_list_is_refused(tmp_path, readers) -> None:
+def test_a_list_with_another_hash_is_refused(tmp_path, readers) -> None:
     settings = listing(tmp_path, NAMES)
     found = settings.list_md5
     command = f"dvc import-url {URL} {tmp_path}/list.txt"
@@ -93,10 +94,10 @@ def test_another_list_is_refused(tmp_path, readers) -> None:
         semi.listed(settings.model_copy(update={"list_md5": "0" * 32}), readers[0])
     (tmp_path / "list.txt").unlink()
     with pytest.raises(
-        ValueError, match=rf"no list {tmp_path}/list.txt \(md5 {found}\): get it with `{command}`"
+        ValueError, match=rf"{tmp_path}/list.txt \(md5 {found}\) is missing: get it with `{command}`"
     ):
         semi.listed(settings, readers[0])
-    with pytest.raises(ValueError, match="no list .*: put it there"):
+    with pytest.raises(ValueError, match="list.txt .* is missing: put it there"):
         semi.listed(settings.model_copy(update={"list_url": None}), readers[0])
 
 
@@ -105,15 +106,15 @@ def test_another_list_is_refused(tmp_path, readers) -> None:
     [
         (
             {"fraction": 0.1},
-            "fraction=0.1 and list=data/imagenet_1percent.txt: choose one of the two, null for the other",
+            "fraction=0.1 and list=data/imagenet_1percent.txt: set exactly one, the other to null",
         ),
         (
             {"list": None, "list_md5": None, "list_url": None},
-            "fraction=None and list=None: choose one of the two",
+            "fraction=None and list=None: set exactly one",
         ),
         (
             {"list_md5": None},
-            "list=data/imagenet_1percent.txt and list_md5=None belong together: give both, or null for both",
+            "list=data/imagenet_1percent.txt and list_md5=None belong together: set both or neither",
         ),
         (
             {"fraction": 0.1, "list": None, "list_url": None},
@@ -166,7 +167,7 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-def test_the_command_that_is_told_gets_the_list(tmp_path, readers, monkeypatch) -> None:
+def test_the_command_in_the_message_fetches_the_list(tmp_path, readers, monkeypatch) -> None:
     """With DVC itself, from a server on loopback."""
     settings = listing(tmp_path, NAMES)
     served, project = tmp_path / "served", tmp_path / "project"
@@ -180,14 +181,14 @@ def test_the_command_that_is_told_gets_the_list(tmp_path, readers, monkeypatch) 
     monkeypatch.chdir(project)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    dvc = [sys.executable, "-m", "dvc"]
-    subprocess.run([*dvc, "init", "-q", "--no-scm"], check=True)
+    (project / ".dvc").mkdir()
+    (project / ".dvc" / "config").write_text("[core]\n    no_scm = True\n")  # as `dvc init --no-scm` does
     try:
         with pytest.raises(ValueError, match="`dvc import-url .*`") as error:
             semi.listed(settings, readers[0])
         command = shlex.split(str(error.value).split("`")[1])
         assert command[0] == "dvc"
-        subprocess.run([*dvc, *command[1:], "-q"], check=True)
+        subprocess.run([sys.executable, "-m", "dvc", *command[1:], "-q"], check=True)
         assert len(semi.listed(settings, readers[0])) == 4
     finally:
         server.shutdown()

@@ -1,6 +1,5 @@
-"""Votes of nearest neighbours against loops, scikit-learn and answers worked out by hand."""
+"""Nearest neighbours and their votes against loops, scikit-learn and answers worked out by hand."""
 
-import csv
 import math
 import os
 import subprocess
@@ -10,17 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
-from cl.data.reader import Reader
-from cl.evaluations import Context, knn
-from cl.features import knn as neighbours
-from cl.features.extraction import Pixels, extract
+from cl.features import knn
 from cl.features.knn import SHOWN, classify, nearest, vote
-from cl.runtime.memory import growth
 from tests.support.project import ROOT
-from tests.support.tiny import evaluated
 
 MIB = 2**20
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -31,7 +24,7 @@ def unit(*shape: int) -> Tensor:
 
 
 def loop(queries: Tensor, bank: Tensor, k: int, itself: Tensor | None = None) -> list[list[int]]:
-    """Positions of the k nearest of each query."""
+    """Positions of the k nearest neighbours of each query."""
     ranked = []
     for row, query in enumerate(queries):
         cosines = [
@@ -46,7 +39,7 @@ def loop(queries: Tensor, bank: Tensor, k: int, itself: Tensor | None = None) ->
 def winners(
     queries: Tensor, bank: Tensor, labels: Tensor, ranked: list[list[int]], temperature: float
 ) -> list[int]:
-    """The class with most votes, the weights as the paper has them."""
+    """The class with most votes, weighted as in the paper."""
     result = []
     for query, positions in zip(queries, ranked, strict=True):
         votes = [0.0] * 5
@@ -60,8 +53,8 @@ def winners(
 @pytest.mark.parametrize("memory", [MIB, 30_000])
 @pytest.mark.parametrize("but_itself", [False, True])
 def test_it_equals_a_plain_loop(rows, memory, but_itself, monkeypatch) -> None:
-    """Whatever the blocks of queries and of the bank, with and without each query in it."""
-    monkeypatch.setattr(neighbours, "ROWS", rows)
+    """Whatever the blocks of queries and the tiles of the bank, with and without the queries in it."""
+    monkeypatch.setattr(knn, "MIN_ROWS", rows)
     torch.manual_seed(0)
     bank, labels = unit(300, 8), torch.randint(0, 5, (300,))
     itself = torch.arange(40, 80) if but_itself else None
@@ -93,17 +86,17 @@ def test_it_equals_a_plain_loop(rows, memory, but_itself, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(("columns", "k"), [(100, 3), (103, 3), (103, 7), (16, 1), (17, 2), (5, 9)])
-def test_the_largest_are_found_in_their_groups(columns, k) -> None:
+def test_the_largest_are_found_in_their_buckets(columns, k) -> None:
     torch.manual_seed(0)
     x = torch.randn(50, columns)
-    values, positions = neighbours._largest(x, k)
+    values, positions = knn._largest(x, k)
     expected = x.sort(dim=1, descending=True)
     assert torch.equal(values, expected.values[:, :k])
     assert torch.equal(positions, expected.indices[:, :k])
 
 
 def test_five_points_by_hand() -> None:
-    """Angles 0, 10 and 20 degrees are of class 0, 25 and 90 of class 1; the query stands at 24."""
+    """Angles of 0, 10 and 20 degrees belong to class 0, 25 and 90 to class 1; the query is at 24."""
     angles = torch.tensor([0.0, 10.0, 20.0, 25.0, 90.0]).deg2rad()
     bank, labels = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([0, 0, 0, 1, 1])
     at = torch.tensor([24.0]).deg2rad()
@@ -167,7 +160,7 @@ def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
 def test_k_larger_than_the_bank_is_refused(size, but_itself) -> None:
     itself = torch.arange(2) if but_itself else None
     with pytest.raises(
-        ValueError, match=f"k=20 needs as many labelled training images, there are {size - but_itself}"
+        ValueError, match=f"k=20 needs at least 20 labelled training images, found {size - but_itself}"
     ):
         list(nearest(unit(2, 4), unit(size, 4), 20, memory=MIB, itself=itself))
 
@@ -178,113 +171,16 @@ def test_too_little_memory_is_refused() -> None:
     list(nearest(unit(2, 4), unit(2900, 4), 20, memory=4 * 1024))
 
 
-def held(device: str, dtype: str) -> float:
-    """MiB that 8,000 queries take of a bound of 64; all similarities would be 1,526."""
-    torch.manual_seed(0)
-    queries = F.normalize(torch.randn(8_000, 64, device=device), dim=1)
-    bank = F.normalize(torch.randn(50_000, 64, device=device), dim=1).to(getattr(torch, dtype))
-    labels = torch.randint(0, 100, (50_000,), device=device)
-
-    def run(count: int) -> None:
-        classify(queries[:count], bank, labels, 100, k=[200, 20], temperature=[0.07, 0.1], memory=64 * MIB)
-
-    run(100)  # the matrix library's own buffers
-    if device == "cpu":
-        return growth(lambda: run(8_000)) / MIB
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    run(8_000)
-    return (torch.cuda.max_memory_allocated() - before) / MIB
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
-def test_memory_stays_within_the_bound(dtype, device) -> None:
-    """In a process whose allocator keeps nothing of what is freed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MALLOC_MMAP_THRESHOLD_": "65536"}
+def test_memory_stays_within_the_bound(device) -> None:
+    """In a process whose allocator returns what is freed; with a bank of full and of half precision."""
     output = subprocess.run(
-        [sys.executable, __file__, device, dtype], env=environment, capture_output=True, check=True
+        [sys.executable, "-m", "tests.support.knn_memory", device],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     ).stdout
-    assert 48 < float(output) < 66  # the answers come on top
-
-
-@pytest.fixture
-def context(shard_folder, params, tiny_backbone, tmp_path) -> Context:
-    return evaluated(
-        Reader(shard_folder, "train"), Reader(shard_folder, "val"), params, tiny_backbone, tmp_path
-    )
-
-
-def config(**changes: object) -> knn.Config:
-    usual = {"grid_k": [], "grid_temperature": [], "memory": "8MiB", "half": False, "leave_one_out": False}
-    return knn.Config.model_validate({"kind": "knn", "k": 5, "temperature": 0.07, **usual, **changes})
-
-
-def by_pixels(context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False) -> float:
-    bank, queries = (
-        F.normalize(extract(Pixels(), r, context.source, context.machine))
-        for r in (context.train, context.val)
-    )
-    labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
-    queries, truth = (bank, labels) if itself else (queries, truth)
-    similarity = queries @ bank.T
-    if itself:
-        similarity.fill_diagonal_(-torch.inf)
-    values, positions = similarity.topk(k)
-    votes = torch.zeros(len(queries), 20).scatter_add_(1, labels[positions], (values / temperature).exp())
-    return 100 * float((votes.argmax(1) == truth).float().mean())
-
-
-def test_every_representation_is_evaluated(context) -> None:
-    head = nn.Linear(8, 3)
-    wide = Context(**{**context.__dict__, "heads": {"embedding": head}})
-    metrics = knn.evaluate(config(), wide)
-    assert not any(module.training for module in context.backbone.modules())
-    assert set(metrics) == {"top1", "embedding_top1", "pixels_top1"}
-    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
-    # the head's is that of a backbone which ends in it
-    whole = Context(
-        **{**context.__dict__, "backbone": nn.Sequential(context.backbone, head), "representations": {}}
-    )
-    assert metrics["embedding_top1"] == knn.evaluate(config(), whole)["top1"]
-    assert metrics["top1"] == knn.evaluate(config(), context)["top1"]
-    assert len((context.out / "classes.csv").read_text().splitlines()) == 21
-
-
-def test_a_grid_is_what_each_of_its_points_is_alone(context) -> None:
-    metrics = knn.evaluate(config(grid_k=[1, 20], grid_temperature=[0.5]), context)
-    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
-    with (context.out / "grid.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["representation"] == "pixels"]
-    assert len(rows) == 6
-    for row in rows:
-        assert float(row["top1"]) == pytest.approx(
-            by_pixels(context, int(row["k"]), float(row["temperature"])), abs=0.01
-        )
-
-
-def test_leave_one_out_and_half_precision(context) -> None:
-    metrics = knn.evaluate(config(leave_one_out=True), context)
-    assert metrics["pixels_leave_one_out_top1"] == pytest.approx(by_pixels(context, itself=True))
-    half = knn.evaluate(config(leave_one_out=True, half=True), context)
-    assert half.keys() == metrics.keys()
-    assert half["pixels_top1"] == pytest.approx(metrics["pixels_top1"], abs=4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"memory": "512"}, "memory=512: give a number with KiB, MiB or GiB, such as 512MiB"),
-        ({"memory": "MiB"}, "memory=MiB: give a number"),
-        ({"grid_k": [0]}, "0 is not above 0"),
-        ({"grid_temperature": [-0.1]}, "-0.1 is not above 0"),
-    ],
-)
-def test_wrong_settings_are_named(changes, message) -> None:
-    with pytest.raises(ValidationError, match=message):
-        config(**changes)
-    assert config(memory="1.5GiB").bytes == 1.5 * 2**30
-
-
-if __name__ == "__main__":
-    print(held(*sys.argv[1:]))
+    full, half = map(float, output.split())
+    assert 48 < full < 66  # the answers come on top
+    assert 48 < half < 66

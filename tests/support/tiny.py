@@ -1,4 +1,4 @@
-"""Tiny data, a tiny encoder, and what an evaluation is given."""
+"""Tiny data, a tiny encoder, and the context of an evaluation."""
 
 import io
 import itertools
@@ -11,7 +11,7 @@ from torch import nn
 from cl import config
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.evaluations import Context
+from cl.evaluations import Context, Encoder
 from cl.features.extraction import Pixels
 from cl.runtime import machine
 from cl.shards import writing
@@ -25,14 +25,14 @@ SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 
 def write_shards(
     splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object
 ) -> Manifest:
-    """Shards of images as they are, but for the changes."""
+    """Write shards that copy the images' files, with changes to these settings."""
     usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
     storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]
     return writing.write(splits, "test", storage, folder, lambda done, kept=False: None, workers=workers)
 
 
 class TinyBackbone(nn.Module):
-    """A convolution with batch norm and a pooled linear layer; all that a backbone must offer."""
+    """A convolution with batch norm and a pooled linear layer: the least that a backbone must provide."""
 
     fc_features = 8
 
@@ -47,16 +47,16 @@ class TinyBackbone(nn.Module):
 def evaluated(
     train: Reader, val: Reader, params: config.Params, backbone: nn.Module, out: Path, **changes: object
 ) -> Context:
-    """What an evaluation of this backbone is given; each training saves itself in a folder of its own."""
+    """The context of an evaluation, with changes; each training has its own folder of checkpoints."""
     number = itertools.count()
+    about_encoder = {"representations": {"pixels": Pixels()}}
+    about_encoder |= {key: changes.pop(key) for key in list(changes) if key in Encoder.__dataclass_fields__}
     usual = {
-        "heads": {},
-        "representations": {"pixels": Pixels()},
-        "untrained": False,
         "source": params.dataset,
         "seed": 0,
         "machine": machine.Machine(torch.device("cpu"), 0, "fp32"),
         "progress": Progress("test", Console(file=io.StringIO())),
         "checkpoints": lambda part: Checkpoints(out / "checkpoints" / f"{next(number)}-{part}"),
     }
-    return Context(backbone=backbone.eval(), train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]
+    encoder = Encoder(backbone.eval(), **about_encoder)  # type: ignore[arg-type]
+    return Context(encoder=encoder, train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]

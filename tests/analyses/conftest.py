@@ -1,0 +1,60 @@
+"""What an analysis is given, of an untrained method, and the shipped configurations."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from cl import config
+from cl.analyses import Context
+from cl.console.progress import Progress
+from cl.data.reader import Reader
+from cl.methods import Setup
+from cl.runtime.kinds import module_of
+from cl.runtime.machine import Machine
+from tests.support.project import ROOT, compose
+from tests.support.tiny import TinyBackbone
+
+LOG = [
+    {"epoch": 1.0, "loss": 8.0, "knn_top1": 50.0, "knn_embedding_top1": 40.0, "alignment": 0.4},
+    {"epoch": 2.0, "loss": 6.0, "knn_top1": 45.0, "knn_embedding_top1": 44.0, "alignment": 0.3},
+]
+
+
+@pytest.fixture
+def analysed(shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress) -> Callable[..., Context]:
+    """Makes the context of an analysis, with changes, that writes to `tmp_path / "out"`."""
+
+    def make(params: config.Params, backbone: nn.Module | None = None, **changes: object) -> Context:
+        torch.manual_seed(0)
+        train, val = Reader(shard_folder, "train"), Reader(shard_folder, "val")
+        setup = Setup(backbone or TinyBackbone(), params.temperature, params.patches, 1, 0, len(train))
+        (tmp_path / "out").mkdir(exist_ok=True)
+        usual = {
+            "method": module_of("methods", params.method.kind).Method(params.method, setup).eval(),
+            "views": list(params.views.values()),
+            "train": train,
+            "val": val,
+            "source": params.dataset,
+            "loss": params.loss,
+            "scale": params.method.scale,
+            "batch_size": params.optim.batch_size,
+            "epochs": [row | {"uniformity": -2.0, "effective_rank": 20.0} for row in LOG],
+            "seed": 0,
+            "machine": here,
+            "progress": quiet,
+            "out": tmp_path / "out",
+        }
+        return Context(**{**usual, **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="package")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    """The shipped configuration of every analysis, by its kind."""
+    names = [path.stem for path in (ROOT / "pipeline/conf/analysis").glob("*.yaml")]
+    values = compose(tmp_path_factory.mktemp("conf"), f"analysis=[{','.join(names)}]")["analyses"]
+    return {entry["kind"]: entry for entry in values.values()}

@@ -1,0 +1,79 @@
+"""Every analysis on methods of each kind of term, and what its context provides."""
+
+import math
+
+import pytest
+import torch
+
+from cl import charts
+from cl.runtime.kinds import kinds, module_of
+from tests.support.analyses import SMALL, tiny_params
+
+
+def test_every_analysis_has_a_configuration_and_docstrings(shipped) -> None:
+    assert sorted(shipped) == kinds("analyses")
+    for kind in kinds("analyses"):
+        module = module_of("analyses", kind)
+        assert module.__doc__
+        assert module.analyze.__doc__
+
+
+CONTRASTS = {"mi_bound", "gradient_norm"}  # their queries and keys depend on the method
+CASES = [(kind, method) for kind in kinds("analyses") for method in ("simclr", "byol")]
+CASES += [
+    (kind, method)
+    for kind in sorted(CONTRASTS)
+    for method in ("moco_v2", "moco_v3", "simo_k16", "fast_moco", "nnclr")
+]
+
+
+@pytest.mark.parametrize(("kind", "method"), CASES)
+def test_every_analysis_runs_on_every_kind_of_method(kind, method, shipped, analysed) -> None:
+    context = analysed(tiny_params(method))
+    module = module_of("analyses", kind)
+    metrics = module.analyze(module.Config.model_validate({**shipped[kind], **SMALL.get(kind, {})}), context)
+    assert 0 < len(metrics) <= 4
+    assert all(math.isfinite(value) for value in metrics.values())
+    drawn = list(charts.load_folder(context.out))
+    assert drawn or (context.out / "neighbours.png").exists()
+    for chart in drawn:
+        assert all(
+            math.isfinite(number)
+            for points in chart.series.values()
+            for point in points
+            for number in point[:2]
+        )
+        assert chart.svg().count("<title>") == sum(map(len, chart.series.values()))
+
+
+@pytest.mark.parametrize("method", ["simclr", "moco_v2", "fast_moco", "byol"])
+def test_the_negatives_of_an_analysis_are_keys_of_other_images(method, analysed) -> None:
+    """The positive of a query is its own image's key, which is not among its negatives."""
+    context = analysed(tiny_params(method))
+    contrast = context.contrast(30, 20)
+    each = len(contrast.queries) // 30
+    assert (len(contrast.negatives), each) == (30, {"simclr": 2, "fast_moco": 6}.get(method, 1))
+    for query in (0, 29 * each):
+        own = contrast.excluded[query].item()
+        assert own == query // each
+        torch.testing.assert_close(contrast.negatives[own], contrast.positives[query, 0])
+
+
+def test_an_assumed_temperature_is_reported(analysed, quiet) -> None:
+    assert analysed(tiny_params("moco_v2")).temperature(None) == 0.2
+    context = analysed(tiny_params("byol"))
+    assert context.temperature(0.3) == 0.3
+    assert quiet.console.file.getvalue() == ""
+    assert context.temperature(None) == 1
+    assert "temperature 1, because training had none" in quiet.console.file.getvalue()
+
+
+def test_batches_larger_than_the_data_are_refused(analysed, params) -> None:
+    context = analysed(params)
+    with pytest.raises(ValueError, match="batch_size=121 exceeds the 120 training images"):
+        next(context.embeddings(121, 1))
+    assert len(context.contrast(100, 50).negatives) == 100
+    with pytest.raises(
+        ValueError, match="images=101 exceeds the 100 of an epoch in batches of 50; choose fewer"
+    ):
+        context.contrast(101, 50)

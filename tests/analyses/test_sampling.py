@@ -1,0 +1,92 @@
+"""The bound and the gradient by number of negatives, on samples whose answers are known."""
+
+import math
+
+import pytest
+import torch
+
+from cl.analyses import gradient_norm, mi_bound
+from cl.analyses._shared.sampling import Sample, feasible_counts, samples
+from cl.contrast import Contrast
+from cl.losses import infonce
+from tests.support.analyses import GENERATOR, unit
+
+TAU = 0.2
+
+
+def at_cosine(cosine: float, count: int) -> Sample:
+    """A query and its positive on the first axis, and `count` negatives that all have this cosine."""
+    query = torch.tensor([[1.0, 0, 0]], dtype=torch.float64)
+    negatives = torch.tensor([[cosine, math.sqrt(1 - cosine**2), 0]] * count, dtype=torch.float64)
+    logits = torch.full((1, count), cosine / TAU, dtype=torch.float64)
+    positive_logits = torch.tensor([1 / TAU], dtype=torch.float64)
+    return Sample(query, query, negatives, torch.arange(count)[None], positive_logits, logits)
+
+
+def test_the_bound_of_equal_negatives_is_known_and_with_margin_independent_of_their_number() -> None:
+    sample = at_cosine(0.3, 64)
+    for count in (1, 16, 64):
+        with_margin = math.log(1 + 4096) - math.log(1 + 4096 * math.exp((0.3 - 1) / TAU))
+        without = math.log(1 + count) - math.log(1 + count * math.exp((0.3 - 1) / TAU))
+        assert mi_bound.bounds(sample, count, 4096, TAU).item() == pytest.approx(with_margin, rel=1e-12)
+        assert mi_bound.bounds(sample, count, count, TAU).item() == pytest.approx(without, rel=1e-12)
+        assert without < math.log(1 + count)
+
+
+def test_the_gradient_of_equal_negatives_is_known() -> None:
+    """dL/dq = (1 - p0) (k - k0) / tau, with a margin whatever the number of negatives."""
+    sample = at_cosine(0.3, 64)
+    for count in (4, 64):
+        for alpha in (4096, count):
+            rest = alpha * math.exp((0.3 - 1) / TAU)
+            expected = rest / (1 + rest) * math.sqrt(2 - 2 * 0.3) / TAU
+            assert gradient_norm.norms(sample, count, alpha, TAU).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [None, 300.0])
+def test_bound_and_gradient_are_those_of_the_loss(alpha) -> None:
+    """`cl.losses.infonce` on the same negatives, differentiated by autograd at the query as a free vector."""
+    contrast = Contrast(unit(6, 5), unit(6, 1, 5), unit(40, 5), torch.arange(6)[:, None], temperature=TAU)
+    (sample,) = samples(contrast, 12, TAU, GENERATOR)
+    for count in (3, 12):
+        queries = contrast.queries.clone().requires_grad_()
+        chosen = Contrast(
+            queries, contrast.positives, contrast.negatives, None, sample.columns[:, :count], TAU
+        )
+        loss = infonce.loss(chosen, infonce.Config(kind="infonce", alpha=alpha), 0.0)
+        (gradient,) = torch.autograd.grad(6 * loss, queries)
+        a = alpha or count
+        found = gradient_norm.norms(sample, count, a, TAU)
+        torch.testing.assert_close(found, gradient.norm(dim=1))
+        torch.testing.assert_close(
+            mi_bound.bounds(sample, count, a, TAU).mean(), math.log(1 + a) - loss.detach()
+        )
+        negative = sample.negative_logits[:, :count].logsumexp(1) + math.log(a / count)
+        assert (found <= 2 / TAU * torch.sigmoid(negative - sample.positive_logits)).all()
+
+
+def test_negatives_that_are_not_excluded_are_drawn_equally_often() -> None:
+    contrast = Contrast(
+        unit(30, 4), unit(30, 1, 4), unit(50, 4), torch.stack([torch.arange(30), torch.arange(30) + 20], 1)
+    )
+    drawn = torch.zeros(30, 50)
+    for _ in range(400):
+        for sample in samples(contrast, 7, 1.0, GENERATOR):
+            assert all(len(set(row)) == 7 for row in sample.columns.tolist())
+            torch.testing.assert_close(
+                sample.negative_logits[3], contrast.negatives[sample.columns[3]] @ contrast.queries[3]
+            )
+            drawn.scatter_add_(1, sample.columns, torch.ones_like(sample.columns, dtype=torch.float32))
+    assert drawn.gather(1, contrast.excluded).eq(0).all()
+    rest = drawn[drawn > 0]
+    assert len(rest) == 30 * 48
+    assert rest.mean().item() == pytest.approx(400 * 7 / 48)
+    assert rest.std().item() < 12, "equally often: sqrt(50) is expected"
+
+
+def test_more_negatives_than_there_are_are_left_out_and_named(quiet) -> None:
+    contrast = Contrast(unit(4, 3), unit(4, 1, 3), unit(20, 3), torch.arange(4)[:, None])
+    assert feasible_counts([64, 16, 4], contrast, quiet) == [4, 16]
+    assert "a query has 19 negatives: 64 left out" in quiet.console.file.getvalue()
+    with pytest.raises(ValueError, match=r"negatives=\[64\] exceed the 19 available to a query"):
+        feasible_counts([64], contrast, quiet)

@@ -1,0 +1,65 @@
+"""Shards that change, and images that cannot be decoded."""
+
+import os
+import shutil
+
+import pytest
+from PIL import Image as Picture
+
+from cl.data.reader import Reader
+from cl.sources._shared.class_folders import class_folders
+from tests.support.tiny import write_shards
+
+
+def test_a_shard_of_another_size_is_refused(shard_folder, tmp_path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(shard_folder, copy)
+    path = copy / "train-000001.tar"
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(ValueError, match=r"train-000001.tar has \d+ bytes, but its manifest says \d+"):
+        Reader(copy, "train")
+    path.unlink()
+    with pytest.raises(ValueError, match=r"train-000001.tar is missing: run `dvc repro prepare` again"):
+        Reader(copy, "train")
+
+
+@pytest.mark.parametrize("change", ["cut", "written", "replaced"])
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_shard_that_changes_while_it_is_read_is_detected(shard_folder, tmp_path, change, opened) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(shard_folder, copy)
+    reader, path = Reader(copy, "train"), copy / "train-000001.tar"
+    before = bytes(reader.read(60)) if opened else b""
+    if change == "cut":
+        os.truncate(path, 1000)
+    elif change == "written":
+        with path.open("r+b") as file:
+            file.seek(600)
+            file.write(b"other")
+        os.utime(path, ns=(1, 1))  # whatever the clock's resolution
+    else:
+        shutil.copy(path, tmp_path / "new")
+        os.replace(tmp_path / "new", path)
+    if change == "replaced" and opened:
+        assert bytes(reader.read(60)) == before, "the file that was opened is still there"
+    else:
+        with pytest.raises(
+            ValueError, match=r"train-000001.tar changed while it was being read: start again"
+        ):
+            reader.read(60)
+
+
+def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:
+    root = tmp_path / "own"
+    for split in ("train", "val"):
+        (root / split / "cat").mkdir(parents=True)
+        Picture.new("RGB", (20, 30)).save(root / split / "cat" / "whole.jpg")
+    content = (root / "train" / "cat" / "whole.jpg").read_bytes()
+    (root / "train" / "cat" / "half.jpg").write_bytes(content[:-10])
+    write_shards(class_folders(root), tmp_path / "shards", 4, verify=False)
+    reader = Reader(tmp_path / "shards", "train")
+    position = [key.decode() for key in reader.keys].index("cat/half")
+    with pytest.raises(
+        ValueError, match=r"^cat/half cannot be decoded \(.*\): prepare again with dataset.verify=true$"
+    ):
+        reader.pixels(position)

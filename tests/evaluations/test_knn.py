@@ -1,0 +1,82 @@
+"""kNN evaluation of every representation, against votes counted over the pixels of all images."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from torch import nn
+
+from cl.evaluations import Context, Encoder, knn
+from cl.features.extraction import Pixels, extract
+
+
+def config(**changes: object) -> knn.Config:
+    usual = {"grid_k": [], "grid_temperature": [], "memory": "8MiB", "half": False, "leave_one_out": False}
+    return knn.Config.model_validate({"kind": "knn", "k": 5, "temperature": 0.07, **usual, **changes})
+
+
+def by_pixels(context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False) -> float:
+    bank, queries = (
+        F.normalize(extract(Pixels(), r, context.source, context.machine))
+        for r in (context.train, context.val)
+    )
+    labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
+    queries, truth = (bank, labels) if itself else (queries, truth)
+    similarity = queries @ bank.T
+    if itself:
+        similarity.fill_diagonal_(-torch.inf)
+    values, positions = similarity.topk(k)
+    votes = torch.zeros(len(queries), 20).scatter_add_(1, labels[positions], (values / temperature).exp())
+    return 100 * float((votes.argmax(1) == truth).float().mean())
+
+
+def test_every_representation_is_evaluated(context) -> None:
+    head = nn.Linear(8, 3)
+    wide = replace(context, encoder=replace(context.encoder, heads={"embedding": head}))
+    metrics = knn.evaluate(config(), wide)
+    assert not any(module.training for module in context.backbone.modules())
+    assert set(metrics) == {"top1", "embedding_top1", "pixels_top1"}
+    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
+    # The head's score is that of a backbone that ends in this head.
+    whole = replace(context, encoder=Encoder(nn.Sequential(context.backbone, head)))
+    assert metrics["embedding_top1"] == knn.evaluate(config(), whole)["top1"]
+    assert metrics["top1"] == knn.evaluate(config(), context)["top1"]
+    assert len((context.out / "classes.csv").read_text().splitlines()) == 21
+
+
+def test_a_grid_is_what_each_of_its_points_is_alone(context) -> None:
+    metrics = knn.evaluate(config(grid_k=[1, 20], grid_temperature=[0.5]), context)
+    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
+    with (context.out / "grid.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["representation"] == "pixels"]
+    assert len(rows) == 6
+    for row in rows:
+        assert float(row["top1"]) == pytest.approx(
+            by_pixels(context, int(row["k"]), float(row["temperature"])), abs=0.01
+        )
+
+
+def test_leave_one_out_and_half_precision(context) -> None:
+    metrics = knn.evaluate(config(leave_one_out=True), context)
+    assert metrics["pixels_leave_one_out_top1"] == pytest.approx(by_pixels(context, itself=True))
+    half = knn.evaluate(config(leave_one_out=True, half=True), context)
+    assert half.keys() == metrics.keys()
+    assert half["pixels_top1"] == pytest.approx(metrics["pixels_top1"], abs=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory": "512"}, "memory=512 must be a number with KiB, MiB or GiB, for example 512MiB"),
+        ({"memory": "MiB"}, "memory=MiB must be a number"),
+        ({"grid_k": [0]}, "0 must be greater than 0"),
+        ({"grid_temperature": [-0.1]}, "-0.1 must be greater than 0"),
+    ],
+)
+def test_wrong_settings_are_named(changes, message) -> None:
+    with pytest.raises(ValidationError, match=message):
+        config(**changes)
+    assert config(memory="1.5GiB").bytes == 1.5 * 2**30

@@ -1,0 +1,174 @@
+"""Linear evaluation against trainings written out."""
+
+import itertools
+import math
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cl import config
+from cl.console.stop import StoppedError
+from cl.data.order import Plan
+from cl.evaluations import Encoder, linear
+from cl.features.extraction import extract, fingerprint
+from cl.training.checkpoints import Checkpoints
+from cl.training.tasks import classifier
+from tests.support.evaluations import model_tensors, read_heads, short, trained
+from tests.support.project import compose
+
+
+@pytest.mark.parametrize("features", ["augmented", "cached"])
+def test_each_classifier_of_a_grid_equals_one_trained_alone(context, params, features) -> None:
+    config = short(params.evaluations["linear"], epochs=2).model_copy(update={"features": features})
+    before = fingerprint(context.backbone)
+    rates, decays = [1.0, 0.01], [0.0, 0.3]
+    metrics = linear.evaluate(config.model_copy(update={"base_lrs": rates, "weight_decays": decays}), context)
+    table = read_heads(context)
+    grid = trained(context)
+    assert [(row["base_lr"], row["weight_decay"]) for row in table] == list(itertools.product(rates, decays))
+    alone = []
+    for number, (lr, decay) in enumerate(itertools.product(rates, decays)):
+        optim = config.optim.model_copy(update={"weight_decay": decay})
+        single = config.model_copy(update={"base_lrs": [lr], "weight_decays": [], "optim": optim})
+        linear.evaluate(single, context)
+        alone += read_heads(context)
+        for name, weight in trained(context, number + 1).items():
+            torch.testing.assert_close(
+                grid[name.replace("heads.0", f"heads.{number}")], weight, rtol=1e-6, atol=1e-6
+            )
+    assert alone == table
+    assert fingerprint(context.backbone) == before
+    prefix = "cached_" if features == "cached" else ""
+    chosen = max(table, key=lambda row: row["top1"])
+    assert metrics == pytest.approx(
+        {
+            f"{prefix}top1": chosen["top1"],
+            f"{prefix}top5": chosen["top5"],
+            f"{prefix}best_top1": max(row["best_top1"] for row in table),
+            f"{prefix}best_top5": max(table, key=lambda row: row["best_top1"])["best_top5"],
+            "base_lr": chosen["base_lr"],
+            "weight_decay": chosen["weight_decay"],
+        }
+    )
+    assert table[0]["top1"] > 5  # chance
+
+
+def test_the_best_epoch_is_the_best_of_all(context, params) -> None:
+    """A run of e epochs at a constant rate is the beginning of a longer one."""
+    config = short(params.evaluations["linear"], schedule="constant").model_copy(update={"base_lrs": [30.0]})
+    ends = []
+    for epochs in (1, 2, 3, 4):
+        of = config.model_copy(update={"optim": config.optim.model_copy(update={"epochs": epochs})})
+        metrics = linear.evaluate(of, context)
+        ends.append((metrics["top1"], metrics["top5"]))
+        best = max(ends, key=lambda pair: pair[0])
+        assert (metrics["best_top1"], metrics["best_top5"]) == best
+        assert read_heads(context)[0]["best_epoch"] == 1 + ends.index(best)
+    assert len({top1 for top1, _ in ends}) > 1
+
+
+def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
+    """SGD with momentum written out on features of the evaluation view; top-5 counted one by one."""
+    config = short(params.evaluations["linear"], weight_decay=0.01)
+    config = config.model_copy(update={"features": "cached", "views": {}, "base_lrs": []})
+    metrics = linear.evaluate(config, context)
+
+    features, queries = (
+        extract(context.backbone, r, context.source, context.machine) for r in (context.train, context.val)
+    )
+    labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
+    torch.manual_seed(context.seed)
+    weight = torch.cat([classifier(8, 20).weight.detach().T, torch.zeros(1, 20)])
+    velocity = torch.zeros_like(weight)
+    plan = Plan(len(labels), config.optim.batch_size, context.seed)
+    steps = 3 * plan.steps_per_epoch
+    for step in range(steps):
+        rows = plan.step(step)[1]
+        x = F.pad(features[rows], (0, 1), value=1.0)
+        error = (x @ weight).softmax(1) - F.one_hot(labels[rows], 20)
+        velocity = 0.9 * velocity + x.T @ error / len(error) + 0.01 * weight
+        weight = weight - config.optim.lr() * (1 + math.cos(math.pi * step / steps)) / 2 * velocity
+    found = trained(context)
+    torch.testing.assert_close(found["model.heads.0.weight"], weight[:-1].T)
+    torch.testing.assert_close(found["model.heads.0.bias"], weight[-1])
+    logits = F.pad(queries, (0, 1), value=1.0) @ weight
+    among = [
+        int(t) in sorted(range(20), key=lambda c: -row[c])[:5]
+        for row, t in zip(logits.tolist(), truth, strict=True)
+    ]
+    assert metrics["cached_top5"] == pytest.approx(100 * sum(among) / len(among))
+    assert metrics["cached_top1"] == pytest.approx(100 * float((logits.argmax(1) == truth).float().mean()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": "cached"}, "features=cached with 1 views: augmented requires one, cached none"),
+        ({"views": {}}, "features=augmented with 0 views"),
+        ({"optim.clip": 1.0}, "optim.clip=1.0 would clip 5 classifiers together; choose null"),
+        (
+            {"base_lrs": [0.1]},
+            r"base_lrs=\[0.1\] must include optim.base_lr=1.0, which has no effect otherwise",
+        ),
+        ({"weight_decays": [0.1]}, r"weight_decays=\[0.1\] must include optim.weight_decay=0.0"),
+        ({"base_lrs": [1.0, 0.0]}, "base_lrs"),
+        ({"weight_decays": [-1.0]}, "weight_decays"),
+    ],
+)
+def test_wrong_settings_of_linear_are_named(tmp_path, changes, message) -> None:
+    values = compose(tmp_path)
+    for key, value in changes.items():
+        part = values["evaluations"]["linear"]
+        *path, last = key.split(".")
+        for name in path:
+            part = part[name]
+        part[last] = value
+    with pytest.raises(ValueError, match=message):
+        config.check(values)
+
+
+def test_a_classifier_that_diverges_is_named(context, params) -> None:
+    config = short(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0, 1e38]})
+    with pytest.raises(
+        FloatingPointError, match=r"at step \d.*One of the 2 classifiers diverged: leave out base_lrs=1e\+38"
+    ):
+        linear.evaluate(config, context)
+
+
+def test_a_stopped_evaluation_is_resumed(context, params, monkeypatch) -> None:
+    settings = short(params.evaluations["linear"])
+    kept = replace(context, checkpoints=lambda part: Checkpoints(context.out / "kept"))
+    expected = linear.evaluate(settings, context)
+    score = linear._score
+    monkeypatch.setattr(
+        linear, "_score", lambda *rest: [os.kill(os.getpid(), signal.SIGTERM), score(*rest)][1]
+    )
+    with pytest.raises(StoppedError, match="after step 7; run the same command again"):
+        linear.evaluate(settings, kept)
+    monkeypatch.setattr(linear, "_score", score)
+    assert linear.evaluate(settings, kept) == expected
+    tensors = model_tensors(*(context.out / "kept").glob("*18.safetensors"))
+    for name, weight in trained(context).items():
+        assert torch.equal(tensors[name], weight)
+
+
+def test_linear_evaluation_detects_a_backbone_that_changes(context, params) -> None:
+    class Leaky(nn.Module):
+        fc_features = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            return x.mean((2, 3)).repeat(1, 2)[:, :4]
+
+    leaky = replace(context, encoder=Encoder(Leaky()))
+    with pytest.raises(AssertionError, match="linear evaluation has changed the backbone"):
+        linear.evaluate(short(params.evaluations["linear"]), leaky)

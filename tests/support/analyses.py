@@ -1,0 +1,36 @@
+"""Sizes that make analyses fast, and random unit rows."""
+
+import functools
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from cl import config
+from tests.support.project import compose
+
+GENERATOR = torch.Generator().manual_seed(3)
+SIZES = ("dataset.train_patches=6", "dataset.val_patches=3")
+SMALL: dict[str, dict] = {
+    "npc": {"batch_sizes": [16, 32], "anchors": 64},
+    "similarity": {"batch_size": 32, "batches": 2},
+    "mi_bound": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
+    "gradient_norm": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
+    "views": {"images": 30, "augmentations": 4, "batch_size": 20},
+    "alignment_uniformity": {"batch_size": 32, "batches": 2},
+    "embedding": {"images": 60, "perplexity": 5},
+    "key_cost": {"queries": 8, "negatives": 64, "width": 4, "keys": [1, 3]},
+}
+
+
+def unit(*size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Random unit rows."""
+    return F.normalize(torch.randn(*size, generator=GENERATOR, dtype=dtype), dim=-1)
+
+
+@functools.cache
+def tiny_params(method: str) -> config.Params:
+    """The parameters of a method at a tiny size."""
+    with tempfile.TemporaryDirectory() as folder:
+        return config.check(compose(Path(folder), f"method={method}", *SIZES, "optim.batch_size=64"))
