@@ -372,7 +372,7 @@ def test_the_monitor_looks_at_the_first_labelled_images(context, params, here, q
     settings = params.optim.monitor.model_copy(update={"bank": 5})
     method = SimpleNamespace(backbone=context.backbone, projector=torch.nn.Identity())
     task = SimpleNamespace(method=method, machine=here, alignment=torch.zeros(()), progress=0.0)
-    monitor.watch(task, settings, context.train, context.val, context.source, quiet)
+    monitor.watch(task, settings, context.train, context.val, source=context.source, progress=quiet)
     assert context.train.seen == set(context.train.labelled[:5])
 
 
