@@ -152,7 +152,7 @@ def _views_fit_method(params: Params) -> None:
         )
     if len(set(sizes[:large])) > 1:
         raise ValueError(
-            f"the first {large} views of method={params.method.kind} must have the same size, found {found}"
+            f"the first {large} views of method={params.method.kind} must be of one size, found {found}"
         )
 
 
