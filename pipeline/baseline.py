@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @command.entry_point
 @launch.on_all_devices
 def main(name: str) -> None:
-    """Train and evaluate the baseline NAME of params.yaml on all visible GPUs, or in CL_PROCESSES processes."""
+    """Train and evaluate the baseline NAME of params.yaml, on all GPUs or in CL_PROCESSES processes."""
     params = command.params()
     config = command.choose(name, params.baselines, "baselines")
     import copy

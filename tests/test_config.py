@@ -177,7 +177,7 @@ def test_detectron2_holds_no_small_stem() -> None:
             [0.5],
             "only for it, found schedule=cosine with milestones=[0.5]",
         ),
-        ("optim.monitor.k", 1000, "k=1000 neighbours must be at most the bank=256 images"),
+        ("optim.monitor.k", 1000, "k=1000 must be at most bank=256"),
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] must be an ascending pair of non-negative numbers"),
         ("views.random.blur.kernel", 4, "kernel=4 has no middle; choose an odd number of taps"),
         ("dataset.scenes.side", [10, 500], "side=[10, 500] does not fit into scenes of size=128"),

@@ -30,7 +30,7 @@ class Config(BaseConfig):
     @model_validator(mode="after")
     def _enough(self) -> "Config":
         if self.k > self.bank:
-            raise ValueError(f"k={self.k} neighbours must be at most the bank={self.bank} images")
+            raise ValueError(f"k={self.k} must be at most bank={self.bank}; lower k or raise bank")
         return self
 
 
@@ -40,8 +40,8 @@ def watch(
 ) -> dict[str, float]:
     """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
 
-    Both are measured on part of the labelled images; collapse on the validation images' embeddings, with its
-    alarm told to `progress`. `alignment` is that of the last batch's positive pairs.
+    Both are measured on part of the labelled images, collapse on the validation images' embeddings; its alarm
+    goes to `progress`. `alignment` is that of the last batch's positive pairs.
     """
     bank, bank_labels = _features(task, train, config.bank, source)
     queries, labels = _features(task, val, config.queries, source)
@@ -49,14 +49,9 @@ def watch(
     networks: dict[str, nn.Module] = {"knn_top1": nn.Identity(), "knn_embedding_top1": task.method.projector}
     for name, network in networks.items():
         keys, embeddings = (F.normalize(network(features), dim=1) for features in (bank, queries))
+        k, temperature = [config.k], [config.temperature]
         predicted, _ = classify(
-            embeddings,
-            keys,
-            bank_labels,
-            classes,
-            k=[config.k],
-            temperature=[config.temperature],
-            memory=MEMORY,
+            embeddings, keys, bank_labels, classes, k=k, temperature=temperature, memory=MEMORY
         )
         measured[name] = top1(predicted[0, 0], labels)
     measured["alignment"] = float(mean_over_ranks(task.alignment))

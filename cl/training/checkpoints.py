@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: safetensors files, written atomically, of which the newest few are kept."""
+"""Checkpoints of a training run: written atomically, read without pickle; the newest few are kept."""
 
 import json
 import shutil
@@ -91,6 +91,4 @@ def _load_optimizer_state(optimizer: Optimizer, tensors: dict[str, Tensor]) -> N
         parameter = parameters[int(number)]
         if tensor.shape == parameter.shape:  # same memory layout as its parameter
             tensor = torch.empty_like(parameter).copy_(tensor)
-        optimizer.state[parameter][name] = tensor.to(
-            parameter.device
-        )  # fused optimizers need `step` there too
+        optimizer.state[parameter][name] = tensor.to(parameter.device)  # the step too, if fused

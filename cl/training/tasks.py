@@ -17,9 +17,8 @@ class Task(nn.Module):
     """
 
     largest_logit: Tensor
-    remedy = (
-        "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"  # of a non-finite loss
-    )
+    # For a loss that is not finite.
+    remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class Task(nn.Module):
 class Classification(Task):
     """A backbone and a linear classifier, trained together on the first view.
 
-    shared: each rank holds a part of one batch, whose batch norm is over the whole; otherwise its own batch.
+    shared: the ranks share a batch, and batch norm is over the whole of it; otherwise each has its own.
     """
 
     def __init__(

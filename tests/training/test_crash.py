@@ -67,14 +67,20 @@ def start(ranks: int, folder: Path, *arguments: object) -> list:
     return processes
 
 
+@pytest.fixture(scope="module")
+def small(params) -> Params:
+    """What the run reads of the parameters; the others would take every process seconds to unpickle."""
+    return Params.model_construct(dataset=params.dataset, baselines=params.baselines)
+
+
 @pytest.mark.parametrize(
     ("ranks", "kills"), [(1, 3), (2, 3), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)]
 )
-def test_kills_change_nothing(ranks, kills, shard_folder, params, tmp_path) -> None:
+def test_kills_change_nothing(ranks, kills, shard_folder, small, tmp_path) -> None:
     """At random moments, whatever the process is doing, a save included."""
     epochs = 15 + 2 * kills  # of 3 steps each
     for process in start(
-        ranks, tmp_path / "undisturbed", shard_folder, params, tmp_path / "scratch", NEVER, epochs
+        ranks, tmp_path / "undisturbed", shard_folder, small, tmp_path / "scratch", NEVER, epochs
     ):
         process.join(timeout=120)
         assert process.exitcode == 0
@@ -82,7 +88,7 @@ def test_kills_change_nothing(ranks, kills, shard_folder, params, tmp_path) -> N
     scratch, chance, killed, resumed = tmp_path / "other", random.Random(ranks), 0, set()
     for attempt in range(200):
         folder = tmp_path / f"{attempt}"
-        processes = start(ranks, folder, shard_folder, params, scratch, 0.0, epochs)
+        processes = start(ranks, folder, shard_folder, small, scratch, 0.0, epochs)
         if killed < kills:
             before = newest_step(scratch)
             while newest_step(scratch) == before and any(process.exitcode is None for process in processes):
@@ -103,9 +109,9 @@ def test_kills_change_nothing(ranks, kills, shard_folder, params, tmp_path) -> N
     assert (folder / "finished.safetensors").read_bytes() == expected
 
 
-def test_two_processes_do_not_save_at_every_step(shard_folder, params, tmp_path) -> None:
+def test_two_processes_do_not_save_at_every_step(shard_folder, small, tmp_path) -> None:
     """The first process decides when to save; for the others, which never do, a save is always due."""
-    for process in start(2, tmp_path / "run", shard_folder, params, tmp_path / "scratch", 0.3, 30):
+    for process in start(2, tmp_path / "run", shard_folder, small, tmp_path / "scratch", 0.3, 30):
         process.join(timeout=120)
         assert process.exitcode == 0
     assert 1 < int((tmp_path / "run" / "saves").read_text()) < 30
