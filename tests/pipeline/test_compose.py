@@ -8,7 +8,7 @@ from pipeline.compose import main
 from tests.support.project import ROOT, compose
 
 CONF = ROOT / "pipeline" / "conf"
-LISTS = ("evaluation", "transfer", "analysis", "baseline")
+LISTS = ("evaluation", "transfer", "analysis")
 PARTS = ("scenes", "crop", "trainer", "storage")  # groups that other files choose
 
 
@@ -25,6 +25,7 @@ def choices() -> list[str]:
         if name and group not in PARTS:
             names.setdefault(group, []).append("/".join(name))
     lists = [f"{group}=[{','.join(names.pop(group))}]" for group in LISTS]
+    lists += [f"baseline=[{name}]" for name in names.pop("baseline")]
     return lists + [f"{group}={name}" for group, files in names.items() for name in files]
 
 

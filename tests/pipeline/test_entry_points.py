@@ -42,7 +42,7 @@ def test_a_process_answers_a_mistake_in_a_sentence(project) -> None:
 
 MISTAKES = {
     ("pretrain",): "run `dvc repro",
-    ("transfer", "voc_c4"): "run `dvc repro",
+    ("transfer", "voc_c4"): "VOCdevkit",
     ("evaluate", "knn"): "run `dvc repro",
     ("analyze", "npc"): "run `dvc repro",
     ("baseline", "random"): "run `dvc repro",
