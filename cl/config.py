@@ -19,6 +19,8 @@ from cl.runtime.machine import Precision
 from cl.sources import Source
 from cl.training import optim
 
+RENAMED = {"optim.chunks": "optim.microbatches"}  # keys of earlier versions, and their names today
+
 
 def _parse_patches(value: Any) -> Any:
     kind = value.get("kind") if isinstance(value, dict) else None
@@ -28,12 +30,12 @@ def _parse_patches(value: Any) -> Any:
 
 
 class PretrainingOptim(optim.Config):
-    """The optimizer of pretraining, how its steps are computed, and what is watched meanwhile.
+    """The optimizer of pretraining, how its steps are computed, and what is measured while it trains.
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
-    microbatches: pieces in which a batch is encoded, each once more in the backward pass, for batches whose activations do not
-        fit in memory; the gradient is that of the whole batch.
-    compile: the encoder by torch.compile, which takes minutes to start.
+    microbatches: parts in which a batch is encoded, and encoded again in the backward pass, when its
+        activations do not fit in memory; the gradient is that of the whole batch.
+    compile: run the encoder through torch.compile, which takes minutes to start.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]
@@ -50,7 +52,7 @@ class SupervisedTraining(BaseConfig):
 
 
 class Baseline(BaseConfig):
-    """An encoder to compare with: trained with labels, or not at all (`training: null`)."""
+    """An encoder to compare with: trained with labels, or untrained (`training: null`)."""
 
     training: SupervisedTraining | None
     evaluations: Literal["all"] | list[str]
@@ -84,13 +86,14 @@ class Params(BaseConfig):
         return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group
 
     def selected(self, baseline: Baseline) -> tuple[list[str], list[str]]:
-        """The names of the evaluations and transfers that a baseline goes through."""
+        """The names of the evaluations and of the transfers of a baseline."""
         evaluations = list(self.evaluations) if baseline.evaluations == "all" else baseline.evaluations
-        return evaluations, list(self.transfers) if baseline.transfers == "all" else baseline.transfers
+        transfers = list(self.transfers) if baseline.transfers == "all" else baseline.transfers
+        return evaluations, transfers
 
     @property
     def view_sizes(self) -> list[int]:
-        """The side of every view of an image, pixels."""
+        """The side of every view of an image, in pixels."""
         return [view.size for view in self.views.values() for _ in range(view.count)]
 
     @model_validator(mode="after")
@@ -117,7 +120,7 @@ def _loss_fits_method(params: Params) -> None:
 
 
 def _fitting_losses(params: Params) -> str:
-    """The losses that take what the method gives, as a remedy."""
+    """A remedy: the losses that take what the method gives."""
     several = params.method.positives(len(params.view_sizes)) > 1
     configs = {kind: module_of("losses", kind).Config for kind in kinds("losses")}
     fitting = [
@@ -125,17 +128,13 @@ def _fitting_losses(params: Params) -> str:
         for kind, config in configs.items()
         if config.takes is params.method.gives and (several or not config.needs_several_positives)
     ]
-    return (
-        f"choose loss={' or '.join(fitting)}"
-        if fitting
-        else "no loss here takes these: choose another method"
-    )
+    return f"choose loss={' or '.join(fitting)}" if fitting else "no loss takes these: choose another method"
 
 
 def _temperature_fits_method(params: Params) -> None:
     method, temperature = params.method, params.temperature
     if method.gives is Contrast and temperature is None:
-        raise ValueError(f"temperature=null, but method={method.kind} needs one; 0.1 is customary")
+        raise ValueError(f"method={method.kind} needs a temperature, found temperature=null; 0.1 is common")
     if method.gives is not Contrast and temperature is not None:
         raise ValueError(
             f"temperature={temperature} has no effect with method={method.kind}; choose temperature=null"
@@ -148,7 +147,8 @@ def _views_fit_method(params: Params) -> None:
     found = ", ".join(f"{size} px" for size in sizes)
     if len(sizes) < params.method.least_views:
         raise ValueError(
-            f"method={params.method.kind} takes {params.method.least_views} views or more, found {len(sizes)}: {found}"
+            f"method={params.method.kind} takes {params.method.least_views} views or more, "
+            f"found {len(sizes)}: {found}"
         )
     if len(set(sizes[:large])) > 1:
         raise ValueError(
@@ -181,38 +181,36 @@ def _groups_fit_batch(params: Params) -> None:
     group, batch = params.bn_group, params.optim.batch_size
     if group != "global" and (group < 2 or batch % group):
         raise ValueError(
-            f"bn_group={group} does not divide optim.batch_size={batch} into groups of two or more; or choose global"
+            f"bn_group={group} must divide optim.batch_size={batch} into groups of two or more images; "
+            "choose a divisor, or global"
         )
 
 
-def _chunks_hold_groups(params: Params) -> None:
+def _microbatches_hold_groups(params: Params) -> None:
     microbatches, group, batch = params.optim.microbatches, params.bn_group, params.optim.batch_size
     if microbatches > 1 and (group == "global" or batch % (microbatches * group)):
         raise ValueError(
-            f"optim.microbatches={microbatches} needs groups of batch norm that fit in a microbatch, found bn_group={group} and microbatches of "
-            f"{batch / microbatches:g} images; choose a bn_group that divides them, or optim.microbatches=1"
+            f"optim.microbatches={microbatches} makes microbatches of {batch / microbatches:g} images, which "
+            f"must be a multiple of bn_group={group}; choose another bn_group, or optim.microbatches=1"
         )
 
 
-def _compiled_networks_are_called_as_a_whole(params: Params) -> None:
-    if (
-        params.optim.compile
-        and isinstance(params.patches, patches.Combine)
-        and params.patches.stage in patches.STITCHED
-    ):
+def _compiled_encoders_run_as_a_whole(params: Params) -> None:
+    cut = params.patches
+    if params.optim.compile and isinstance(cut, patches.Combine) and cut.stage in patches.STITCHED:
         raise ValueError(
-            f"optim.compile=true compiles the encoder as a whole, which patches.stage={params.patches.stage} takes apart; "
+            f"optim.compile=true compiles the encoder as a whole, patches.stage={cut.stage} runs its parts; "
             "choose optim.compile=false"
         )
 
 
-def _detectron2_holds_the_backbone(params: Params) -> None:
+def _detectron2_has_the_backbone(params: Params) -> None:
     backbone = params.backbone
     for name, transfer in params.transfers.items():
         if transfer.engine == "detectron2" and (backbone.width, backbone.stem) != (1, "imagenet"):
             raise ValueError(
-                f"transfers.{name}.engine=detectron2 holds a ResNet with a 7x7 stem and 64 channels, found backbone.stem="
-                f"{backbone.stem} and backbone.width={backbone.width}; choose engine=torchvision or backbone=resnet50"
+                f"transfers.{name}.engine=detectron2 takes backbone.stem=imagenet and backbone.width=1, "
+                f"found {backbone.stem} and {backbone.width}; choose engine=torchvision or backbone=resnet50"
             )
 
 
@@ -223,7 +221,7 @@ def _baselines_name_what_exists(params: Params) -> None:
             ("evaluations", evaluations, params.evaluations),
             ("transfers", transfers, params.transfers),
         ):
-            if unknown := [c for c in chosen if c not in known]:
+            if unknown := [choice for choice in chosen if choice not in known]:
                 choices = ", ".join(known) or "nothing"
                 raise ValueError(
                     f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; or choose all"
@@ -237,26 +235,26 @@ CHECKS = (
     _patches_fit_method_and_views,
     _method_fits_the_rest,
     _groups_fit_batch,
-    _chunks_hold_groups,
-    _compiled_networks_are_called_as_a_whole,
-    _detectron2_holds_the_backbone,
+    _microbatches_hold_groups,
+    _compiled_encoders_run_as_a_whole,
+    _detectron2_has_the_backbone,
     _baselines_name_what_exists,
 )
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A parameter file by the rules of YAML 1.2, as DVC reads it: `1e-3` is a number."""
+    """A parameter file, read as YAML 1.2 as DVC does: `1e-3` is a number."""
     return parse(path.read_text(), str(path))
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The same of a text, which errors call `name`."""
+    """The same from a text, which errors call `name`."""
     try:
         values = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
-        raise ValueError(f"{name} is no YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{name} holds no keys and values, but {str(values)[:40]!r}")
+        raise ValueError(f"{name} must contain keys and values, found {str(values)[:40]!r}")
     return values
 
 
@@ -264,19 +262,32 @@ def load(path: Path) -> Params:
     """The checked parameters of a file.
 
     Raises:
-        ValueError: the file is missing or something in it is wrong; each problem with the value found and the choices.
+        ValueError: the file is missing or some values are wrong; the message names each, and the choices.
     """
     if not path.is_file():
-        raise ValueError(f"no {path}: run this from the top folder of the project")
+        raise ValueError(f"{path} is missing: run this from the top folder of the project")
     return check(read(path), path.name)
 
 
 def check(values: dict[str, Any], name: str = "params.yaml") -> Params:
-    """The same of a mapping."""
+    """The same from a mapping."""
+    for old in RENAMED:
+        if _contains(values, old.split(".")):
+            raise ValueError(f"{name}: {renamed(old)}")
     try:
         return Params.model_validate(values)
     except ValidationError as error:
         raise ValueError(f"{name}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+
+
+def renamed(key: str) -> str:
+    """The answer to a key of an earlier version."""
+    return f"{key} is now {RENAMED[key]} (see CHANGELOG.md)"
+
+
+def _contains(values: Any, path: list[str]) -> bool:
+    found = isinstance(values, dict) and path[0] in values
+    return found and (len(path) == 1 or _contains(values[path[0]], path[1:]))
 
 
 def _sentence(error: Any) -> str:

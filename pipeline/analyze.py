@@ -20,14 +20,14 @@ def main(name: str) -> None:
     from cl.networks import backbones
     from cl.runtime import machine
     from cl.runtime.kinds import module_of
-    from cl.runtime.tensor_files import load_tensors
+    from cl.runtime.tensor_files import load_state, load_tensors
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     train, val = (locations.reader(split) for split in ("train", "val"))
     backbone = backbones.build(params.backbone)
     setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train))
     method = module_of("methods", params.method.kind).Method(params.method, setup)
-    method.load_state_dict(load_tensors(locations.METHOD)[0])
+    load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
     with command.results("analyze", name) as results:
         context = Context(
             method=here.place(method).eval(),

@@ -1,4 +1,4 @@
-"""baseline: an encoder trained with labels, or not at all, through the same evaluations and transfers."""
+"""baseline: an encoder trained with labels, or untrained, with the same evaluations and transfers."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @command.entry_point
 @launch.on_all_devices
 def main(name: str) -> None:
-    """Train and evaluate the baseline NAME of params.yaml, on all visible GPUs, or in CL_PROCESSES processes."""
+    """Train and evaluate the baseline NAME of params.yaml, on all GPUs or in CL_PROCESSES processes."""
     params = command.params()
     config = command.choose(name, params.baselines, "baselines")
     import copy
@@ -35,9 +35,8 @@ def main(name: str) -> None:
     from pipeline.transfer import data, transfer
 
     evaluations, transfers = params.selected(config)
-    datasets = {
-        entry: data(params.transfers[entry]) for entry in transfers
-    }  # what is missing is told before it trains
+    # Read first, so that missing data is reported before training.
+    datasets = {entry: data(params.transfers[entry]) for entry in transfers}
     scratch = command.scratch("baseline", name)
 
     def save(*part: str) -> Checkpoints:
@@ -63,7 +62,7 @@ def main(name: str) -> None:
                 entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    if command.is_main_process():  # the others may be done sooner
+    if command.is_main_process():  # the others may finish before the results are written
         Checkpoints(scratch).discard()
 
 
@@ -105,7 +104,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
         checkpoints=checkpoints,
     )
     plain = here.place(backbones.build(params.backbone)).eval()
-    plain.load_state_dict(backbone.state_dict())  # without batch norm over several processes
+    plain.load_state_dict(backbone.state_dict())  # without batch norm over processes
     return plain
 
 

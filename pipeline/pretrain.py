@@ -10,7 +10,13 @@ import click
 from pipeline import command, launch, locations, provenance
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from cl.config import Params
+    from cl.console.progress import Progress
+    from cl.data.reader import Reader
+    from cl.data.sets import TrainSet
+    from cl.methods import BaseMethod
     from cl.pretraining.task import PretrainingTask
     from cl.runtime.machine import Machine
 
@@ -21,93 +27,65 @@ if TYPE_CHECKING:
 def main() -> None:
     """Pretrain the backbone as params.yaml says, from data/shards.
 
-    A run that was stopped or killed continues by itself: checkpoints lie in CL_SCRATCH (default scratch/). All visible GPUs
-    are used, or CL_PROCESSES processes.
+    A run that was stopped or killed continues from its checkpoints in CL_SCRATCH (default scratch/).
+    It uses all visible GPUs, or CL_PROCESSES processes.
     """
     params = command.params()
-    from cl.data.order import Plan
-    from cl.data.sets import TrainSet
-    from cl.pretraining import view_sheet
     from cl.pretraining.monitor import watch
     from cl.runtime import machine
-    from cl.runtime.distributed import rank, ranks
-    from cl.runtime.tensor_files import save_tensors
-    from cl.training import optim
     from cl.training.checkpoints import Checkpoints
     from cl.training.loop import train
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     progress = command.progress("pretrain")
-    if params.precision == "bf16" and machine.slow_bf16():
-        progress.say(
-            "precision=bf16 is emulated on this hardware, many times slower than fp32; results are the same kind"
-        )
-    for sentence in locations.missing(params.transfers):
-        progress.say(sentence)
+    _warn(params, progress)
     bank, queries = locations.reader("train"), locations.reader("val")
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
         task = build(params, here, len(bank))
-        fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
-        plan = Plan(len(bank), params.optim.batch_size, params.seed, rank(), ranks())
-        data = TrainSet(bank, params.dataset, list(params.views.values()), plan)
-        dropped = len(bank) - plan.steps_per_epoch * plan.batch_size
-        progress.say(
-            f"{params.method.kind} with {params.loss.kind}, {len(bank)} images ({dropped} left out of each epoch), "
-            f"batch {params.optim.batch_size}, learning rate {params.optim.lr():.4g}, "
-            f"on {ranks()} x {here.device.type} in {here.precision}"
-        )
+        data = _train_set(params, bank)
+        progress.say(_summary(params, data, here))
         rows = train(
             task,
             data,
             params.optim,
-            optim.build(params.optim, [optim.Part(task)], fixed),
+            _optimizer(params, task),
             progress=progress,
             checkpoints=checkpoints,
             each_epoch=lambda epoch: watch(
-                task, params.optim.monitor, bank, queries, params.dataset, progress
+                task, params.optim.monitor, bank, queries, source=params.dataset, progress=progress
             ),
         )
         if command.is_main_process():
-            _write_rows(results.folder / "epochs.csv", rows)
-            view_sheet.draw(data, results.folder / "views.png")
-            results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
-            results.notes |= {
-                "effective_lr": params.optim.lr(),
-                "negatives": task.negatives,
-                "images_left_out": dropped,
-            }
-            results.notes["images_per_second"] = round(
-                sum(row["images_per_second"] for row in rows) / len(rows), 1
-            )
-            metadata = {
-                "parameters": json.dumps(provenance.declared("pretrain")[1]),
-                "data_manifest_sha256": locations.manifest_hash(),
-            }
-            save_tensors(task.method.backbone.state_dict(), locations.BACKBONE, metadata)
-            save_tensors(task.method.state_dict(), locations.METHOD, metadata)
+            _write_results(results, rows, data, params.optim.lr(), task.negatives)
+            _save_models(task.method)
     if command.is_main_process():
         checkpoints.discard()
 
 
+def _warn(params: "Params", progress: "Progress") -> None:
+    from cl.runtime import machine
+
+    if params.precision == "bf16" and machine.slow_bf16():
+        progress.say("precision=bf16 is emulated on this hardware: correct, but many times slower than fp32")
+    for sentence in locations.missing(params.transfers):
+        progress.say(sentence)
+
+
 def build(params: "Params", here: "Machine", images: int) -> "PretrainingTask":
-    """The method with its loss, initialised from the seed, on the device; `images`: in the training split."""
+    """The method with its loss, initialised from the seed, on the device.
+
+    Args:
+        images: in the training split.
+    """
     import torch
-    from torchvision.models.resnet import ResNet
 
     from cl.methods import Setup
     from cl.networks import backbones
     from cl.pretraining.task import PretrainingTask
-    from cl.runtime.distributed import ranks
     from cl.runtime.kinds import module_of
 
-    microbatches = params.optim.microbatches
-    if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
-        size = params.optim.batch_size / ranks() / microbatches
-        raise ValueError(
-            f"optim.microbatches={microbatches} on {ranks()} processes makes microbatches of {size:g} images, which is no multiple of "
-            f"bn_group={params.bn_group}; choose fewer microbatches or a smaller bn_group"
-        )
+    _check_microbatches(params)
     torch.manual_seed(params.seed)
     setup = Setup(
         backbones.build(params.backbone),
@@ -116,17 +94,79 @@ def build(params: "Params", here: "Machine", images: int) -> "PretrainingTask":
         params.bn_groups,
         params.seed,
         images,
-        microbatches,
+        params.optim.microbatches,
     )
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile:
-        for network in method.modules():
-            if isinstance(network, ResNet):
-                network.compile()
-    task = PretrainingTask(
-        method, module_of("losses", params.loss.kind), params.loss, params.method.scale, here
+        _compile_encoders(method)
+    loss = module_of("losses", params.loss.kind)
+    return here.place(PretrainingTask(method, loss, params.loss, params.method.scale, here))
+
+
+def _check_microbatches(params: "Params") -> None:
+    from cl.runtime.distributed import ranks
+
+    microbatches = params.optim.microbatches
+    if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
+        size = params.optim.batch_size / ranks() / microbatches
+        raise ValueError(
+            f"optim.microbatches={microbatches} on {ranks()} processes makes them {size:g} images each, "
+            f"expected a multiple of bn_group={params.bn_group}; choose fewer, or a smaller bn_group"
+        )
+
+
+def _compile_encoders(method: "BaseMethod") -> None:
+    from torchvision.models.resnet import ResNet
+
+    for network in method.modules():
+        if isinstance(network, ResNet):
+            network.compile()
+
+
+def _train_set(params: "Params", reader: "Reader") -> "TrainSet":
+    from cl.data.order import Plan
+    from cl.data.sets import TrainSet
+    from cl.runtime.distributed import rank, ranks
+
+    plan = Plan(len(reader), params.optim.batch_size, params.seed, rank(), ranks())
+    return TrainSet(reader, params.dataset, list(params.views.values()), plan)
+
+
+def _optimizer(params: "Params", task: "PretrainingTask") -> "Optimizer":
+    from cl.training import optim
+
+    fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
+    return optim.build(params.optim, [optim.Part(task)], fixed)
+
+
+def _images_left_out(data: "TrainSet") -> int:
+    """The images of an epoch's incomplete last batch."""
+    return data.plan.samples % data.plan.batch_size
+
+
+def _summary(params: "Params", data: "TrainSet", here: "Machine") -> str:
+    return (
+        f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
+        f"({_images_left_out(data)} left out of each epoch), "
+        f"batch {params.optim.batch_size}, learning rate {params.optim.lr():.4g}, "
+        f"on {data.plan.ranks} x {here.device.type} in {here.precision}"
     )
-    return here.place(task)
+
+
+def _write_results(
+    results: command.Results, rows: list[dict[str, Any]], data: "TrainSet", lr: float, negatives: int | None
+) -> None:
+    from cl.pretraining import view_sheet
+
+    _write_rows(results.folder / "epochs.csv", rows)
+    view_sheet.draw(data, results.folder / "views.png")
+    results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
+    results.notes |= {
+        "effective_lr": lr,
+        "negatives": negatives,
+        "images_left_out": _images_left_out(data),
+        "images_per_second": round(sum(row["images_per_second"] for row in rows) / len(rows), 1),
+    }
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -134,6 +174,18 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
+
+
+def _save_models(method: "BaseMethod") -> None:
+    """The backbone alone for evaluations, and the whole method for analyses."""
+    from cl.runtime.tensor_files import save_tensors
+
+    metadata = {
+        "parameters": json.dumps(provenance.declared("pretrain")[1]),
+        "data_manifest_sha256": locations.manifest_hash(),
+    }
+    save_tensors(method.backbone.state_dict(), locations.BACKBONE, metadata)
+    save_tensors(method.state_dict(), locations.METHOD, metadata)
 
 
 if __name__ == "__main__":

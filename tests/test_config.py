@@ -1,74 +1,17 @@
-"""The shipped configuration, and what a user who makes a mistake is told."""
-
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+"""The parameters, and the answers to mistakes in them."""
 
 import pytest
 
 from cl import config
-from pipeline import command
 from tests.support.project import ROOT, compose
 
 
-def test_params_yaml_is_the_default_composition(tmp_path) -> None:
-    compose(tmp_path)
-    assert (tmp_path / "params.yaml").read_text() == (ROOT / "params.yaml").read_text()
-
-
 def test_top_level_keys() -> None:
-    expected = "seed recipe dataset views patches backbone method temperature loss optim precision deterministic bn_group"
-    assert set(config.Params.model_fields) == {
-        *expected.split(),
-        "evaluations",
-        "transfers",
-        "analyses",
-        "baselines",
-    }
-
-
-def choices() -> list[str]:
-    """`-S` arguments for every file of every group."""
-    conf = ROOT / "pipeline" / "conf"
-    lists = {"evaluation", "transfer", "analysis", "baseline"}
-    inner = {"scenes", "crop", "trainer", "storage"}  # not chosen by themselves
-    result = []
-    for path in sorted(conf.rglob("*.yaml")):
-        group, *name = path.relative_to(conf).with_suffix("").parts
-        if name and group not in inner:
-            choice = "/".join(name)
-            result.append(f"{group}=[{choice}]" if group in lists else f"{group}={choice}")
-    return result
-
-
-ALONE_REFUSED = {
-    "loss=cosine": "would collapse",
-    "loss=jcl": "several keys",
-    "loss=jcl_imagenet": "several keys",
-}
-NEEDS_PREDICTOR = ("patches=fast", "patches=fast_3", "patches=drawn")
-
-
-@pytest.mark.parametrize("choice", choices())
-def test_every_file_composes_and_validates(tmp_path, choice) -> None:
-    with_patches = ["method=moco_v3"] if choice in NEEDS_PREDICTOR else []
-    if choice in ALONE_REFUSED:
-        with pytest.raises(ValueError, match=ALONE_REFUSED[choice]):
-            config.check(compose(tmp_path, choice))
-    else:
-        config.check(compose(tmp_path, choice, *with_patches))
-
-
-def test_a_recipe_yields_to_the_command_line(tmp_path) -> None:
-    params = config.check(
-        compose(tmp_path, "recipe=dcl/table1_imagenet100", "loss=infonce", "optim.batch_size=64")
+    expected = (
+        "seed recipe dataset views patches backbone method temperature loss optim precision deterministic"
     )
-    assert (params.recipe, params.loss.kind, params.optim.batch_size) == (
-        "dcl/table1_imagenet100",
-        "infonce",
-        64,
-    )
+    expected += " bn_group evaluations transfers analyses baselines"
+    assert set(config.Params.model_fields) == set(expected.split())
 
 
 def test_yaml_1_2_numbers(tmp_path) -> None:
@@ -117,10 +60,16 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ({"loss": {"kind": "infonce"}}, "loss.alpha is missing"),
         ({"loss": {"kind": "dcl", "sigma": 1}}, "loss: unknown key sigma; choose one of kind"),
         ({"sede": 1}, "unknown key sede; choose one of seed, recipe, dataset"),
-        ({"loss": {"kind": "cosine"}}, "loss=cosine does not look at the negatives that method=simclr gives"),
+        (
+            {"loss": {"kind": "cosine"}},
+            "method=simclr gives contrasts with negatives, loss=cosine takes pairs without negatives; choose",
+        ),
         ({"loss": {"kind": "cosine"}}, "choose loss=dcl or dclw or infonce"),
-        ({"temperature": None}, "temperature=null, but method=simclr needs one"),
-        ({"method": BYOL}, "method=byol gives no negatives, which loss=dcl needs; choose loss=cosine"),
+        ({"temperature": None}, "method=simclr needs a temperature, found temperature=null"),
+        (
+            {"method": BYOL},
+            "method=byol gives pairs without negatives, loss=dcl takes contrasts with negatives; choose",
+        ),
         (
             {"method": BYOL, "loss": {"kind": "cosine"}},
             "temperature=0.1 has no effect with method=byol; choose temperature=null",
@@ -139,29 +88,32 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ),
         (
             {"loss": {"kind": "jcl", "strength": 4, "ramp": True, "unbiased": False}},
-            "loss=jcl needs the covariance of several keys an image, of which method=simclr gives one",
+            "loss=jcl needs several positives per query, method=simclr gives one",
         ),
         (
             {"patches": COMBINE},
-            "method=simclr takes no combinatorial patches, which need a predictor; choose patches=whole or",
+            "method=simclr does not take combinatorial patches, which need a predictor; choose patches=whole",
         ),
         ({"patches": COMBINE}, "method=byol or moco_v3 or nnclr or simsiam"),
         ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose one of whole, combine"),
-        ({"patches": COMBINE | {"choose": 5}}, "choose=5 of a 2 x 2 grid is more than there are"),
-        ({"patches": COMBINE | {"grid": 3, "pairs": "drawn"}}, "pairs=drawn is for grid=2 and choose=2"),
+        ({"patches": COMBINE | {"choose": 5}}, "choose=5 must be at most 4, the patches of a grid of 2"),
+        (
+            {"patches": COMBINE | {"grid": 3, "pairs": "drawn"}},
+            "pairs=drawn needs grid=2 and choose=2, found grid=3 and choose=2",
+        ),
         (
             {"patches": COMBINE | {"stage": "input"}},
-            "stage=input stitches neighbours: choose pairs=adjacent or drawn",
+            "pairs=all cannot be stitched at stage=input; choose pairs=adjacent or drawn",
         ),
         (
             {"method": SIMO | {"negatives": 16}},
-            "negatives=16 with sampling=None: sampling is shared or per_query",
+            "negatives=16 with sampling=None: choose sampling=shared or per_query",
         ),
         (
             {"method": SIMO | {"negatives": 256, "sampling": "shared"}},
-            "method.negatives=256, but optim.batch_size=128 has 127 for a query; choose null for all",
+            "method.negatives=256, but optim.batch_size=128 has 127 for a query; choose fewer, or null",
         ),
-        ({"bn_group": 48}, "bn_group=48 does not divide optim.batch_size=128"),
+        ({"bn_group": 48}, "bn_group=48 must divide optim.batch_size=128 into groups of two or more images"),
         ({"precision": "fp16"}, "precision='fp16': input should be 'fp32', 'tf32' or 'bf16'"),
         (
             {"bn_group": 128, "method": MOCO},
@@ -183,25 +135,33 @@ def test_detectron2_holds_no_small_stem() -> None:
     values["transfers"]["voc_c4"]["engine"] = "detectron2"
     config.check(values)
     values["backbone"]["stem"] = "small"
-    with pytest.raises(ValueError, match="transfers.voc_c4.engine=detectron2 holds a ResNet with a 7x7 stem"):
+    with pytest.raises(ValueError, match="transfers.voc_c4.engine=detectron2 takes .* found small and 1"):
         config.check(values)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("optim.nesterov", True, "nesterov=true is for kind=sgd, kind=lars would ignore it"),
-        ("optim.lars", None, "lars goes with kind=lars and only with it, found kind=lars"),
-        ("optim.betas", [0.9, 0.99], "betas goes with kind=adamw and only with it, found kind=lars"),
+        ("optim.nesterov", True, "nesterov=true is only for kind=sgd, found kind=lars"),
+        ("optim.lars", None, "kind=lars needs lars, found lars=null"),
+        ("optim.betas", [0.9, 0.99], "betas is only for kind=adamw, found kind=lars; choose betas=null"),
         (
             "optim.milestones",
             [60, 80],
-            "milestones=[60.0, 80.0] are fractions of the run, ascending: 120 of 200 epochs is 0.6",
+            "milestones=[60.0, 80.0] must be ascending fractions of the run, such as 0.6 for 120 of 200",
         ),
-        ("optim.warmup_epochs", 50, "warmup_epochs=50.0 is more than epochs=15.0; lower it"),
-        ("optim.kind", "adamw", "momentum=0.9 is for kind=sgd or lars, kind=adamw has betas"),
-        ("optim.warmup_epochs", 0, "warmup_start=0.1 without warm-up would be ignored"),
-        ("optim.schedule", "constant", "final=0.5 is where a cosine ends, schedule=constant would ignore it"),
+        ("optim.warmup_epochs", 50, "warmup_epochs=50.0 must be at most epochs=15.0"),
+        (
+            "optim.kind",
+            "adamw",
+            "momentum=0.9 is only for kind=sgd or lars, found kind=adamw; choose momentum=0",
+        ),
+        ("optim.warmup_epochs", 0, "warmup_start=0.1 has no effect without warm-up; set warmup_epochs"),
+        (
+            "optim.schedule",
+            "constant",
+            "final=0.5 is where a cosine ends, found schedule=constant; choose final=0",
+        ),
         (
             "optim.predictor_lr",
             "fixed",
@@ -210,44 +170,44 @@ def test_detectron2_holds_no_small_stem() -> None:
         (
             "views.random.order",
             ["jitter", "blur"],
-            "order=['jitter', 'blur'] must name each of jitter, grayscale",
+            "order=['jitter', 'blur'] does not name each of jitter, grayscale",
         ),
         (
             "optim.milestones",
             [0.5],
-            "schedule=cosine with milestones=[0.5]: they go with schedule=steps alone",
+            "only for it, found schedule=cosine with milestones=[0.5]",
         ),
-        ("optim.monitor.k", 1000, "k=1000 neighbours cannot come from bank=256 images"),
+        ("optim.monitor.k", 1000, "k=1000 must be at most bank=256"),
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] must be an ascending pair of non-negative numbers"),
-        ("views.random.blur.kernel", 4, "kernel=4 must be an odd number of taps"),
+        ("views.random.blur.kernel", 4, "kernel=4 has no middle; choose an odd number of taps"),
         ("dataset.scenes.side", [10, 500], "side=[10, 500] does not fit into scenes of size=128"),
         (
             "transfers.voc_c4.detector",
             "mask_rcnn_c4",
-            "detector=mask_rcnn_c4 needs masks, which kind=voc does not have",
+            "detector=mask_rcnn_c4 needs masks, which kind=voc has not",
         ),
         (
             "transfers.voc_c4.milestones",
             [240],
-            "milestones=[240] must be ascending and between 0 and iterations=240",
+            "milestones=[240] are iterations, ascending, between 0 and iterations=240",
         ),
         (
             "transfers.voc_c4.batch_size",
             1000,
-            "batch_size=1000 leaves 2 iterations, so that milestones=[200] coincide",
+            "batch_size=1000 leaves 2 iterations, in which milestones=[200] coincide",
         ),
-        ("transfers.voc_c4.warmup", 241, "warmup=241 exceeds iterations=240; lower it"),
+        ("transfers.voc_c4.warmup", 241, "warmup=241 is more than iterations=240; lower it"),
         (
             "transfers.voc_c4.test",
             "test2007",
-            "'test2007' is not a VOC split: expected <year>/<list>, such as 2007/trainval",
+            "'test2007' is no split of VOC: expected year and list, such as 2007/trainval",
         ),
-        ("transfers.voc_c4.pooled", 7, "pooled=7 must be even, since res5 halves it; the papers use 14"),
+        ("transfers.voc_c4.pooled", 7, "pooled=7 is odd, but res5 halves it; choose 14 as the papers"),
         ("transfers.voc_c4.backbone_lr", 0, "transfers.voc_c4.backbone_lr=0: input should be greater than 0"),
         (
             "transfers.coco_c4.detector",
             "faster_rcnn_fpn",
-            "faster_rcnn_fpn requires pooled=7 and five anchors, one each for P2",
+            "faster_rcnn_fpn takes pooled=7 and five anchors, one for each of P2",
         ),
     ],
 )
@@ -265,43 +225,50 @@ def test_mistakes_inside_a_section_are_named(key, value, message) -> None:
     assert message in str(error.value)
 
 
+def test_a_key_of_an_earlier_version_is_answered_with_the_new_one() -> None:
+    values = config.read(ROOT / "params.yaml")
+    values["optim"]["chunks"] = values["optim"].pop("microbatches")
+    with pytest.raises(ValueError) as error:
+        config.check(values)
+    assert str(error.value) == "params.yaml: optim.chunks is now optim.microbatches (see CHANGELOG.md)"
+
+
+def test_todays_keys_are_among_the_parameters() -> None:
+    for new in config.RENAMED.values():
+        section = config.read(ROOT / "params.yaml")
+        for key in new.split("."):
+            section = section[key]
+
+
 def test_broken_yaml_is_named(tmp_path) -> None:
     (tmp_path / "params.yaml").write_text("a: [1,\nb")
-    with pytest.raises(ValueError, match=r"params.yaml is no YAML: .*line 2"):
+    with pytest.raises(ValueError, match=r"params.yaml is not valid YAML: .*line 2"):
         config.load(tmp_path / "params.yaml")
-    with pytest.raises(ValueError, match=r"no .*nothing.yaml: run this from the top folder"):
+    with pytest.raises(ValueError, match=r"nothing.yaml is missing: run this from the top folder"):
         config.load(tmp_path / "nothing.yaml")
 
 
 def test_views_are_as_the_method_takes_them() -> None:
     values = config.read(ROOT / "params.yaml")
     values["views"]["random"]["count"] = 1
-    with pytest.raises(ValueError, match="method=simclr takes two views or more, found 1: 32 px"):
+    with pytest.raises(ValueError, match="method=simclr takes 2 views or more, found 1: 32 px"):
         config.check(values)
     values["views"]["small"] = values["views"]["random"] | {"size": 16}
-    with pytest.raises(ValueError, match="method=simclr takes 2 views of one size first, found 32 px, 16 px"):
+    with pytest.raises(
+        ValueError, match="the first 2 views of method=simclr must be of one size, found 32 px, 16 px"
+    ):
         config.check(values)
     values["views"]["random"]["count"] = 2
     config.check(values)
     with pytest.raises(
         ValueError,
-        match="takes 3 views of one size first .with keys=rest all views after the first are keys., found",
+        match="the first 3 views of method=moco must be of one size, found 32 px, 32 px, 16 px",
     ):
         config.check(values | {"method": MOCO | {"keys": "rest", "shuffle": False}})
     values["views"]["small"]["size"] = 15
     cut = {"method": BYOL, "loss": {"kind": "cosine"}, "temperature": None, "patches": COMBINE}
     with pytest.raises(ValueError, match="views of 15 px cannot be cut into a grid of 2 x 2 patches"):
         config.check(values | cut)
-
-
-def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
-    assert config.check(compose(tmp_path, "method=byol")).loss.kind == "cosine"
-    with pytest.raises(
-        ValueError, match="method=byol gives no negatives, which loss=dclw needs; choose loss=cosine"
-    ):
-        config.check(compose(tmp_path, "method=byol", "loss=dclw"))
-    assert config.check(compose(tmp_path, "method=fast_moco")).patches.kind == "combine"
-    assert config.check(compose(tmp_path, "method=fast_moco", "patches=whole")).patches.kind == "whole"
 
 
 def test_a_baseline_names_evaluations_that_exist() -> None:
@@ -311,70 +278,6 @@ def test_a_baseline_names_evaluations_that_exist() -> None:
         ValueError, match=r"baselines.random.evaluations names knm, but evaluations has knn, linear"
     ):
         config.check(values)
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True)
-
-
-def test_help_comes_without_torch() -> None:
-    for stage in ("prepare", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"):
-        code = f"import sys; sys.argv = ['x', '--help']\ntry:\n  from pipeline.{stage} import main; main()\n"
-        code += "except SystemExit: assert 'torch' not in sys.modules"
-        result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        assert "Usage" in result.stdout
-
-
-def test_entry_points_answer_mistakes_in_a_sentence(project) -> None:
-    unknown = run("pipeline.evaluate", "knm", cwd=project)
-    assert unknown.returncode == 1
-    assert (
-        unknown.stderr
-        == "Error: evaluations in params.yaml does not contain 'knm'; choose one of knn, linear, semi_1, semi_10\n"
-    )
-    missing = run("pipeline.pretrain", cwd=project)
-    assert missing.returncode == 1
-    assert "run `dvc repro" in missing.stderr
-    assert "Traceback" not in missing.stderr
-    assert not (project / "results" / "pretrain.partial").exists()
-    recipe = run("pipeline.compose", "recipe=dcl/table9", cwd=project)
-    assert recipe.returncode == 1
-    assert recipe.stderr.startswith("Error: In 'config': Could not find 'recipe/dcl/table9'")
-    assert "dcl/table1_imagenet100" in recipe.stderr
-    assert "Traceback" not in recipe.stderr
-    stages = (
-        ["transfer", "voc_c4"],
-        ["evaluate", "knn"],
-        ["analyze", "npc"],
-        ["baseline", "random"],
-        ["export", "onnx"],
-        ["evaluate", "knn", "--backbone", "models/none.pth"],
-        ["evaluate", "knn", "--prefix", "module."],
-    )
-    with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda stage: run(f"pipeline.{stage[0]}", *stage[1:], cwd=project), stages))
-    for result in results:
-        assert result.returncode == 1
-        assert "Traceback" not in result.stderr
-        remedies = ("dvc repro", "put VOCdevkit", "no file models/none.pth", "give --backbone FILE too")
-        assert any(remedy in result.stderr for remedy in remedies)
-
-
-def test_repeats_are_means_with_deviations(tmp_path) -> None:
-    scores, rates = {3: 60.0, 4: 63.0, 9: 57.0}, {3: 0.1, 4: 0.3, 9: 0.1}
-    measured = {seed: {"top1": scores[seed], "labels": 20.0, "base_lr": rates[seed]} for seed in scores}
-    seen = []
-
-    def run(seed: int, folder: Path) -> dict[str, float]:
-        seen.append((seed, folder))
-        return measured[seed]
-
-    metrics = command.repeated(run, [3, 4, 9], 0, tmp_path)
-    assert metrics == {"top1": 60.0, "top1_sd": pytest.approx(3.0), "labels": 20.0, "n": 3.0}
-    assert seen == [(seed, tmp_path / f"seed-{seed}") for seed in measured]
-    assert command.repeated(run, [4], 0, tmp_path) == command.repeated(run, None, 4, tmp_path) == measured[4]
-    assert seen[3:] == [(4, tmp_path)] * 2
 
 
 @pytest.mark.parametrize("seeds", [[], [0, 0], [-1], [2**31]])

@@ -1,4 +1,4 @@
-"""Batch norm whose statistics come from a stated number of images, not from what a device happens to hold."""
+"""Batch norm whose statistics come from a given number of images, not from those a device happens to hold."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,13 +16,13 @@ _recomputing = False
 
 
 class GroupBatchNorm(nn.Module):
-    """`nn.BatchNorm` applied to `groups` equal parts of the batch of all ranks; takes over what `norm` holds.
+    """`nn.BatchNorm` over each of `groups` equal parts of all ranks' batch; takes over the state of `norm`.
 
-    A rank may hold several groups, or a part of one. The running statistics take one update for each pass, with the mean
-    over the groups, when `update_running_stats` is called. In eval mode it is `norm`.
+    A rank may hold several groups or part of one. `update_running_stats` updates the running statistics once
+    per pass, with the mean over the groups. In eval mode it is `norm`.
 
     Args:
-        microbatches: in so many calls one pass comes; each holds whole groups.
+        microbatches: the number of calls that make up a pass; each holds whole groups.
     """
 
     running_mean: Tensor
@@ -32,21 +32,15 @@ class GroupBatchNorm(nn.Module):
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, groups: int, microbatches: int = 1) -> None:
         super().__init__()
         assert norm.momentum is not None
-        self.groups, self.microbatches, self.eps, self.momentum = (
-            groups,
-            microbatches,
-            norm.eps,
-            norm.momentum,
-        )
+        self.groups, self.microbatches = groups, microbatches
+        self.eps, self.momentum = norm.eps, norm.momentum
         self.weight, self.bias = norm.weight, norm.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(norm, name))
-        self.pending: list[
-            Tensor
-        ] = []  # (2, C) of each call: mean over groups of the means and of the variances
+        self.pending: list[Tensor] = []  # (2, C) per call: the groups' means and variances, averaged
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (n, C, ...), this rank's rows of a piece, image-major."""
+        """x: (n, C, ...), this rank's rows of a microbatch, image-major."""
         if not self.training:
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
@@ -60,7 +54,7 @@ class GroupBatchNorm(nn.Module):
         return y
 
     def _whole(self, x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised rows, means (G, C) and unbiased variances (G, C), where all groups are this rank's own."""
+        """Normalised rows, means (G, C) and unbiased variances (G, C); every group is within this rank."""
         assert len(x) % groups == 0, f"{len(x)} rows in {groups} groups"
         means = self.running_mean.new_zeros(groups, x.shape[1])
         variances = torch.ones_like(means)
@@ -71,8 +65,8 @@ class GroupBatchNorm(nn.Module):
         return parts[0] if groups == 1 else torch.cat(parts), means, variances
 
     def _spanning(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same where groups span ranks; of a single group, ranks may hold different numbers of rows and places."""
-        assert self.microbatches == 1, "a group does not fit in a piece"
+        """The same where groups span ranks; a single group may have differently sized parts on them."""
+        assert self.microbatches == 1, "a group does not fit in a microbatch"
         assert self.groups == 1 or len(x) * ranks() % self.groups == 0, (
             f"{len(x) * ranks()} rows in {self.groups} groups"
         )
@@ -80,7 +74,7 @@ class GroupBatchNorm(nn.Module):
 
 
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
-    """Give every batch norm inside `module` this number of groups; where one process has one group it stays as it is."""
+    """Give every batch norm in `module` this number of groups; with one group in one process, do nothing."""
     if groups == microbatches == ranks() == 1:
         return
     for name, child in module.named_children():
@@ -92,26 +86,23 @@ def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
 
 @torch.no_grad()
 def update_running_stats(module: nn.Module) -> None:
-    """Update the running statistics by all passes since the last call, in one exchange between the ranks."""
+    """Update the running statistics with all passes since the last call, in one exchange between ranks."""
     norms = [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm) and norm.pending]
     if not norms:
         return
-    passes = [
-        torch.stack(norm.pending).unflatten(0, (-1, norm.microbatches)).mean(1) for norm in norms
-    ]  # (passes, 2, C) each
-    together = mean_over_ranks(torch.cat([x.flatten() for x in passes]))
-    for norm, shape, values in zip(
-        norms, [x.shape for x in passes], together.split([x.numel() for x in passes]), strict=True
-    ):
-        for mean, variance in values.view(shape):
+    # Per norm: (passes, 2, C).
+    passes = [torch.stack(norm.pending).unflatten(0, (-1, norm.microbatches)).mean(1) for norm in norms]
+    flat = mean_over_ranks(torch.cat([x.flatten() for x in passes]))
+    for norm, local, averaged in zip(norms, passes, flat.split([x.numel() for x in passes]), strict=True):
+        for mean, variance in averaged.view(local.shape):
             norm.running_mean.lerp_(mean, norm.momentum)
             norm.running_var.lerp_(variance, norm.momentum)
-        norm.num_batches_tracked += shape[0]
+        norm.num_batches_tracked += len(local)
         norm.pending.clear()
 
 
 def recomputing() -> tuple[AbstractContextManager, AbstractContextManager]:
-    """Contexts of a forward pass and of its repetition, which leaves the statistics alone (torch's `context_fn`)."""
+    """Contexts of a forward pass and its recomputation, which keeps the statistics (torch's `context_fn`)."""
     return nullcontext(), _repeated()
 
 
@@ -126,7 +117,7 @@ def _repeated() -> Iterator[None]:
 
 
 class _Segment(NamedTuple):
-    """The rows of this rank that belong to one group."""
+    """This rank's rows of one group."""
 
     group: int
     rows: slice
@@ -139,9 +130,9 @@ def _segments(n: int, groups: int) -> list[_Segment]:
 
 
 class _Spanning(Function):
-    """Batch norm over groups wherever their rows are; returns means (G, C) and unbiased variances (G, C) too.
+    """Batch norm over groups that span ranks; also returns means (G, C) and unbiased variances (G, C).
 
-    Sums are taken in float32, of float64 in float64.
+    Sums are in float32, or in float64 for float64.
     """
 
     @staticmethod
@@ -176,7 +167,7 @@ class _Spanning(Function):
             table[0, group] = g.sum(ctx.over, dtype=means.dtype)
             scaled = (x[rows] - _channels(means[group], x)).mul_(g)
             table[1, group] = scaled.sum(ctx.over) * inverse[group]
-        to_bias, to_weight = table.sum(1)  # this rank's: gradients of parameters are averaged elsewhere
+        to_bias, to_weight = table.sum(1)  # this rank's only: DDP averages the gradients of parameters
         table = summed(table) / count
         to_x = torch.empty_like(x)
         for group, rows in ctx.segments:
@@ -194,5 +185,5 @@ class _Spanning(Function):
 
 
 def _channels(values: Tensor, x: Tensor) -> Tensor:
-    """(C,) in the shape that broadcasts over x (n, C, ...)."""
+    """(C,) reshaped to broadcast over x (n, C, ...)."""
     return values.view(-1, *[1] * (x.ndim - 2))

@@ -9,17 +9,17 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """Linear layers of the `hidden` widths, each followed by ReLU, then one to `out`; `norm`: batch norm before ReLU."""
+    """Linear layers of the `hidden` widths with ReLU, then one to `out`; `norm`: batch norm before ReLU."""
 
     hidden: list[int]
     out: int = Field(gt=0)
     norm: bool
     last_norm: Literal["none", "affine", "plain"] = Field(
-        description="batch norm at the end; plain: no scale and shift"
+        description="batch norm at the end; plain: without scale and shift"
     )
     last_bias: bool
     std: float | None = Field(
-        gt=0, description="of the normal initial weights; null: PyTorch's initialisation"
+        gt=0, description="of the initial weights, which are normal; null: PyTorch's initialisation"
     )
 
     @model_validator(mode="after")
@@ -32,7 +32,7 @@ class Config(BaseConfig):
 
 
 def build(config: Config, width: int) -> nn.Sequential:
-    """(N, width) to (N, out). A layer before batch norm has no bias: the norm would remove it."""
+    """(N, width) to (N, out). A layer before batch norm has no bias, which the norm would remove."""
     layers: list[nn.Module] = []
     for hidden in config.hidden:
         layers.append(nn.Linear(width, hidden, bias=not config.norm))

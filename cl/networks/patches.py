@@ -1,4 +1,4 @@
-"""Combinatorial patches: an image is encoded in parts, and its embeddings are combinations of parts (Fast-MoCo)."""
+"""Combinatorial patches (Fast-MoCo): patches of an image are encoded, and embeddings combine several."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -14,20 +14,12 @@ from cl.runtime.machine import to_device
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
 
-# Patches of a 2 x 2 grid are numbered column by column: 0 top left, 1 bottom left, 2 top right, 3 bottom right.
+# Patches of a 2 x 2 grid, column by column: 0 top left, 1 bottom left, 2 top right, 3 bottom right.
 ADJACENT = {"vertical": [(0, 1), (2, 3)], "horizontal": [(0, 2), (1, 3)]}
-MEANS = (
-    "final",
-    "projector",
-    "predictor",
-)  # stages after which vectors are averaged, in the order they are passed
-STITCHED = {
-    "input": 0,
-    "stage1": 2,
-    "stage2": 3,
-    "stage3": 4,
-}  # how many parts of the backbone see single patches
-
+# The stages after which vectors are averaged, in order.
+MEANS = ("final", "projector", "predictor")
+# The stages at which neighbouring patches are stitched, and how many parts of the backbone run before that.
+STITCHED = {"input": 0, "stage1": 2, "stage2": 3, "stage3": 4}
 
 Layer = Callable[[Tensor], Tensor]
 
@@ -39,11 +31,11 @@ class Whole(BaseConfig):
 
 
 class Combine(BaseConfig):
-    """Views are cut into `grid` x `grid` patches, `choose` of which make an embedding.
+    """Views are cut into `grid` x `grid` patches; each embedding combines `choose` of them.
 
-    stage: after which part of the network they are combined; Fast-MoCo: final, the pooled features.
-    pairs: all combinations; or of a 2 x 2 grid the four adjacent pairs; or the two disjoint adjacent pairs of one
-        direction, which is drawn at each step. Only adjacent patches can be stitched, that is combined before `final`.
+    stage: the part of the network after which they are combined; Fast-MoCo: final, the pooled features.
+    pairs: all combinations; or, in a 2 x 2 grid, the four adjacent pairs; or the two adjacent pairs of one
+        direction, drawn at each step. Only adjacent patches can be stitched (combined before `final`).
     """
 
     kind: Literal["combine"]
@@ -56,15 +48,17 @@ class Combine(BaseConfig):
     def _possible(self) -> "Combine":
         if self.choose > self.grid**2:
             raise ValueError(
-                f"choose={self.choose} of a {self.grid} x {self.grid} grid is more than there are"
+                f"choose={self.choose} must be at most {self.grid**2}, the patches of a grid of {self.grid}"
             )
         if self.pairs != "all" and (self.grid, self.choose) != (2, 2):
             raise ValueError(
-                f"pairs={self.pairs} is for grid=2 and choose=2, found grid={self.grid} and choose={self.choose}"
+                f"pairs={self.pairs} needs grid=2 and choose=2, "
+                f"found grid={self.grid} and choose={self.choose}"
             )
         if self.pairs == "all" and self.stage in STITCHED:
             raise ValueError(
-                f"stage={self.stage} stitches neighbours: choose pairs=adjacent or drawn, or a later stage"
+                f"pairs=all cannot be stitched at stage={self.stage}; "
+                "choose pairs=adjacent or drawn, or a later stage"
             )
         return self
 
@@ -81,10 +75,10 @@ def encode(
     predictor: Layer,
     generator: torch.Generator,
 ) -> Tensor:
-    """(N, 3, H, W) through all three networks to (N, E, D), E embeddings an image; E = 1 for whole views.
+    """(N, 3, H, W) through all three networks to (N, E, D), E embeddings per image; E = 1 for whole views.
 
     Args:
-        generator: decides the direction of `pairs=drawn`.
+        generator: draws the direction for `pairs=drawn`.
     """
     if isinstance(config, Whole):
         return predictor(projector(backbone(images)))[:, None]
@@ -104,25 +98,23 @@ def encode(
 def _stitched_features(
     config: Combine, patches: Tensor, backbone: "ResNet", generator: torch.Generator
 ) -> Tensor:
-    """(N, 4, 3, H / 2, W / 2) to (N E, width): single patches up to the stage, stitched neighbours through the rest."""
+    """(N, 4, 3, H / 2, W / 2) to (N E, width): single patches before the stage, stitched pairs after it."""
     n = len(patches)
     stem = nn.Sequential(backbone.conv1, backbone.bn1, backbone.relu, backbone.maxpool)
     layers = [backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4]
-    stages = [stem, *layers, nn.Sequential(backbone.avgpool, nn.Flatten())]
-    single, stitched = (
-        nn.Sequential(*stages[: STITCHED[config.stage]]),
-        nn.Sequential(*stages[STITCHED[config.stage] :]),
-    )
-    maps = single(patches.flatten(0, 1)).unflatten(0, (n, 4))
-    parts = [
-        stitched(stitch(maps, way).flatten(0, 1)).unflatten(0, (n, 2))
-        for way in _directions(config, generator)
+    parts = [stem, *layers, nn.Sequential(backbone.avgpool, nn.Flatten())]
+    before = nn.Sequential(*parts[: STITCHED[config.stage]])
+    after = nn.Sequential(*parts[STITCHED[config.stage] :])
+    maps = before(patches.flatten(0, 1)).unflatten(0, (n, 4))
+    features = [
+        after(stitch(maps, direction).flatten(0, 1)).unflatten(0, (n, 2))
+        for direction in _directions(config, generator)
     ]
-    return torch.cat(parts, 1).flatten(0, 1)
+    return torch.cat(features, 1).flatten(0, 1)
 
 
 def cut(images: Tensor, grid: int) -> Tensor:
-    """(N, C, H, W) to (N G^2, C, H / G, W / G): the patches of an image follow each other, column by column."""
+    """(N, C, H, W) to (N G^2, C, H / G, W / G), image-major; the patches of an image column by column."""
     n, c, h, w = images.shape
     assert h % grid == w % grid == 0, f"{h} x {w} images in a grid of {grid}"
     x = images.view(n, c, grid, h // grid, grid, w // grid)
@@ -135,7 +127,7 @@ def combine(embeddings: Tensor, chosen: list[tuple[int, ...]]) -> Tensor:
 
 
 def stitch(maps: Tensor, direction: str) -> Tensor:
-    """(N, 4, C, H, W) to (N, 2, C, 2H, W), or (N, 2, C, H, 2W): neighbours put together as they lay in the image."""
+    """(N, 4, C, H, W) to (N, 2, C, 2H, W) or (N, 2, C, H, 2W): neighbours joined as in the image."""
     side = 2 if direction == "vertical" else 3
     return torch.stack([torch.cat([maps[:, a], maps[:, b]], side) for a, b in ADJACENT[direction]], 1)
 

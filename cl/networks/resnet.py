@@ -15,7 +15,7 @@ BLOCKS: dict[str, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
 
 
 class Network(ResNet):
-    """torchvision's network with every layer `width` times as wide (ResNet-50: 24, 94 and 375 million parameters)."""
+    """The network with layers `width` times as wide (ResNet-50: 24, 94 or 375 million parameters)."""
 
     def __init__(self, config: "Config") -> None:
         self.width = config.width
@@ -33,6 +33,6 @@ class Network(ResNet):
         self.fc: nn.Module = nn.Identity()
 
     def _make_layer(self, block, planes: int, *args, **kwargs) -> nn.Sequential:  # type: ignore[no-untyped-def]
-        if planes == 64:  # the first stage: what the stem hands over
+        if planes == 64:  # the first stage takes the stem's channels
             self.inplanes = 64 * self.width
         return super()._make_layer(block, planes * self.width, *args, **kwargs)

@@ -1,1 +1,1 @@
-"""What pretraining trains and watches: a method with a loss."""
+"""Pretraining: a method with a loss, and what is measured while it trains."""

@@ -1,4 +1,4 @@
-"""Whether embeddings collapse: to one point (complete collapse), or to a few dimensions (dimensional collapse)."""
+"""Whether embeddings collapse to a point (complete collapse) or to few dimensions (dimensional collapse)."""
 
 import math
 
@@ -6,35 +6,36 @@ import torch
 from torch import Tensor
 
 BLOCK = 2**24  # similarities held at a time: 64 MiB
-SPREAD = (
-    0.02  # least standard deviation: the squared distance of two images is then below a thousandth on average
-)
+SPREAD = 0.02  # least standard deviation; below it, the mean squared distance of two images is under 0.001
 DIMENSIONS = 0.01  # least effective rank, as a fraction of the width
-LINE = 2.0  # least effective rank of narrow embeddings: below, nearly all lie on a line
+LINE = 2.0  # least effective rank of any width; below it, embeddings are nearly on a line
 
 
 @torch.no_grad()
 def measures(embeddings: Tensor) -> dict[str, float]:
-    """How the embeddings (N, D) of N images, unit rows, lie on the sphere.
+    """How the embeddings (N, D) of N images, unit rows, are distributed on the sphere.
 
-    uniformity: log of the mean over pairs i != j of exp(-2 |x_i - x_j|^2) (Wang and Isola 2020); 0 when all are equal, about
-        -4 when spread evenly.
-    embedding_std: mean over coordinates of the standard deviation, times sqrt(D) (SimSiam 2021); 0 when all are equal, 1
-        when spread evenly.
-    effective_rank: exp of the entropy of the singular values, as fractions of their sum (RankMe, Garrido et al. 2023, eq. 1,
-        without its 1e-7, as 0 log 0 is 0 here); between 1 and min(N, D).
+    uniformity: log of the mean over pairs i != j of exp(-2 |x_i - x_j|^2) (Wang and Isola 2020); 0 when all
+        are equal, about -4 when spread evenly.
+    embedding_std: mean over coordinates of the standard deviation, times sqrt(D) (SimSiam 2021); 0 when all
+        are equal, 1 when spread evenly.
+    effective_rank: exp of the entropy of the singular values, as fractions of their sum (RankMe, Garrido et
+        al. 2023, eq. 1, without its 1e-7, as 0 log 0 is 0 here); between 1 and min(N, D).
 
     Raises:
         ValueError: fewer than two embeddings.
         FloatingPointError: some are not finite.
     """
     if len(embeddings) < 2:
-        raise ValueError(f"collapse shows in 2 embeddings or more, found {len(embeddings)}; take more images")
+        raise ValueError(
+            f"collapse is measured on at least 2 embeddings, found {len(embeddings)}; add images"
+        )
     embeddings = embeddings.float()
     broken = int((~embeddings.isfinite()).any(1).sum())
     if broken:
         raise FloatingPointError(
-            f"{broken} of {len(embeddings)} embeddings are not finite; lower optim.base_lr or lengthen optim.warmup_epochs"
+            f"{broken} of {len(embeddings)} embeddings are not finite; "
+            "lower optim.base_lr or lengthen optim.warmup_epochs"
         )
     return {
         "uniformity": _uniformity(embeddings),
@@ -60,17 +61,19 @@ def _effective_rank(embeddings: Tensor) -> float:
 
 
 def alarm(measures: dict[str, float], width: int) -> str | None:
-    """What is wrong with embeddings of D = `width` that have these measures, in a sentence; None if nothing is."""
+    """A sentence on what is wrong with embeddings of width D that have these measures; None if nothing is."""
     spread, rank = measures["embedding_std"], measures["effective_rank"]
     least = max(LINE, DIMENSIONS * width)
     if spread < SPREAD:
         return (
-            f"complete collapse: the embeddings of all images are nearly the same, embedding_std is {spread:.3f} (expected: "
-            f"{SPREAD} to 1); stop, lower optim.base_lr, lengthen optim.warmup_epochs, or take a method and loss with negatives"
+            f"complete collapse: all embeddings are nearly equal, embedding_std is {spread:.3f} "
+            f"(expected: {SPREAD} to 1); stop, and lower optim.base_lr, lengthen optim.warmup_epochs, or "
+            "choose a method and loss with negatives"
         )
     if rank < least:
         return (
-            f"dimensional collapse: the embeddings span few of their {width} dimensions, effective_rank is {rank:.1f} "
-            f"(expected: {least:.1f} or more); stop, and lower the temperature or optim.base_lr, or weaken the augmentation"
+            f"dimensional collapse: the embeddings span few of their {width} dimensions, effective_rank is "
+            f"{rank:.1f} (expected: {least:.1f} or more); stop, and lower the temperature or optim.base_lr, "
+            "or weaken the augmentation"
         )
     return None

@@ -1,9 +1,9 @@
-"""What is watched while a method trains: nearest neighbours on a part of the data, and signs of collapse."""
+"""What is measured while a method trains: kNN accuracy on part of the data, and signs of collapse."""
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
@@ -16,11 +16,11 @@ from cl.runtime.distributed import mean_over_ranks
 from cl.sources import Source
 
 MEMORY = 64 * 2**20  # bytes
-EARLY = 0.25  # fraction of the run
+EARLY = 0.25  # fraction of the run without alarm: untrained encoders map all images to nearly the same
 
 
 class Config(BaseConfig):
-    """kNN on a part of the data at the end of every epoch."""
+    """kNN on part of the data at the end of every epoch."""
 
     k: int = Field(gt=0)
     temperature: float = Field(gt=0)
@@ -30,37 +30,41 @@ class Config(BaseConfig):
     @model_validator(mode="after")
     def _enough(self) -> "Config":
         if self.k > self.bank:
-            raise ValueError(f"k={self.k} neighbours cannot come from bank={self.bank} images")
+            raise ValueError(f"k={self.k} must be at most bank={self.bank}; lower k or raise bank")
         return self
 
 
 @torch.no_grad()
 def watch(
-    task: PretrainingTask, config: Config, train: Reader, val: Reader, source: Source, progress: Progress
+    task: PretrainingTask, config: Config, train: Reader, val: Reader, *, source: Source, progress: Progress
 ) -> dict[str, float]:
-    """Accuracy of nearest neighbours by features and by embeddings, in percent, on part of both splits' labelled images.
+    """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
 
-    Then alignment of the last batch's positive pairs, and of the validation images' embeddings the measures of
-    `cl.pretraining.collapse`, whose alarm is told; not of the first steps, when encoders map all images to nearly the same.
+    Both are measured on part of the labelled images, collapse on the validation images' embeddings; its alarm
+    goes to `progress`. `alignment` is that of the last batch's positive pairs.
     """
-    features, labels = [], []
-    for reader, count in ((train, config.bank), (val, config.queries)):
-        positions = reader.labelled[:count]  # the shards are shuffled: any part is a fair sample
-        features.append(extract(task.method.backbone, reader, source, task.machine, positions))
-        labels.append(torch.from_numpy(reader.labels[positions]).to(task.machine.device))
-    measured = {}
+    bank, bank_labels = _features(task, train, config.bank, source)
+    queries, labels = _features(task, val, config.queries, source)
+    measured, classes = {}, len(train.manifest.classes)
     networks: dict[str, nn.Module] = {"knn_top1": nn.Identity(), "knn_embedding_top1": task.method.projector}
     for name, network in networks.items():
-        bank, queries = (F.normalize(network(x), dim=1) for x in features)
-        classes = len(train.manifest.classes)
+        keys, embeddings = (F.normalize(network(features), dim=1) for features in (bank, queries))
+        k, temperature = [config.k], [config.temperature]
         predicted, _ = classify(
-            queries, bank, labels[0], classes, k=[config.k], temperature=[config.temperature], memory=MEMORY
+            embeddings, keys, bank_labels, classes, k=k, temperature=temperature, memory=MEMORY
         )
-        measured[name] = top1(predicted[0, 0], labels[1])
+        measured[name] = top1(predicted[0, 0], labels)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
-    measured |= (found := collapse.measures(queries))  # the embeddings
+    measures = collapse.measures(embeddings)
     if task.has_groups:
-        measured["queries_without_negatives"] = task.take_without_negatives()
-    if task.progress > EARLY and (warning := collapse.alarm(found, queries.shape[1])):
+        measures["queries_without_negatives"] = task.take_without_negatives()
+    if task.progress > EARLY and (warning := collapse.alarm(measures, embeddings.shape[1])):
         progress.say(warning)
-    return measured
+    return measured | measures
+
+
+def _features(task: PretrainingTask, reader: Reader, count: int, source: Source) -> tuple[Tensor, Tensor]:
+    """Backbone features and labels of `count` images."""
+    positions = reader.labelled[:count]  # the shards are shuffled: any part is a fair sample
+    features = extract(task.method.backbone, reader, source, task.machine, positions)
+    return features, torch.from_numpy(reader.labels[positions]).to(task.machine.device)

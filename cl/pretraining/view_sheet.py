@@ -1,4 +1,4 @@
-"""A picture of what the encoder is trained on: some images and their augmented views."""
+"""A picture of what the encoder is trained on: images and their augmented views."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ IMAGES, SIDE, GAP = 8, 64, 4
 
 
 def draw(data: TrainSet, path: Path) -> None:
-    """A row for each of the first images of the first batch: the image, then its views as the encoder gets them."""
+    """One row for each of the first IMAGES of the first batch: the image, then its views as encoded."""
     cpu = torch.device("cpu")
     batch = data[0]
     mean, std = normalisation(data.source, cpu)
@@ -27,9 +27,8 @@ def draw(data: TrainSet, path: Path) -> None:
     sheet = Picture.new("RGB", (step * len(rows[0]) + GAP, step * len(rows) - GAP), "white")
     for y, row in enumerate(rows):
         for x, pixels in enumerate(row):
-            sheet.paste(
-                Picture.fromarray(centre(pixels, SIDE, SIDE)), (step * x + (GAP if x else 0), step * y)
-            )
+            picture = Picture.fromarray(centre(pixels, SIDE, SIDE))
+            sheet.paste(picture, (step * x + (GAP if x else 0), step * y))
     sheet.save(path)
 
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 PARTIAL = ".partial"  # suffix of the folder in which a file is being written
 METADATA = "cl"  # a single entry: with several, their order in the file, and so its bytes, would vary
@@ -93,3 +93,20 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if stated is not None and stated != (found := _checksum(tensors, metadata)):
         raise DamagedError(f"{path} is damaged: expected checksum {stated}, found {found}; create it again")
     return tensors, metadata
+
+
+def load_state(module: nn.Module, tensors: dict[str, Tensor], path: Path, remedy: str) -> None:
+    """Load tensors that were read from `path` into a module.
+
+    Raises:
+        ValueError: their names or shapes are not the module's; the message ends with the remedy.
+    """
+    found, expected = (
+        {name: x.shape for name, x in state.items()} for state in (tensors, module.state_dict())
+    )
+    if differing := [name for name in sorted(found | expected) if found.get(name) != expected.get(name)]:
+        raise ValueError(
+            f"{path} does not match the model in {differing[0]}: it was written by another version of cl "
+            f"or for other parameters; {remedy}"
+        )
+    module.load_state_dict(tensors)

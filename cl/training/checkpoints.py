@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: tensors without pickle, written atomically, the newest few kept."""
+"""Checkpoints of a training run: written atomically, read without pickle; the newest few are kept."""
 
 import json
 import shutil
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cl.runtime.tensor_files import PARTIAL, DamagedError, load_tensors, save_tensors
+from cl.runtime.tensor_files import PARTIAL, DamagedError, load_state, load_tensors, save_tensors
 
 KEEP = 2
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder, by step; one is due every so many seconds."""
+    """The checkpoints of one run in one folder, named by step; one is due every `seconds`."""
 
     def __init__(self, folder: Path, seconds: float = 60.0) -> None:
         self.folder, self.seconds = folder, seconds
@@ -28,7 +28,7 @@ class Checkpoints:
         return time.monotonic() - self._saved >= self.seconds
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
-        """Save all that the next step depends on, then drop all but the newest few."""
+        """Save everything that the next step depends on, then remove all but the newest few."""
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_state(optimizer).items()}
         save_tensors(tensors, self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)})
@@ -39,25 +39,27 @@ class Checkpoints:
     def restore(
         self, model: nn.Module, optimizer: Optimizer, say: Callable[[str], None] = lambda text: None
     ) -> tuple[int, dict[str, Any]]:
-        """Load the newest checkpoint that is whole; its step and history, or 0 and {}. `say` is told of those removed."""
+        """Load the newest undamaged checkpoint; its step and history, or 0 and {}. `say` reports damage.
+
+        Raises:
+            ValueError: the checkpoint is of another model.
+        """
         for partial in self.folder.glob(f"*{PARTIAL}"):
-            shutil.rmtree(partial, ignore_errors=True)  # a process was killed while it saved
+            shutil.rmtree(partial, ignore_errors=True)  # a process was killed while saving
         for path in reversed(self._files()):
             try:
                 tensors, metadata = load_tensors(path)
             except DamagedError as error:
                 path.unlink(missing_ok=True)
-                say(
-                    f"{error}. It is removed: the run goes on from the checkpoint before it, or from the start"
-                )
+                say(f"{error}. It is removed; the run continues from the previous checkpoint or the start")
                 continue
-            model.load_state_dict(_below(tensors, "model."))
+            load_state(model, _below(tensors, "model."), path, f"remove {self.folder} to start again")
             _load_optimizer_state(optimizer, _below(tensors, "optimizer."))
             return int(path.stem.removeprefix("step-")), json.loads(metadata["history"])
         return 0, {}
 
     def discard(self) -> None:
-        """Remove them all: the run is finished and its results are safe."""
+        """Remove all checkpoints: the run is finished and its results are written."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _files(self) -> list[Path]:
@@ -73,7 +75,7 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _optimizer_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Each tensor that the optimizer holds for its parameter number 3, say, as "3.<name>"."""
+    """The optimizer's tensors, named `<number of the parameter>.<name>`."""
     return {
         f"{number}.{name}": value
         for number, parameter in enumerate(_parameters(optimizer))
@@ -89,6 +91,4 @@ def _load_optimizer_state(optimizer: Optimizer, tensors: dict[str, Tensor]) -> N
         parameter = parameters[int(number)]
         if tensor.shape == parameter.shape:  # same memory layout as its parameter
             tensor = torch.empty_like(parameter).copy_(tensor)
-        optimizer.state[parameter][name] = tensor.to(
-            parameter.device
-        )  # where fused optimizers look for their step, too
+        optimizer.state[parameter][name] = tensor.to(parameter.device)  # the step too, if fused

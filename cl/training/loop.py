@@ -3,6 +3,7 @@
 import math
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +21,7 @@ from cl.training.tasks import Task
 
 
 class Data(Protocol):
-    """What is trained on: a batch for each step, and how it becomes the views and labels that a task takes."""
+    """The training data: one batch per step, and how it becomes the input of a task."""
 
     plan: Plan
 
@@ -28,7 +29,7 @@ class Data(Protocol):
         """The batches of steps start to stop - 1."""
 
     def inputs(self, device: torch.device) -> Callable[[Any], Any]:
-        """What turns a batch into the input of the task, on the device: for an encoder a `cl.batch.Batch`."""
+        """What turns a batch into the task's input on the device; for an encoder a `cl.batch.Batch`."""
 
 
 def train(
@@ -41,109 +42,129 @@ def train(
     checkpoints: Checkpoints | None = None,
     each_epoch: Callable[[int], dict[str, float]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Train `task` in place and return a row for each epoch: epoch, step, loss, lr, gradient_norm, images_per_second, ...
+    """Train `task` in place; return a row per epoch: epoch, step, loss, lr, gradient_norm, and rates.
 
-    Every process of a run calls it; rows and weights are the same on all.
-
-    Args:
-        checkpoints: where the run saves itself, and from where it goes on if it finds something.
-        each_epoch: called in eval mode at the end of each epoch; what it returns joins the row.
+    Every process of a run calls it; rows and weights are the same on all. The run resumes from the newest of
+    `checkpoints`. What `each_epoch(epoch)` measures in eval mode joins the epoch's row.
 
     Raises:
         FloatingPointError: a loss or a gradient is not finite; the last checkpoint is kept.
         StoppedError: a signal asked for it.
-        ValueError: the processes find different checkpoints.
+        ValueError: a checkpoint does not fit the task, or the processes found different checkpoints.
     """
     steps_per_epoch = data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    rows: list[dict[str, Any]] = history.get("rows", [])
-    ledger = Ledger(history.get("losses", []), history.get("norms", []), task.remedy)
-    inputs = data.inputs(task.machine.device)
-    model = replicated(task)
+    ledger = Ledger(history, task.remedy)
+    inputs, model = data.inputs(task.machine.device), replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
         if start:
             meter.going_on(history["used"])
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
-            lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
-            if step % steps_per_epoch == 0:
-                task.begin_epoch(step // steps_per_epoch)
-            task.begin_step(step, step / steps)
-            loss = model(inputs(batch))
-            loss.backward()
-            norm = optim.clip_gradients(optimizer, config.clip)
-            optimizer.step()
-            optimizer.zero_grad()
             done = step + 1
+            lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
+            _begin(task, step, steps, steps_per_epoch)
+            loss, norm = _optimize(model, inputs(batch), optimizer, config.clip)
             task.after_step(done / steps)
             ledger.add(step, lr, loss, norm, task.largest_logit)
             stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
-            ends = done % steps_per_epoch == 0 or done == steps
-            if ends or saving or stopping or done % task.machine.read_every == 0:
+            epoch_ends = done % steps_per_epoch == 0 or done == steps
+            if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
                 ledger.flush()
-            meter.step(data.plan.batch_size, ledger.losses[-1] if ledger.losses else math.nan, lr)
-            if ends:
-                rows.append(
-                    {"epoch": len(rows) + 1, "step": done, **ledger.means(), "lr": lr, **meter.rates()}
-                )
-                if each_epoch:
-                    rows[-1] |= _watched(task, meter, each_epoch, len(rows))
-                meter.epoch(rows[-1])
+            meter.step(data.plan.batch_size, ledger.last_loss(), lr)
+            if epoch_ends:
+                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
             if checkpoints and (saving or stopping or done == steps) and rank() == 0:
-                kept = {"rows": rows, "losses": ledger.losses, "norms": ledger.norms, "used": meter.used()}
-                checkpoints.save(done, task, optimizer, kept)
+                checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
-                any_rank()  # the others wait until it is saved
+                any_rank()  # the other processes wait here until rank 0 has saved
                 raise StoppedError(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
     task.eval()
-    return rows
+    return ledger.rows
 
 
-def _watched(
-    task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]], epoch: int
-) -> dict[str, float]:
-    """What is measured in eval mode after an epoch."""
-    task.eval()
-    measured = meter.watching(lambda: each_epoch(epoch))
-    task.train()
-    return measured
+def _begin(task: Task, step: int, steps: int, steps_per_epoch: int) -> None:
+    if step % steps_per_epoch == 0:
+        task.begin_epoch(step // steps_per_epoch)
+    task.begin_step(step, step / steps)
+
+
+def _optimize(
+    model: nn.Module, batch: Any, optimizer: Optimizer, clip: float | None
+) -> tuple[Tensor, Tensor]:
+    """One step of the optimizer; the loss and the norm of the gradient before clipping."""
+    loss = model(batch)
+    loss.backward()
+    norm = optim.clip_gradients(optimizer, clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss, norm
+
+
+def _end_epoch(
+    row: dict[str, Any], task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]] | None
+) -> None:
+    """Measure in eval mode, add that to the row and show it."""
+    if each_epoch:
+        task.eval()
+        row |= meter.watching(partial(each_epoch, row["epoch"]))
+        task.train()
+    meter.epoch(row)
 
 
 def _restore(
     checkpoints: Checkpoints, task: Task, optimizer: Optimizer, progress: Progress
 ) -> tuple[int, dict[str, Any]]:
-    """Rank 0 first, as it removes damaged files."""
+    """Restore on rank 0 first, since it removes damaged files."""
     start, history = 0, dict[str, Any]()
-    for turn in (True, False):
-        if (rank() == 0) == turn:
+    for rank_0_reads in (True, False):
+        if (rank() == 0) == rank_0_reads:
             start, history = checkpoints.restore(task, optimizer, progress.say)
-        any_rank()  # all wait for each other
-    found = gather(torch.tensor([start], device=task.machine.device)).tolist()
-    if len(set(found)) > 1:
+        any_rank()  # a barrier
+    starts = gather(torch.tensor([start], device=task.machine.device)).tolist()
+    if other := [step for step in starts if step != starts[0]]:
         raise ValueError(
-            f"process 0 continues after step {found[0]}, another one after step {next(x for x in found if x != found[0])}: "
+            f"process 0 continues after step {starts[0]}, another process after step {other[0]}: "
             f"CL_SCRATCH ({checkpoints.folder.parent}) must be one folder that all nodes share"
         )
     return start, history
 
 
-class Ledger:
-    """Loss, norm of the gradient and largest logit of every step, which stay on the device until someone looks."""
+def replicated(task: Task) -> nn.Module:
+    """The task, with its gradients averaged over all ranks."""
+    if ranks() == 1:
+        return task
+    return DistributedDataParallel(task, broadcast_buffers=False, gradient_as_bucket_view=True)
 
-    def __init__(self, losses: list[float], norms: list[float], remedy: str) -> None:
-        self.losses, self.norms = losses, norms  # of the epoch's steps that were looked at
+
+class Ledger:
+    """Loss, gradient norm and largest logit of every step, on the device until `flush`; and the epochs' rows.
+
+    Args:
+        history: what `state` returned in the run to resume, or {}.
+        remedy: advice to the user when a loss is not finite.
+    """
+
+    def __init__(self, history: dict[str, Any], remedy: str) -> None:
+        self.rows: list[dict[str, Any]] = history.get("rows", [])
+        self.losses: list[float] = history.get("losses", [])  # of the epoch's steps that were flushed
+        self.norms: list[float] = history.get("norms", [])
         self.remedy = remedy
         self._steps: list[tuple[int, float]] = []
         self._unread: list[Tensor] = []
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"rows": self.rows, "losses": self.losses, "norms": self.norms}
+
     def add(self, step: int, lr: float, loss: Tensor, norm: Tensor, largest_logit: Tensor) -> None:
-        """Note a step; no step waits for the device."""
+        """Note a step without waiting for the device."""
         self._steps.append((step, lr))
         self._unread.append(torch.stack([x.detach().float() for x in (loss, norm, largest_logit)]))
 
     def flush(self) -> None:
-        """Read what was noted on all ranks.
+        """Read the steps noted on all ranks: mean loss, largest norm and largest logit.
 
         Raises:
             FloatingPointError: naming the first step whose loss or gradient is not finite.
@@ -155,35 +176,32 @@ class Ledger:
         for (step, lr), loss, norm, logit in zip(
             self._steps, losses.tolist(), norms.tolist(), logits.tolist(), strict=True
         ):
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                what = (
-                    f"loss is {loss:.4g}"
-                    if not math.isfinite(loss)
-                    else f"norm of the gradient is {norm:.4g}"
-                )
+            if problem := _not_finite(loss, norm):
                 raise FloatingPointError(
-                    f"the {what} at step {step} (loss {loss:.4g}, largest logit {logit:.4g}, learning rate {lr:.3g}); the "
-                    f"weights of the last checkpoint are kept. {self.remedy}"
+                    f"the {problem} at step {step} (loss {loss:.4g}, largest logit {logit:.4g}, "
+                    f"learning rate {lr:.3g}); the weights of the last checkpoint are kept. {self.remedy}"
                 )
             self.losses.append(loss)
             self.norms.append(norm)
         self._steps.clear()
         self._unread.clear()
 
-    def means(self) -> dict[str, float]:
-        """Loss and norm of the gradient, averaged over the steps looked at; they are forgotten."""
+    def last_loss(self) -> float:
+        """The newest loss of this epoch that was flushed, or NaN."""
+        return self.losses[-1] if self.losses else math.nan
+
+    def end_epoch(self, step: int, lr: float, rates: dict[str, float]) -> dict[str, Any]:
+        """Add the row of an epoch, with the means over its steps, and return it."""
         means = {
             "loss": sum(self.losses) / len(self.losses),
             "gradient_norm": sum(self.norms) / len(self.norms),
         }
         self.losses, self.norms = [], []
-        return means
+        self.rows.append({"epoch": len(self.rows) + 1, "step": step, **means, "lr": lr, **rates})
+        return self.rows[-1]
 
 
-def replicated(task: Task) -> nn.Module:
-    """The task whose gradients are averaged over all ranks."""
-    return (
-        task
-        if ranks() == 1
-        else DistributedDataParallel(task, broadcast_buffers=False, gradient_as_bucket_view=True)
-    )
+def _not_finite(loss: float, norm: float) -> str | None:
+    if not math.isfinite(loss):
+        return f"loss is {loss:.4g}"
+    return None if math.isfinite(norm) else f"norm of the gradient is {norm:.4g}"

@@ -1,8 +1,9 @@
 """Optimizers and learning-rate schedules."""
 
 import math
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -13,39 +14,39 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Lars(BaseConfig):
-    """What the published variants of LARS do differently; see `LARS`."""
+    """Where the published variants of LARS differ; see `LARS`."""
 
     eta: float = Field(gt=0, description="trust coefficient")
     eps: float = Field(ge=0, description="added to the denominator of the trust ratio")
     adapt_1d: bool = Field(description="a trust ratio for biases and norm layers too")
     norm: Literal["sum", "parts"] = Field(description="denominator: |g + decay w|, or |g| + decay |w|")
     order: Literal["ratio", "ratio_rate", "last"] = Field(
-        description="what enters the momentum buffer: the gradient times the ratio, times ratio and rate, or as it is"
+        description="what scales the gradient in the momentum buffer: the ratio, ratio and rate, or nothing"
     )
 
 
 class Config(BaseConfig):
-    """How to train: total batch, epochs, optimizer, schedule. The learning rate that counts is `lr()`."""
+    """How to train: total batch, epochs, optimizer, schedule. The effective learning rate is `lr()`."""
 
     kind: Literal["sgd", "lars", "adamw"]
-    batch_size: int = Field(gt=1, description="images a step, of all processes together")
+    batch_size: int = Field(gt=1, description="images per step, over all processes")
     epochs: float = Field(gt=0)
-    base_lr: float = Field(gt=0, description="at the reference batch")
+    base_lr: float = Field(gt=0, description="learning rate for a batch of reference_batch")
     reference_batch: int = Field(gt=0)
-    scaling: Literal["linear", "sqrt", "none"] = Field(description="of the learning rate with the batch")
+    scaling: Literal["linear", "sqrt", "none"] = Field(description="of the learning rate with the batch size")
     momentum: float = Field(ge=0, lt=1)
     nesterov: bool
-    betas: tuple[float, float] | None = Field(description="of kind=adamw")
-    lars: Lars | None = Field(description="of kind=lars")
+    betas: tuple[float, float] | None = Field(description="only for kind=adamw")
+    lars: Lars | None = Field(description="only for kind=lars")
     weight_decay: float = Field(ge=0)
     decay_1d: bool = Field(description="weight decay on biases and norm layers too")
-    clip: float | None = Field(gt=0, description="largest norm of the gradient of all parameters together")
+    clip: float | None = Field(gt=0, description="largest norm of the gradient over all parameters")
     warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`")
     warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
     schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(
-        description="cosine: over what follows the warm-up; cosine_whole: over the whole run, times the warm-up"
+        description="cosine: over the steps after warm-up; cosine_whole: over the whole run, times warm-up"
     )
-    per: Literal["step", "epoch"] = Field(description="how often the schedule moves")
+    per: Literal["step", "epoch"] = Field(description="how often the learning rate changes")
     final: float = Field(ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate")
     milestones: list[float] = Field(
         description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
@@ -53,39 +54,50 @@ class Config(BaseConfig):
     gamma: float = Field(gt=0, le=1)
 
     @model_validator(mode="after")
-    def _nothing_ignored(self) -> "Config":
+    def _optimizer_takes_its_options(self) -> "Config":
         if self.nesterov and self.kind != "sgd":
-            raise ValueError(f"nesterov=true is for kind=sgd, kind={self.kind} would ignore it")
+            raise ValueError(
+                f"nesterov=true is only for kind=sgd, found kind={self.kind}; choose nesterov=false"
+            )
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=true needs momentum above 0, found momentum=0")
         if self.betas and not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={list(self.betas)}: both are at least 0 and below 1")
+            raise ValueError(f"betas={list(self.betas)} must both be at least 0 and below 1")
         if self.momentum and self.kind == "adamw":
             raise ValueError(
-                f"momentum={self.momentum} is for kind=sgd or lars, kind=adamw has betas; choose momentum=0"
+                f"momentum={self.momentum} is only for kind=sgd or lars, found kind=adamw; choose momentum=0"
             )
         for name, kind in (("lars", "lars"), ("betas", "adamw")):
-            if (getattr(self, name) is not None) != (self.kind == kind):
-                raise ValueError(f"{name} goes with kind={kind} and only with it, found kind={self.kind}")
+            given = getattr(self, name) is not None
+            if given and self.kind != kind:
+                raise ValueError(
+                    f"{name} is only for kind={kind}, found kind={self.kind}; choose {name}=null"
+                )
+            if self.kind == kind and not given:
+                raise ValueError(f"kind={kind} needs {name}, found {name}=null")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_takes_its_options(self) -> "Config":
         if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
             raise ValueError(
-                f"milestones={self.milestones} are fractions of the run, ascending: 120 of 200 epochs is 0.6"
+                f"milestones={self.milestones} must be ascending fractions of the run, "
+                "such as 0.6 for 120 of 200 epochs"
             )
         if bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError(
-                f"schedule={self.schedule} with milestones={self.milestones}: they go with schedule=steps alone"
+                f"milestones are for schedule=steps and only for it, "
+                f"found schedule={self.schedule} with milestones={self.milestones}"
             )
         if self.warmup_epochs > self.epochs:
-            raise ValueError(
-                f"warmup_epochs={self.warmup_epochs} is more than epochs={self.epochs}; lower it"
-            )
+            raise ValueError(f"warmup_epochs={self.warmup_epochs} must be at most epochs={self.epochs}")
         if self.final and not self.schedule.startswith("cosine"):
             raise ValueError(
-                f"final={self.final} is where a cosine ends, schedule={self.schedule} would ignore it"
+                f"final={self.final} is where a cosine ends, found schedule={self.schedule}; choose final=0"
             )
         if self.warmup_start and not self.warmup_epochs:
             raise ValueError(
-                f"warmup_start={self.warmup_start} without warm-up would be ignored; set warmup_epochs"
+                f"warmup_start={self.warmup_start} has no effect without warm-up; set warmup_epochs"
             )
         return self
 
@@ -98,8 +110,9 @@ class Config(BaseConfig):
 def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> float:
     """The learning rate of a step as a fraction of the largest: linear warm-up, then the schedule.
 
-    Cosine: (1 + cos(pi x)) / 2 with x the fraction done of the steps after warm-up (SimCLR, MoCo v3), or of all steps
-    (`cosine_whole`: SiMo, whose warm-up multiplies it); with `per: epoch` x is that of the epoch's first step (MoCo, SimSiam).
+    Cosine: (1 + cos(pi x)) / 2 with x the fraction done of the steps after warm-up (SimCLR, MoCo v3), or of
+    all steps (`cosine_whole`: SiMo, whose warm-up multiplies it); with `per: epoch`, x is that of the epoch's
+    first step (MoCo, SimSiam).
     """
     warmup = config.warmup_epochs * steps_per_epoch
     rise = config.warmup_start + (1 - config.warmup_start) * min(1.0, step / warmup) if warmup else 1.0
@@ -121,7 +134,7 @@ def _cosine(done: float, final: float) -> float:
 
 
 class Part(NamedTuple):
-    """A module to train, its learning rate as a multiple of the config's, and its weight decay if not the config's."""
+    """A module to train, its learning rate relative to the config's, its weight decay (or None)."""
 
     module: nn.Module
     rate: float = 1.0
@@ -129,24 +142,13 @@ class Part(NamedTuple):
 
 
 def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -> Optimizer:
-    """The optimizer of all parameters that want a gradient.
+    """The optimizer of all parameters that require a gradient.
 
-    Each module gives two groups: matrices, and biases and norm layers. The parameters of `fixed`, a part of these
-    modules, keep the largest learning rate throughout (the predictor of SimSiam and Fast-MoCo).
+    The parameters of `fixed`, a part of these modules, keep the largest learning rate throughout (SimSiam and
+    Fast-MoCo: the predictor).
     """
     unscheduled = {id(p) for p in fixed.parameters()} if fixed else set()
-    groups = []
-    for module, rate, own_decay in modules:
-        for constant in (False, True):
-            parameters = [
-                p for p in module.parameters() if p.requires_grad and (id(p) in unscheduled) == constant
-            ]
-            for vectors in (False, True):
-                decay = config.weight_decay if own_decay is None else own_decay
-                decay = decay if config.decay_1d or not vectors else 0.0
-                chosen = [p for p in parameters if (p.ndim <= 1) == vectors]
-                groups.append({"params": chosen, "weight_decay": decay, "scale": rate, "fixed": constant})
-    groups = [group for group in groups if group["params"]]
+    groups = [group for part in modules for group in _groups(part, config, unscheduled) if group["params"]]
     if config.lars:
         return LARS(groups, config.lr(), momentum=config.momentum, variant=config.lars)
     if config.betas:
@@ -156,15 +158,28 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
     )
 
 
+def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[dict[str, Any]]:
+    """Matrices, then biases and norm layers; first those scheduled, then the `unscheduled` (ids)."""
+    decay = config.weight_decay if part.weight_decay is None else part.weight_decay
+    trained = [p for p in part.module.parameters() if p.requires_grad]
+    for fixed, vectors in product((False, True), repeat=2):
+        yield {
+            "params": [p for p in trained if (id(p) in unscheduled, p.ndim <= 1) == (fixed, vectors)],
+            "weight_decay": decay if config.decay_1d or not vectors else 0.0,
+            "scale": part.rate,
+            "fixed": fixed,
+        }
+
+
 def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
-    """Set each group's learning rate: a fraction `factor` of the largest, times its own scale; return it unscaled."""
+    """Set each group's learning rate to largest x factor x its scale; return largest x factor."""
     for group in optimizer.param_groups:
         group["lr"] = largest * group["scale"] * (1.0 if group["fixed"] else factor)
     return largest * factor
 
 
 def clip_gradients(optimizer: Optimizer, largest: float | None) -> Tensor:
-    """The norm of all gradients together, before they are scaled down to the `largest`, if there is one."""
+    """Scale the gradients down to a norm of at most `largest`, if given; return their norm before that."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if largest:
@@ -173,9 +188,9 @@ def clip_gradients(optimizer: Optimizer, largest: float | None) -> Tensor:
 
 
 class LARS(Optimizer):
-    """Layer-wise adaptive rates: each tensor's update is scaled by a trust ratio r = eta |w| / (denominator + eps).
+    """Layer-wise adaptive rates: each update is scaled by a trust ratio r = eta |w| / (denominator + eps).
 
-    With d = g + decay w, r = 1 where |w| or |g| is 0, and for biases and norm layers unless `adapt_1d`:
+    d = g + decay w; r = 1 where |w| or |g| is 0, and for biases and norm layers unless `adapt_1d`:
 
     ratio        v <- momentum v + r d;        w <- w - lr v     (MoCo v3, BYOL; apex's LARC)
     ratio_rate   v <- momentum v + lr r d;     w <- w - v        (SimCLR, OpenSelfSup)
@@ -188,7 +203,7 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None) -> None:  # type: ignore[no-untyped-def, override]
-        """One update of every parameter that has a gradient; the host waits for nothing that the device computes."""
+        """Update every parameter that has a gradient, without synchronising with the device."""
         assert closure is None
         for group in self.param_groups:
             trained = [p for p in group["params"] if p.grad is not None]
@@ -212,16 +227,15 @@ class LARS(Optimizer):
 
     def _ratios(self, weights: list[Tensor], measured: list[Tensor], decay: float) -> tuple[Tensor, ...]:
         """The trust ratio of each tensor, a scalar on its device."""
-        weight, norm = (
-            torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, measured)
-        )  # (tensors,)
+        weight = torch.stack(torch._foreach_norm(weights))  # (tensors,)
+        norm = torch.stack(torch._foreach_norm(measured))
         denominator = norm if self.variant.norm == "sum" else norm + decay * weight
         ratio = self.variant.eta * weight / (denominator + self.variant.eps)
         return torch.where((weight > 0) & (norm > 0), ratio, 1.0).unbind()
 
 
 def _add(totals: list[Tensor], terms: list[Tensor], factor: float, ratios: tuple[Tensor, ...] | None) -> None:
-    """Add to each total its term times the factor, and times its ratio where there are ratios."""
+    """Add factor x term to each total, or factor x ratio x term."""
     if ratios is None:
         torch._foreach_add_(totals, terms, alpha=factor)
     else:

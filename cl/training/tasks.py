@@ -1,4 +1,4 @@
-"""What the training loop trains: modules that turn a batch of views into a loss."""
+"""What the training loop trains: modules that turn a batch into a loss."""
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,8 @@ class Task(nn.Module):
     """
 
     largest_logit: Tensor
-    remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"  # of a loss that is not finite
+    # For a loss that is not finite.
+    remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -34,9 +35,9 @@ class Task(nn.Module):
 
 
 class Classification(Task):
-    """A backbone and a linear classifier, trained together; the first view is used.
+    """A backbone and a linear classifier, trained together on the first view.
 
-    Batch statistics are those of the whole batch; `shared`: the ranks of a run hold a part of it each.
+    shared: the ranks share a batch, and batch norm is over the whole of it; otherwise each has its own.
     """
 
     def __init__(
@@ -57,16 +58,15 @@ class Classification(Task):
 
 
 class Probes(Task):
-    """Several linear classifiers on one frozen backbone, which stays in eval mode; the sum of their losses.
+    """Linear classifiers on one frozen backbone, which stays in eval mode; the sum of their losses.
 
-    None for a backbone: the views are its features already.
+    backbone: None where the views are features already.
     """
 
     def __init__(self, backbone: nn.Module | None, heads: nn.ModuleList, machine: Machine) -> None:
         super().__init__(machine)
-        self.frozen = [
-            nn.Identity() if backbone is None else backbone
-        ]  # in a list: no submodule, so neither trained nor saved with the heads
+        # In a list, so that it is not a submodule: neither trained nor saved with the heads.
+        self.frozen = [nn.Identity() if backbone is None else backbone]
         self.heads = heads
 
     def forward(self, batch: Batch) -> Tensor:
@@ -79,7 +79,7 @@ class Probes(Task):
 
 
 def classifier(width: int, classes: int) -> nn.Linear:
-    """A linear layer with weights N(0, 0.01) and bias 0, as the papers' linear evaluations start."""
+    """A linear layer with weights from N(0, 0.01^2) and bias 0, as in the papers' linear evaluations."""
     layer = nn.Linear(width, classes)
     nn.init.normal_(layer.weight, std=0.01)
     nn.init.zeros_(layer.bias)

@@ -1,4 +1,4 @@
-"""Measures of collapse against loops of their definitions, at their limits, and at the thresholds of the alarm."""
+"""Measures of collapse against loops of their definitions, at their limits and at the alarm's thresholds."""
 
 import math
 
@@ -11,7 +11,7 @@ from cl.pretraining import collapse
 
 
 def directions(n: int, width: int, used: int | None = None) -> Tensor:
-    """Random directions (n, width) that use so many of the coordinates."""
+    """Random directions (n, width) within the first `used` coordinates."""
     x = torch.zeros(n, width)
     x[:, :used] = torch.randn(n, used or width, generator=torch.Generator().manual_seed(0))
     return F.normalize(x, dim=1)
@@ -67,8 +67,8 @@ def test_equal_embeddings_are_a_complete_collapse() -> None:
     assert "complete collapse" in collapse.alarm(found, 64)
 
 
-def test_embeddings_all_over_the_sphere_are_none() -> None:
-    """For random directions the mean of exp(4 s - 4) is exp(-4 + 8 / D) but for terms in 1 / D^2."""
+def test_embeddings_all_over_the_sphere_are_no_collapse() -> None:
+    """For random directions the mean of exp(4 s - 4) is exp(-4 + 8 / D) up to terms in 1 / D^2."""
     found = collapse.measures(directions(4000, 128))
     assert found["uniformity"] == pytest.approx(-4 + 8 / 128, abs=0.01)
     assert found["embedding_std"] == pytest.approx(1, abs=0.01)
@@ -77,7 +77,7 @@ def test_embeddings_all_over_the_sphere_are_none() -> None:
 
 
 def test_embeddings_at_both_ends_of_a_line_are_a_dimensional_collapse() -> None:
-    """Half the pairs are equal, half opposite: (1 + exp(-8)) / 2. The standard deviation alone sees nothing."""
+    """Half the pairs are equal, half opposite: (1 + exp(-8)) / 2. The standard deviation shows nothing."""
     x = directions(1, 64).repeat(1000, 1)
     x[::2] *= -1
     found = collapse.measures(x)
@@ -116,8 +116,8 @@ def test_the_alarm_says_what_was_found_and_what_is_expected(std, rank, width, to
         assert "optim.base_lr" in said
 
 
-def test_images_too_few_and_numbers_that_are_none_are_told() -> None:
-    with pytest.raises(ValueError, match="2 embeddings or more, found 1"):
+def test_too_few_images_and_numbers_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 2 embeddings, found 1"):
         collapse.measures(directions(1, 4))
     broken = directions(5, 4)
     broken[2, 1] = math.nan

@@ -1,4 +1,4 @@
-"""What is trained learns: over three seeds, at the embedded data set's full size, against the random encoder."""
+"""Training beats the random encoder, over three seeds and at the embedded data set's full size."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pipeline.compose import compose
 from tests.support.archives import REAL
 
 SEEDS = (0, 1, 2)
-# Points of kNN (k = 20) above the random encoder; methods without negatives have less to show after two minutes.
+# Points of kNN (k = 20) above the random encoder; methods without negatives gain less in two minutes.
 MARGINS = {
     "simclr": 10,
     "moco_v1": 10,
@@ -101,7 +101,7 @@ def test_the_default_experiment_finds_more_objects_than_the_random_encoder(prepa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", MARGINS)
-def test_every_framework_beats_the_random_encoder(prepared, random, method) -> None:
+def test_every_method_beats_the_random_encoder(prepared, random, method) -> None:
     """With its papers' loss, about two minutes on two cores for each seed; the mean over the seeds."""
     own_loss = [] if method in ("byol", "simsiam") else ["loss=infonce"]
     gains = []

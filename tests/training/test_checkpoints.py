@@ -1,6 +1,8 @@
-"""Checkpoints that a disk, a kill or a full disk damages: found out, told, and replaced by the one before."""
+"""Checkpoints: damaged ones are reported and replaced by the one before, those of other models refused."""
 
+import copy
 import multiprocessing
+import os
 import resource
 import time
 import warnings
@@ -26,7 +28,7 @@ def trained(steps: int, store: Checkpoints, width: int = 3) -> None:
 
 
 def restored(store: Checkpoints, say: Callable[[str], None], width: int = 3) -> int:
-    """The step of the checkpoint restored, of which history and weights are checked."""
+    """The step of the checkpoint restored, after checking its history and weights."""
     layer = nn.Linear(width, width)
     before = layer.weight.detach().clone()
     step, history = store.restore(layer, torch.optim.SGD(layer.parameters(), 0.1), say)
@@ -51,7 +53,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_is_told(tmp_path, damage) -> None:
+def test_a_damaged_checkpoint_is_reported_and_gives_way_to_the_one_before(tmp_path, damage) -> None:
     store, said = Checkpoints(tmp_path), []
     trained(3, store)
     assert restored(store, said.append) == 3
@@ -60,23 +62,58 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_is_told(tmp_path, 
     assert restored(store, said.append) == 2
     assert len(said) == 1
     assert "step-000000003.safetensors" in said[0]
-    assert "goes on from the checkpoint before" in said[0]
+    assert "continues from the previous checkpoint" in said[0]
     DAMAGE[damage](tmp_path / "step-000000002.safetensors")
     assert restored(store, said.append) == 0
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_newest_two_are_kept_and_a_truncated_one_gives_way_to_the_one_before(tmp_path) -> None:
+    task = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(task.parameters(), 0.1, momentum=0.9)
+    store = Checkpoints(tmp_path)
+    states = {}
+    for step in (1, 2, 3):
+        task(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        store.save(step, task, optimizer, {"rows": [step]})
+        states[step] = copy.deepcopy(task.state_dict())
+    files = sorted(tmp_path.iterdir())
+    assert [f.name for f in files] == ["step-000000002.safetensors", "step-000000003.safetensors"]
+    os.truncate(files[1], files[1].stat().st_size - 10)
+    other = torch.nn.Linear(3, 2)
+    step, history = store.restore(other, torch.optim.SGD(other.parameters(), 0.1, momentum=0.9))
+    assert (step, history) == (2, {"rows": [2]})
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, states[2][name])
+
+
+@pytest.mark.parametrize("other", [nn.Linear(3, 4), nn.Sequential(nn.Linear(3, 3)), nn.BatchNorm1d(3)])
+def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(tmp_path, other) -> None:
+    """Such as one of an earlier version, whose queue had no groups."""
+    store = Checkpoints(tmp_path)
+    trained(1, store)
+    with pytest.raises(ValueError) as error:
+        store.restore(other, torch.optim.SGD(other.parameters(), 0.1))
+    message = str(error.value)
+    assert message.startswith(f"{tmp_path / 'step-000000001.safetensors'} does not match the model in ")
+    assert message.endswith(
+        f": it was written by another version of cl or for other parameters; remove {tmp_path} to start again"
+    )
+    assert list(tmp_path.iterdir()), "it is the user who removes it"
+
+
 WIDTH = 2000  # 16 MB: writing it takes a while
 
 
-def save_on_and_on(folder: Path) -> None:
+def keep_saving(folder: Path) -> None:
     torch.set_num_threads(1)
     trained(10**6, Checkpoints(folder), WIDTH)
 
 
 def kill_in_a_save(folder: Path) -> bool:
-    """Kill a process that saves, once it has begun another checkpoint; whether it was indeed cut short."""
-    saving = multiprocessing.get_context("fork").Process(target=save_on_and_on, args=(folder,))
+    """Kill a process that saves, once it has begun another checkpoint; whether a save was cut short."""
+    saving = multiprocessing.get_context("fork").Process(target=keep_saving, args=(folder,))
     saving.start()
     deadline = time.monotonic() + 60
     while (
@@ -112,8 +149,8 @@ def test_a_full_disk_leaves_the_checkpoints_there_were(tmp_path) -> None:
     assert restored(store, print) == 3
 
 
-def test_the_state_of_an_optimizer_lies_where_its_parameters_lie(tmp_path) -> None:
-    """The device that has no memory stands for a GPU; the count of steps, a scalar, moves there as well."""
+def test_an_optimizers_state_is_on_its_parameters_device(tmp_path) -> None:
+    """The meta device stands for a GPU; the count of steps, a scalar, moves there as well."""
     states = []
     for device in ("cpu", "meta"):
         layer = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).to(device)
@@ -123,7 +160,7 @@ def test_the_state_of_an_optimizer_lies_where_its_parameters_lie(tmp_path) -> No
             optimizer.step()
             Checkpoints(tmp_path).save(1, layer, optimizer, {})
         else:
-            with warnings.catch_warnings(action="ignore"):  # that nothing is copied to such parameters
+            with warnings.catch_warnings(action="ignore"):  # about copies to meta tensors doing nothing
                 assert Checkpoints(tmp_path).restore(layer, optimizer) == (1, {})
         states.append([optimizer.state[parameter] for parameter in layer.parameters()])
     for saved, loaded in zip(*states, strict=True):

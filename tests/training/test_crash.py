@@ -1,4 +1,4 @@
-"""A run that is killed again and again, by one process or two, ends with the same weights as one that is left alone."""
+"""A run of one process or two that is killed again and again ends with the weights of an undisturbed one."""
 
 import multiprocessing
 import os
@@ -16,14 +16,12 @@ from cl.console.progress import Progress
 from cl.runtime import machine
 from cl.runtime.tensor_files import save_tensors
 from cl.training.checkpoints import Checkpoints
-from tests.training.test_loop import newest, run
+from tests.support.training import newest_step, train_tiny
 
 MANY = pytest.mark.slow  # twenty kills take a minute
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    ["cl.training.loop", "cl.config", "cl.shards.writing", "torch._dynamo", "torch.distributed", "pytest"]
-)
-EPOCHS = {"epochs": 60}  # 180 steps
+PROCESSES.set_forkserver_preload(["tests.support.training", "torch._dynamo", "torch.distributed", "pytest"])
+NEVER = 1e9  # seconds
 
 
 class Counting(Checkpoints):
@@ -35,9 +33,16 @@ class Counting(Checkpoints):
 
 
 def train(
-    rank: int, ranks: int, shards: Path, params: Params, folder: Path, scratch: Path, seconds: float
+    rank: int,
+    ranks: int,
+    folder: Path,
+    shards: Path,
+    params: Params,
+    scratch: Path,
+    seconds: float,
+    epochs: int,
 ) -> None:
-    """One of the processes of a run that saves itself every so many seconds."""
+    """One of the processes of a run that saves itself every `seconds`."""
     torch.set_num_threads(1)
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
@@ -45,39 +50,48 @@ def train(
     quiet = Progress("test", console=None)
     quiet.console.quiet = True
     checkpoints = Counting(scratch, seconds)
-    task, _ = run(shards, params, here, quiet, checkpoints, EPOCHS)
+    task, _ = train_tiny(shards, params, here, quiet, checkpoints=checkpoints, settings={"epochs": epochs})
     if rank == 0:
         (folder / "saves").write_text(str(checkpoints.saves))
         save_tensors(task.state_dict(), folder / "finished.safetensors")
 
 
-def start(ranks: int, shards: Path, params: Params, folder: Path, scratch: Path, seconds: float = 0) -> list:
+def start(ranks: int, folder: Path, *arguments: object) -> list:
     folder.mkdir()
-    arguments = (shards, params, folder, scratch, seconds)
     processes = [
-        PROCESSES.Process(target=train, args=(rank, ranks, *arguments), daemon=True) for rank in range(ranks)
+        PROCESSES.Process(target=train, args=(rank, ranks, folder, *arguments), daemon=True)
+        for rank in range(ranks)
     ]
     for process in processes:
         process.start()
     return processes
 
 
+@pytest.fixture(scope="module")
+def small(params) -> Params:
+    """What the run reads of the parameters; the others would take every process seconds to unpickle."""
+    return Params.model_construct(dataset=params.dataset, baselines=params.baselines)
+
+
 @pytest.mark.parametrize(
     ("ranks", "kills"), [(1, 3), (2, 3), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)]
 )
-def test_kills_change_nothing(ranks, kills, shard_folder, params, tmp_path) -> None:
+def test_kills_change_nothing(ranks, kills, shard_folder, small, tmp_path) -> None:
     """At random moments, whatever the process is doing, a save included."""
-    for process in start(ranks, shard_folder, params, tmp_path / "undisturbed", tmp_path / "scratch"):
+    epochs = 15 + 2 * kills  # of 3 steps each
+    for process in start(
+        ranks, tmp_path / "undisturbed", shard_folder, small, tmp_path / "scratch", NEVER, epochs
+    ):
         process.join(timeout=120)
         assert process.exitcode == 0
     expected = (tmp_path / "undisturbed" / "finished.safetensors").read_bytes()
     scratch, chance, killed, resumed = tmp_path / "other", random.Random(ranks), 0, set()
     for attempt in range(200):
         folder = tmp_path / f"{attempt}"
-        processes = start(ranks, shard_folder, params, folder, scratch)
+        processes = start(ranks, folder, shard_folder, small, scratch, 0.0, epochs)
         if killed < kills:
-            before = newest(scratch)
-            while newest(scratch) == before and any(process.exitcode is None for process in processes):
+            before = newest_step(scratch)
+            while newest_step(scratch) == before and any(process.exitcode is None for process in processes):
                 time.sleep(0.002)
             time.sleep(chance.uniform(0, 0.05))
             victim = chance.choice(processes)
@@ -87,17 +101,17 @@ def test_kills_change_nothing(ranks, kills, shard_folder, params, tmp_path) -> N
         for process in processes:
             process.join(timeout=60)
         assert all(process.exitcode is not None for process in processes), "a process waits for a dead one"
-        resumed.add(newest(scratch))
+        resumed.add(newest_step(scratch))
         if (folder / "finished.safetensors").exists():
             break
     assert killed == kills
-    assert len(resumed) == kills + 1, "each time the run went on from where it was"
+    assert len(resumed) == kills + 1, "each time the run continued from its checkpoint"
     assert (folder / "finished.safetensors").read_bytes() == expected
 
 
-def test_two_processes_do_not_save_at_every_step(shard_folder, params, tmp_path) -> None:
-    """The first process decides when it is time; the others never save, and so are always late."""
-    for process in start(2, shard_folder, params, tmp_path / "run", tmp_path / "scratch", 0.3):
+def test_two_processes_do_not_save_at_every_step(shard_folder, small, tmp_path) -> None:
+    """The first process decides when to save; for the others, which never do, a save is always due."""
+    for process in start(2, tmp_path / "run", shard_folder, small, tmp_path / "scratch", 0.3, 30):
         process.join(timeout=120)
         assert process.exitcode == 0
-    assert 1 < int((tmp_path / "run" / "saves").read_text()) < 60
+    assert 1 < int((tmp_path / "run" / "saves").read_text()) < 30

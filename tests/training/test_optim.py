@@ -67,7 +67,7 @@ def test_simos_cosine_is_not_restarted_after_warm_up() -> None:
         )
 
 
-def test_the_schedule_may_move_once_an_epoch() -> None:
+def test_the_learning_rate_may_change_once_per_epoch() -> None:
     """MoCo and SimSiam: (1 + cos(pi e / E)) / 2 for epochs e = 0 to E - 1."""
     moco = config(per="epoch", warmup_epochs=0)
     for step in range(100):
@@ -94,7 +94,7 @@ VARIANTS = {
 
 
 def lars_loop(name: str, w: Tensor, g: Tensor, v: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """One step of each paper's code, written out: new weights and momentum buffer; decay 0.01, momentum 0.9."""
+    """One step of each paper's code, with decay 0.01 and momentum 0.9: new weights and momentum buffer."""
     d, norm, adapted = g + 0.01 * w, float(w.norm()), w.ndim > 1 or name in ("larc", "fast_moco")
     if name in ("moco_v3", "simclr"):
         below = float(d.norm())
@@ -151,7 +151,7 @@ def lars_plain(variant: optim.Lars, group: dict, w: Tensor, g: Tensor, v: Tensor
 
 
 def lars_tensors(device: str = "cpu") -> list[nn.Parameter]:
-    """Weights and gradients, of which some are zero, one gradient is missing, and one has another layout in memory."""
+    """Weights and gradients: some are zero, one gradient is missing, and one has another memory layout."""
     draw = torch.Generator().manual_seed(0)
     tensors = []
     for shape in ((4, 3), (5,), (2, 3, 3, 3), ()):
@@ -167,8 +167,8 @@ def lars_tensors(device: str = "cpu") -> list[nn.Parameter]:
 @pytest.mark.parametrize("adapt_1d", [False, True])
 @pytest.mark.parametrize("norm", ["sum", "parts"])
 @pytest.mark.parametrize("order", ["ratio", "ratio_rate", "last"])
-def test_lars_over_lists_equals_its_formula_a_tensor(order, norm, adapt_1d) -> None:
-    """Every variant, with and without weight decay, in two groups of mixed tensors; what has no gradient stays."""
+def test_lars_over_lists_equals_its_formula_per_tensor(order, norm, adapt_1d) -> None:
+    """Every variant, with and without weight decay, in two groups; a tensor without gradient stays."""
     variant = optim.Lars(eta=0.02, eps=1e-8, adapt_1d=adapt_1d, norm=norm, order=order)
     groups = [
         {"params": lars_tensors(), "weight_decay": decay, "lr": rate}
@@ -191,8 +191,8 @@ def test_lars_over_lists_equals_its_formula_a_tensor(order, norm, adapt_1d) -> N
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_lars_asks_the_device_for_nothing(name) -> None:
-    """On the device that computes shapes alone, any number asked for is an error."""
+def test_lars_never_waits_for_the_device(name) -> None:
+    """On the meta device, which computes only shapes, reading any number is an error."""
     optimizer = optim.LARS([{"params": lars_tensors("meta")}], 0.1, momentum=0.9, variant=VARIANTS[name])
     for _ in range(2):
         optimizer.step()
@@ -208,7 +208,7 @@ def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
         assert decay[id(vector)] == (0.01 if decay_1d else 0.0)
 
 
-def test_modules_have_their_own_factor() -> None:
+def test_modules_have_their_own_learning_rate() -> None:
     head, body = nn.Linear(2, 2), nn.Linear(2, 2)
     optimizer = optim.build(config(), [optim.Part(head), optim.Part(body, 0.1)])
     optim.set_lr(optimizer, 2.0, 1.0)
@@ -218,7 +218,7 @@ def test_modules_have_their_own_factor() -> None:
 
 
 def test_a_fixed_predictor_keeps_the_largest_rate() -> None:
-    """SimSiam and Fast-MoCo: neither warm-up nor decay for the predictor; every parameter in exactly one group."""
+    """SimSiam and Fast-MoCo: no warm-up or decay for the predictor; each parameter is in one group."""
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
     optimizer = optim.build(config(), [optim.Part(module)], fixed=module[2])
     assert optim.set_lr(optimizer, 2.0, 0.25) == 0.5

@@ -1,0 +1,85 @@
+"""The shipped configuration: every file composes, and gives way to the command line."""
+
+import pytest
+from click.testing import CliRunner
+
+from cl import config
+from pipeline.compose import main
+from tests.support.project import ROOT, compose
+
+CONF = ROOT / "pipeline" / "conf"
+LISTS = ("evaluation", "transfer", "analysis")
+PARTS = ("scenes", "crop", "trainer", "storage")  # groups that other files choose
+
+
+def test_params_yaml_is_the_default_composition(tmp_path) -> None:
+    compose(tmp_path)
+    assert (tmp_path / "params.yaml").read_text() == (ROOT / "params.yaml").read_text()
+
+
+def choices() -> list[str]:
+    """Overrides that choose every file of every group; those of a list together."""
+    names: dict[str, list[str]] = {}
+    for path in sorted(CONF.rglob("*.yaml")):
+        group, *name = path.relative_to(CONF).with_suffix("").parts
+        if name and group not in PARTS:
+            names.setdefault(group, []).append("/".join(name))
+    lists = [f"{group}=[{','.join(names.pop(group))}]" for group in LISTS]
+    lists += [f"baseline=[{name}]" for name in names.pop("baseline")]
+    return lists + [f"{group}={name}" for group, files in names.items() for name in files]
+
+
+REFUSED_ALONE = {
+    "loss=cosine": "choose loss=dcl or dclw or infonce",
+    "loss=jcl": "needs several positives per query",
+    "loss=jcl_imagenet": "needs several positives per query",
+}
+NEEDS_PREDICTOR = ("patches=fast", "patches=fast_3", "patches=drawn")
+
+
+@pytest.mark.parametrize("choice", choices())
+def test_every_file_composes_and_validates(tmp_path, choice) -> None:
+    with_predictor = ["method=moco_v3"] if choice in NEEDS_PREDICTOR else []
+    values = compose(tmp_path, choice, *with_predictor)
+    if choice in REFUSED_ALONE:
+        with pytest.raises(ValueError, match=REFUSED_ALONE[choice]):
+            config.check(values)
+    else:
+        config.check(values)
+
+
+def test_a_recipe_yields_to_the_command_line(tmp_path) -> None:
+    params = config.check(
+        compose(tmp_path, "recipe=dcl/table1_imagenet100", "loss=infonce", "optim.batch_size=64")
+    )
+    assert (params.recipe, params.loss.kind, params.optim.batch_size) == (
+        "dcl/table1_imagenet100",
+        "infonce",
+        64,
+    )
+
+
+def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
+    assert config.check(compose(tmp_path, "method=byol")).loss.kind == "cosine"
+    with pytest.raises(
+        ValueError, match="method=byol gives pairs without negatives, loss=dclw takes .*; choose loss=cosine"
+    ):
+        config.check(compose(tmp_path, "method=byol", "loss=dclw"))
+    assert config.check(compose(tmp_path, "method=fast_moco")).patches.kind == "combine"
+    assert config.check(compose(tmp_path, "method=fast_moco", "patches=whole")).patches.kind == "whole"
+
+
+def test_an_override_under_an_old_name_is_answered_with_the_new_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(main, ["loss=dclw", "optim.chunks=2"])
+    assert answer.exit_code == 1
+    assert answer.stderr == "Error: optim.chunks is now optim.microbatches (see CHANGELOG.md)\n"
+    assert not (tmp_path / "params.yaml").exists()
+
+
+def test_an_unknown_recipe_is_answered_with_all_recipes(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(main, ["recipe=dcl/table9"])
+    assert answer.exit_code == 1
+    assert answer.stderr.startswith("Error: In 'config': Could not find 'recipe/dcl/table9'")
+    assert "dcl/table1_imagenet100" in answer.stderr

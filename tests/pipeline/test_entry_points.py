@@ -1,0 +1,77 @@
+"""What entry points share: help, answers to mistakes, and means over seeds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import command
+from tests.support.project import ROOT
+from tests.support.stages import Stage, answers
+
+STAGES = ("prepare", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report")
+DRIVER = """
+import runpy, sys
+for stage in sys.argv[1:]:
+    sys.argv = ["x", "--help"]
+    try:
+        runpy.run_module(f"pipeline.{stage}", run_name="__main__")
+    except SystemExit as end:
+        assert not end.code
+    assert "torch" not in sys.modules, stage
+"""
+
+
+def test_help_comes_without_torch() -> None:
+    command = [sys.executable, "-c", DRIVER, *STAGES]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("Usage") == len(STAGES)
+
+
+def test_a_process_answers_a_mistake_in_a_sentence(project) -> None:
+    unknown = [sys.executable, "-m", "pipeline.evaluate", "knm"]
+    result = subprocess.run(unknown, cwd=project, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert (
+        result.stderr
+        == "Error: evaluations has no 'knm' in params.yaml; choose one of knn, linear, semi_1, semi_10\n"
+    )
+
+
+MISTAKES = {
+    ("pretrain",): "run `dvc repro",
+    ("transfer", "voc_c4"): "VOCdevkit",
+    ("evaluate", "knn"): "run `dvc repro",
+    ("analyze", "npc"): "run `dvc repro",
+    ("baseline", "random"): "run `dvc repro",
+    ("export", "onnx"): "run `dvc repro",
+    ("evaluate", "knn", "--backbone", "models/none.pth"): "no file models/none.pth",
+    ("evaluate", "knn", "--prefix", "module."): "give --backbone FILE too",
+}
+
+
+def test_every_stage_answers_mistakes_in_a_sentence(project) -> None:
+    found = answers(project, [Stage(arguments) for arguments in MISTAKES])
+    for arguments, answer in zip(MISTAKES, found, strict=True):
+        assert answer.code == 1, arguments
+        assert "Traceback" not in answer.stderr, answer.stderr
+        assert MISTAKES[arguments] in answer.stderr, arguments
+    assert not (project / "results" / "pretrain.partial").exists()
+
+
+def test_repeats_are_means_with_deviations(tmp_path) -> None:
+    scores, rates = {3: 60.0, 4: 63.0, 9: 57.0}, {3: 0.1, 4: 0.3, 9: 0.1}
+    measured = {seed: {"top1": scores[seed], "labels": 20.0, "base_lr": rates[seed]} for seed in scores}
+    seen = []
+
+    def run(seed: int, folder: Path) -> dict[str, float]:
+        seen.append((seed, folder))
+        return measured[seed]
+
+    metrics = command.repeated(run, [3, 4, 9], 0, tmp_path)
+    assert metrics == {"top1": 60.0, "top1_sd": pytest.approx(3.0), "labels": 20.0, "n": 3.0}
+    assert seen == [(seed, tmp_path / f"seed-{seed}") for seed in measured]
+    assert command.repeated(run, [4], 0, tmp_path) == command.repeated(run, None, 4, tmp_path) == measured[4]
+    assert seen[3:] == [(4, tmp_path)] * 2

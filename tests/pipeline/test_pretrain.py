@@ -1,0 +1,188 @@
+"""The stage in two processes: kills, signals, launchers, and what makes an experiment another one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from cl import config
+from cl.batch import Batch
+from cl.runtime.tensor_files import load_tensors, save_tensors
+from cl.training import optim
+from pipeline import provenance
+from pipeline.compose import compose
+from pipeline.pretrain import build
+from tests.support.stages import Stage, answers
+from tests.support.training import newest_step
+
+SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "optim.epochs=3", "views.random.size=16"]
+SETTINGS += ["optim.monitor.bank=60", "optim.monitor.queries=20"]  # 9 steps
+SETTINGS += ["evaluation=[]", "transfer=[]", "analysis=[npc]", "baseline=[]"]  # whose imports take seconds
+
+
+@pytest.fixture(scope="module")
+def prepared(project, tmp_path_factory, shard_folder) -> Path:
+    """The clone with tiny shards and parameters for a short pretraining with MoCo."""
+    folder = tmp_path_factory.mktemp("pretrain") / "project"
+    shutil.copytree(project, folder)
+    shutil.copytree(shard_folder, folder / "data" / "shards")
+    compose(folder / "params.yaml", SETTINGS)
+    return folder
+
+
+def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:
+    """The stage in two processes, or as the variables say."""
+    usual = {"CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0", "CL_PROCESSES": "2"}
+    command = [sys.executable, "-m", "pipeline.pretrain"]
+    return subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **usual, **variables}, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(scratch: Path, step: int, process: subprocess.Popen) -> None:
+    while newest_step(scratch) < step and process.poll() is None:
+        time.sleep(0.01)
+
+
+def ranks_of(launcher: subprocess.Popen) -> list[int]:
+    """The processes that a launcher has started."""
+    return [
+        int(pid) for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(prepared, tmp_path_factory) -> list[dict]:
+    """The models of two undisturbed processes."""
+    undisturbed = pretrain(prepared, tmp_path_factory.mktemp("one"))
+    _, output = undisturbed.communicate()
+    assert undisturbed.returncode == 0, output
+    assert "on 2 x cpu in fp32" in output
+    return [load_tensors(prepared / "models" / f"{name}.safetensors")[0] for name in ("backbone", "method")]
+
+
+def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp_path) -> None:
+    """The models of an undisturbed run; a dead process ends the other within a minute, with the reason."""
+    models = [prepared / "models" / f"{name}.safetensors" for name in ("backbone", "method")]
+    for path in models:
+        path.unlink()
+    process = pretrain(prepared, tmp_path)
+    wait_for(tmp_path, 2, process)
+    began = time.monotonic()
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    _, output = process.communicate()
+    assert time.monotonic() - began < 60
+    assert process.returncode == 128 + signal.SIGKILL, output
+    assert "process 1 of 2 was ended by SIGKILL" in output
+    process = pretrain(prepared, tmp_path)
+    wait_for(tmp_path, 4, process)
+    process.send_signal(signal.SIGTERM)
+    _, output = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert "continuing after step" in output
+    assert output.count("stopped by SIGTERM after step") == 1
+    assert "run the same command again to continue from there" in output
+    assert not models[0].exists()
+    process = pretrain(prepared, tmp_path)
+    _, output = process.communicate()
+    assert process.returncode == 0, output
+    for path, tensors in zip(models, finished, strict=True):
+        found = load_tensors(path)[0]
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_an_old_model_and_launches_that_cannot_work_are_refused_in_a_sentence(prepared, here) -> None:
+    """The model lacks what version 0.1 did not have."""
+    tensors = build(config.load(prepared / "params.yaml"), here, 120).method.state_dict()
+    model = prepared / "models" / "method.safetensors"
+    save_tensors({name: x for name, x in tensors.items() if name != "queue.groups"}, model)
+    mistakes = {
+        "models/method.safetensors does not match the model in queue.groups: it was written by another "
+        "version of cl or for other parameters; run `dvc repro pretrain`\n": Stage(("analyze", "npc")),
+        "CL_PROCESSES=two: give a number of processes, such as 2\n": launched(CL_PROCESSES="two"),
+        "CL_PROCESSES=2 with CL_LAUNCH=torchrun: choose one": launched(
+            CL_PROCESSES="2", CL_LAUNCH="torchrun"
+        ),
+        "CL_LAUNCH=srun python has started this process without RANK and WORLD_SIZE; choose a launcher": (
+            launched(CL_PROCESSES="", CL_LAUNCH="srun python", CL_LAUNCHED="1")
+        ),
+    }
+    for sentence, answer in zip(mistakes, answers(prepared, list(mistakes.values())), strict=True):
+        assert answer.code == 1
+        assert answer.stderr.startswith(f"Error: {sentence}"), answer.stderr
+    model.unlink()
+
+
+def launched(**variables: str) -> Stage:
+    return Stage(("pretrain",), variables)
+
+
+@pytest.mark.slow
+def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_path) -> None:
+    """The way docker/entrypoint.sh stops it, whatever launchers are in between."""
+    stop = tmp_path / "stop"
+    launch = 'bash -c \'trap "" TERM; exec torchrun --signals-to-handle=SIGINT --nproc-per-node=2 "$@"\' bash'
+    variables = {"CL_LAUNCH": launch, "CL_STOP": str(stop), "CL_PROCESSES": ""}
+    process = pretrain(prepared, tmp_path / "scratch", **variables)
+    wait_for(tmp_path / "scratch", 3, process)
+    stop.touch()
+    _, output = process.communicate()
+    assert process.returncode != 0
+    assert output.count("stopped by SIGTERM after step") == 1
+    stop.unlink()
+    process = pretrain(prepared, tmp_path / "scratch", **variables)
+    _, output = process.communicate()
+    assert process.returncode == 0, output
+    assert "continuing after step" in output
+    found = load_tensors(prepared / "models" / "method.safetensors")[0]
+    assert all(torch.equal(found[name], tensor) for name, tensor in finished[1].items())
+
+
+@pytest.mark.slow
+def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
+    """Through torch.compile, to rounding; names of tensors stay as they are."""
+    views = [torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    losses, names = {}, {}
+    for compiled in (False, True):
+        settings = params.optim.model_copy(update={"compile": compiled})
+        task = build(params.model_copy(update={"optim": settings}), here, 32).train()
+        optimizer = optim.build(settings, [optim.Part(task)])
+        losses[compiled] = []
+        for step in range(2):  # later ones diverge, as with another number of threads
+            task.begin_step(step, 0.0)
+            loss = task(Batch(views, torch.zeros(32), torch.arange(32), None))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            task.after_step(0.1)
+            losses[compiled].append(float(loss.detach()))
+        names[compiled] = list(task.state_dict())
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+    assert losses[True] != losses[False], "nothing was compiled"
+    assert names[True] == names[False]
+
+
+def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None:
+    monkeypatch.chdir(prepared)
+    before = (prepared / "params.yaml").read_text()
+    base = provenance.identity("pretrain")
+    assert base == provenance.identity("pretrain")
+    for change in ("loss=dclw", "seed=1", "optim.base_lr=0.1"):
+        compose(prepared / "params.yaml", [*SETTINGS, change])
+        assert provenance.identity("pretrain") != base
+    compose(prepared / "params.yaml", [*SETTINGS, "evaluation=[knn]"])
+    assert provenance.identity("pretrain") == base, "an evaluation has nothing to do with pretraining"
+    (prepared / "params.yaml").write_text(before)
+    for file in ("cl/training/optim.py", "data/shards/manifest.json"):
+        content = (prepared / file).read_text()
+        (prepared / file).write_text(content + " ")
+        assert provenance.identity("pretrain") != base, file
+        (prepared / file).write_text(content)
+    assert provenance.identity("pretrain") == base

@@ -1,0 +1,50 @@
+"""Short trainings of a tiny network, and their checkpoints."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cl.config import Params
+from cl.console.progress import Progress
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.runtime.distributed import rank, ranks
+from cl.runtime.machine import Machine
+from cl.training import optim, tasks
+from cl.training.checkpoints import Checkpoints
+from cl.training.loop import train
+from tests.support.tiny import TinyBackbone
+
+BATCH = 40  # of 120 images: 3 steps per epoch
+
+
+def train_tiny(
+    shards: Path,
+    params: Params,
+    here: Machine,
+    progress: Progress,
+    *,
+    checkpoints: Checkpoints | None = None,
+    settings: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> tuple[tasks.Classification, list[dict[str, Any]]]:
+    """Train the tiny network with labels, by default for four epochs; the task and its rows."""
+    torch.manual_seed(0)
+    task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 20), here)
+    training = params.baselines["supervised"].training
+    config = training.optim.model_copy(update={"epochs": 4, "batch_size": BATCH, **(settings or {})})
+    reader = Reader(shards, "train")
+    plan = Plan(len(reader), BATCH, 0, rank(), ranks())
+    data = TrainSet(reader, params.dataset, list(training.views.values()), plan)
+    optimizer = optim.build(config, [optim.Part(task)])
+    rows = train(task, data, config, optimizer, progress=progress, checkpoints=checkpoints, **arguments)
+    return task, rows
+
+
+def newest_step(scratch: Path) -> int:
+    """The step of the newest checkpoint anywhere in the folder, or 0."""
+    names = [name for _, _, files in os.walk(scratch) for name in files if name.startswith("step-")]
+    return max((int(name.removeprefix("step-").removesuffix(".safetensors")) for name in names), default=0)
