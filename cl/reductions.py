@@ -59,17 +59,21 @@ def log_partition(
         raise ValueError(
             f"no negative counts: of {len(negatives)} negatives, {max(left, 0)} are left after exclusion"
         )
-    if unit:
-        bound, largest = queries.new_full((len(queries),), 1 / temperature), 1 / temperature
-    else:
-        longest = negatives.detach().norm(dim=1).max()
-        bound = queries.detach().norm(dim=1) * longest / temperature  # (N,), Cauchy-Schwarz
-        largest = float(bound.max())
+    bound, largest = _bound(queries, negatives, temperature, unit)
     same_side = queries is negatives and (groups is None or groups[0] is groups[1])
     if same_side and largest <= SAFE_BOUND and _mutual(excluded):
         return _Symmetric.apply(queries, excluded, temperature, largest, groups)
     shift = bound if largest <= SAFE_BOUND else None
     return _Rectangular.apply(queries, negatives, excluded, temperature, shift, groups)
+
+
+def _bound(queries: Tensor, negatives: Tensor, temperature: float, unit: bool) -> tuple[Tensor, float]:
+    """(N,), what no logit of a query exceeds, and the largest of these."""
+    if unit:
+        return queries.new_full((len(queries),), 1 / temperature), 1 / temperature
+    longest = negatives.detach().norm(dim=1).max()
+    bound = queries.detach().norm(dim=1) * longest / temperature  # Cauchy-Schwarz
+    return bound, float(bound.max())
 
 
 def _selected_log_partition(

@@ -20,7 +20,7 @@ from tests.support.tiny import SCENES, TinyBackbone, write_shards
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Each worker of pytest-xdist, and what it starts, gets a core of its own: threads that compete are slow."""
+    """Pin each worker of pytest-xdist, and what it starts, to its own core: competing threads are slow."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))

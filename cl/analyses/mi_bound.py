@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.analyses import Context
-from cl.analyses._shared.sampling import Sample, Sampling, by_count
+from cl.analyses._sampling import Sample, Sampling, by_count
 from cl.charts import Chart
 from cl.losses import infonce
 

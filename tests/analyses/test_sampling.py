@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cl.analyses import gradient_norm, mi_bound
-from cl.analyses._shared.sampling import Sample, feasible_counts, samples
+from cl.analyses._sampling import Sample, feasible_counts, samples
 from cl.contrast import Contrast
 from cl.losses import infonce
 from tests.support.analyses import GENERATOR, unit

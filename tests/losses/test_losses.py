@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cl.analyses.npc import multiplier
 from cl.contrast import Agreement, Contrast
-from cl.losses import cosine, dcl, dclw, infonce, jcl
+from cl.losses import cosine, dcl, dclw, infonce
 from cl.runtime.kinds import module_of
 
 TAU = 0.2
@@ -232,72 +232,6 @@ def test_eqcos_gradient_and_its_bound(alpha) -> None:
             expected = (-(1 - p0) * key[0] + p @ negatives) / TAU
         torch.testing.assert_close(gradient[0], expected, rtol=1e-10, atol=1e-12)
         assert float(gradient.norm()) <= 2 / TAU * float(1 - p0) + 1e-12
-
-
-def jcl_contrast(keys: int = 4) -> Contrast:
-    torch.manual_seed(0)
-    return Contrast(unit(6, 5), unit(6, keys, 5), unit(11, 5), temperature=TAU)
-
-
-@pytest.mark.parametrize("unbiased", [False, True])
-def test_jcl_equals_its_formula_with_the_covariance_matrix(unbiased) -> None:
-    """JCL, eq. S.3, value and gradient; and the cross-entropy form of the authors' code."""
-    contrast = jcl_contrast()
-    q = contrast.queries.requires_grad_()
-    ours = jcl.loss(contrast, jcl.Config(kind="jcl", strength=4.0, ramp=False, unbiased=unbiased), 0.3)
-    losses, others = [], []
-    for i in range(6):
-        keys = contrast.positives[i]
-        mu = keys.mean(0)
-        covariance = sum(torch.outer(k - mu, k - mu) for k in keys) / (3 if unbiased else 4)
-        t = 4.0 / (2 * TAU**2) * (q[i] @ covariance @ q[i])
-        negatives = (contrast.negatives @ q[i] / TAU).exp().sum()
-        losses.append(((q[i] @ mu / TAU + t).exp() + negatives).log() - q[i] @ mu / TAU)
-        logits = torch.cat([(q[i] @ mu / TAU + t)[None], contrast.negatives @ q[i] / TAU])
-        others.append(-F.log_softmax(logits, 0)[0] + t)
-    for theirs in (torch.stack(losses).mean(), torch.stack(others).mean()):
-        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
-        a, b = (torch.autograd.grad(value, q, retain_graph=True)[0] for value in (ours, theirs))
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_jcl_is_the_limit_of_gaussian_keys() -> None:
-    """Eq. S.2, lambda = 1: log E[exp(q k / tau) + sum over negatives] - q mu / tau, k from N(mu, Sigma)."""
-    contrast = jcl_contrast()
-    torch.manual_seed(1)
-    keys = contrast.positives
-    centred = keys - keys.mean(1, keepdim=True)
-    draws = (
-        keys.mean(1, keepdim=True) + torch.randn(6, 400_000, 4, dtype=torch.float64) @ centred / 2
-    )  # covariance / M'
-    inside = (torch.einsum("nd,nmd->nm", contrast.queries, draws) / TAU).exp().mean(1)
-    expected = (inside + contrast.negative_log_partition().exp()).log() - contrast.positive_logits().mean(1)
-    ours = jcl.loss(contrast, jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False), 0.0)
-    assert float(ours) == pytest.approx(float(expected.mean()), abs=0.02)
-    without = jcl.loss(contrast, jcl.Config(kind="jcl", strength=0.0, ramp=False, unbiased=False), 0.0)
-    assert float(ours) - float(without) > 0.2  # the check would not pass without the covariance
-
-
-def test_jcls_limits() -> None:
-    """lambda = 0 is InfoNCE against the mean key, one key is InfoNCE; the ramp is linear; the bound holds."""
-    plain = infonce.Config(kind="infonce", alpha=None)
-    contrast = jcl_contrast()
-    mean = Contrast(
-        contrast.queries, contrast.positives.mean(1, keepdim=True), contrast.negatives, temperature=TAU
-    )
-    settings = {"kind": "jcl", "unbiased": False}
-    none = jcl.loss(contrast, jcl.Config(strength=0.0, ramp=False, **settings), 0.0)
-    torch.testing.assert_close(none, infonce.loss(mean, plain, 0.0), rtol=1e-12, atol=1e-12)
-    one = jcl_contrast(keys=1)
-    for unbiased in (False, True):
-        config = jcl.Config(kind="jcl", strength=4.0, ramp=False, unbiased=unbiased)
-        torch.testing.assert_close(
-            jcl.loss(one, config, 0.0), infonce.loss(one, plain, 0.0), rtol=1e-12, atol=1e-12
-        )
-    ramped = jcl.loss(contrast, jcl.Config(strength=4.0, ramp=True, **settings), 0.25)
-    torch.testing.assert_close(
-        ramped, jcl.loss(contrast, jcl.Config(strength=1.0, ramp=False, **settings), 0.0)
-    )
 
 
 def test_with_two_images_a_query_has_two_negatives() -> None:

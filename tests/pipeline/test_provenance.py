@@ -20,7 +20,7 @@ from cl.console.stop import StoppedError
 from cl.training.checkpoints import Checkpoints
 from pipeline import command, energy, provenance
 from tests.support.project import TINY
-from tests.training.test_loop import run
+from tests.support.training import train_tiny
 
 
 def stopping(usage: Usage, shards: Path, params, here, folder: Path) -> None:  # type: ignore[no-untyped-def]
@@ -32,7 +32,7 @@ def stopping(usage: Usage, shards: Path, params, here, folder: Path) -> None:  #
             os.kill(os.getpid(), signal.SIGTERM)
         return {}
 
-    run(shards, params, here, silent(usage), Checkpoints(folder), each_epoch=stop)
+    train_tiny(shards, params, here, silent(usage), checkpoints=Checkpoints(folder), each_epoch=stop)
 
 
 def silent(usage: Usage) -> Progress:
@@ -49,7 +49,7 @@ def test_the_sessions_of_a_run_are_summed(shard_folder, params, here, tmp_path) 
     second.counters = lambda: {"gpu_joules": 100 + 3.0 * second.images, "cpu_joules": 1.0}
     then = second.now()
     began = time.monotonic()
-    run(shard_folder, params, here, silent(second), Checkpoints(tmp_path))
+    train_tiny(shard_folder, params, here, silent(second), checkpoints=Checkpoints(tmp_path))
     took = time.monotonic() - began
     used = second.since(then, second.earlier)
     assert used["images"] == 4 * 3 * 40
@@ -59,7 +59,7 @@ def test_the_sessions_of_a_run_are_summed(shard_folder, params, here, tmp_path) 
 
     third = Usage()
     then = third.now()
-    run(shard_folder, params, here, silent(third), Checkpoints(tmp_path))
+    train_tiny(shard_folder, params, here, silent(third), checkpoints=Checkpoints(tmp_path))
     again = third.since(then, third.earlier)
     assert again["images"] == used["images"]
     assert again["seconds"] > 0.5
@@ -88,7 +88,9 @@ def test_every_result_records_how_it_was_made(workspace, shard_folder, params, h
     began = time.monotonic()
     with command.results("pretrain"):
         for part in ("a", "b"):
-            run(shard_folder, params, here, silent(command.usage()), Checkpoints(tmp_path / part))
+            train_tiny(
+                shard_folder, params, here, silent(command.usage()), checkpoints=Checkpoints(tmp_path / part)
+            )
     took = time.monotonic() - began
     recorded = provenance_of(workspace, "pretrain")
     assert (recorded["stage"], recorded["recipe"], recorded["seed"]) == ("pretrain", "dcl/fig4_cifar10", 3)
@@ -117,7 +119,9 @@ def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, h
     with pytest.raises(StoppedError), command.results("pretrain"):
         stopping(command.usage(), shard_folder, params, here, tmp_path / "scratch")
     with command.results("pretrain"):
-        run(shard_folder, params, here, silent(command.usage()), Checkpoints(tmp_path / "scratch"))
+        train_tiny(
+            shard_folder, params, here, silent(command.usage()), checkpoints=Checkpoints(tmp_path / "scratch")
+        )
     with command.results("evaluate", "knn"):
         pass
     recorded, other = provenance_of(workspace, "pretrain"), provenance_of(workspace, "evaluate/knn")
