@@ -25,7 +25,7 @@ class Batch:
     def row_groups(self, per_image: int = 1) -> Tensor | None:
         """(N E,): the group of each of an image's E embeddings, image-major; None if the data has no groups.
 
-        An image without a group is its own group, -1 - position, which no other image has.
+        An image without a group forms a group of its own, -1 - position, which no other image has.
         """
         if self.groups is None:
             return None

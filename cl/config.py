@@ -33,8 +33,8 @@ class PretrainingOptim(optim.Config):
     """The optimizer of pretraining, how its steps are computed, and what is measured while it trains.
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
-    microbatches: parts in which a batch is encoded, and encoded again in the backward pass, when its
-        activations do not fit in memory; the gradient is that of the whole batch.
+    microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if the
+        activations of all of it do not fit in memory; the gradient is that of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start.
     """
 
@@ -107,14 +107,14 @@ def _loss_fits_method(params: Params) -> None:
     method, loss = params.method, params.loss
     if loss.takes is not method.gives:
         raise ValueError(
-            f"method={method.kind} gives {method.gives.description}, loss={loss.kind} takes "
+            f"method={method.kind} gives {method.gives.description}, but loss={loss.kind} takes "
             f"{loss.takes.description}; {_fitting_losses(params)}"
         )
     if loss.needs_several_positives and method.positives(len(params.view_sizes)) == 1:
         configs = [module_of("methods", kind).Config for kind in kinds("methods")]
         ways = [config.several_positives for config in configs if config.several_positives]
         raise ValueError(
-            f"loss={loss.kind} needs several positives per query, method={method.kind} gives one; "
+            f"loss={loss.kind} needs several positives per query, but method={method.kind} gives one; "
             f"choose {' or '.join(ways)}, or another loss: {_fitting_losses(params)}"
         )
 
@@ -199,8 +199,8 @@ def _compiled_encoders_run_as_a_whole(params: Params) -> None:
     cut = params.patches
     if params.optim.compile and isinstance(cut, patches.Combine) and cut.stage in patches.STITCHED:
         raise ValueError(
-            f"optim.compile=true compiles the encoder as a whole, patches.stage={cut.stage} runs its parts; "
-            "choose optim.compile=false"
+            f"optim.compile=true compiles the encoder as a whole, but patches.stage={cut.stage} runs it in "
+            "parts; choose optim.compile=false"
         )
 
 
@@ -224,7 +224,7 @@ def _baselines_name_what_exists(params: Params) -> None:
             if unknown := [choice for choice in chosen if choice not in known]:
                 choices = ", ".join(known) or "nothing"
                 raise ValueError(
-                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; or choose all"
+                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; use these or all"
                 )
 
 
@@ -248,7 +248,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The same from a text, which errors call `name`."""
+    """The same from a string; errors refer to it as `name`."""
     try:
         values = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
@@ -281,7 +281,7 @@ def check(values: dict[str, Any], name: str = "params.yaml") -> Params:
 
 
 def renamed(key: str) -> str:
-    """The answer to a key of an earlier version."""
+    """The error message for a key of an earlier version."""
     return f"{key} is now {RENAMED[key]} (see CHANGELOG.md)"
 
 

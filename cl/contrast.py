@@ -53,7 +53,7 @@ class Contrast:
         weight: of this contrast in the sum over the method's terms.
         query_groups, negative_groups: (N,) and (K,) int64: a column whose group equals the query's does not
             count, whether excluded, selected or neither; None where the data has no groups.
-        unit: whether all queries and negatives have norm at most 1; else the log-partition finds the bound.
+        unit: whether all queries and negatives have norm at most 1; else the log-partition finds a bound.
     """
 
     description: ClassVar[str] = "contrasts with negatives"
@@ -103,7 +103,7 @@ class Contrast:
         return counts - in_group if same is None else counts - in_group + same.sum(1)
 
     def has_negatives(self) -> Tensor:
-        """(N,) bool: whether any negative counts for a query; groups can leave it none."""
+        """(N,) bool: whether any negative counts for a query; groups can leave a query without any."""
         return self.negative_counts() > 0
 
     def mean_over_queries(self, values: Tensor) -> Tensor:
@@ -120,14 +120,14 @@ class Contrast:
         return total / mean_over_ranks(counted.to(values.dtype).mean()).clamp(min=1e-12)
 
     def batch_mean(self, x: Tensor) -> Tensor:
-        """(P,): mean of x (N, P) over the queries of all ranks, without those that have no negatives."""
+        """(P,): mean of x (N, P) over the queries of all ranks, leaving out those without negatives."""
         if self.query_groups is None:
             return mean_over_ranks(x.mean(0))
         counted = self.has_negatives()[:, None].to(x.dtype)
         return mean_over_ranks((x * counted).mean(0)) / mean_over_ranks(counted.mean(0)).clamp(min=1e-12)
 
     def queries_without_negatives(self) -> Tensor:
-        """Scalar int64: how many queries of all ranks groups have left without negatives."""
+        """Scalar int64: the number of queries, over all ranks, that are without negatives due to groups."""
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:

@@ -62,13 +62,13 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ({"sede": 1}, "unknown key sede; choose one of seed, recipe, dataset"),
         (
             {"loss": {"kind": "cosine"}},
-            "method=simclr gives contrasts with negatives, loss=cosine takes pairs without negatives; choose",
+            "method=simclr gives contrasts with negatives, but loss=cosine takes pairs without negatives; choose",
         ),
         ({"loss": {"kind": "cosine"}}, "choose loss=dcl or dclw or infonce"),
         ({"temperature": None}, "method=simclr needs a temperature, found temperature=null"),
         (
             {"method": BYOL},
-            "method=byol gives pairs without negatives, loss=dcl takes contrasts with negatives; choose",
+            "method=byol gives pairs without negatives, but loss=dcl takes contrasts with negatives; choose",
         ),
         (
             {"method": BYOL, "loss": {"kind": "cosine"}},
@@ -88,7 +88,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ),
         (
             {"loss": {"kind": "jcl", "strength": 4, "ramp": True, "unbiased": False}},
-            "loss=jcl needs several positives per query, method=simclr gives one",
+            "loss=jcl needs several positives per query, but method=simclr gives one",
         ),
         (
             {"patches": COMBINE},
@@ -111,7 +111,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ),
         (
             {"method": SIMO | {"negatives": 256, "sampling": "shared"}},
-            "method.negatives=256, but optim.batch_size=128 has 127 for a query; choose fewer, or null",
+            "method.negatives=256 exceeds the 127 negatives that each query has with optim.batch_size=128",
         ),
         ({"bn_group": 48}, "bn_group=48 must divide optim.batch_size=128 into groups of two or more images"),
         ({"precision": "fp16"}, "precision='fp16': input should be 'fp32', 'tf32' or 'bf16'"),

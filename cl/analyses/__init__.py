@@ -47,7 +47,7 @@ class Context:
 
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
-        """Unit embeddings (N, D) of `count` views of random batches, augmented as training's large ones."""
+        """Unit embeddings (N, D) of `count` views of random batches, augmented like training's large ones."""
         for batch in self._batches(self._large(count), batch_size, batches):
             yield [self.method.embed(view) for view in batch.views]
 
@@ -68,7 +68,8 @@ class Context:
         """
         if images > (epoch := len(self.train) // batch_size * batch_size):
             raise ValueError(
-                f"images={images} exceeds the {epoch} of an epoch in batches of {batch_size}; choose fewer"
+                f"images={images} exceeds the {epoch} images of an epoch of batches of {batch_size}; "
+                "choose fewer"
             )
         queries, positives = [], []
         for batch in self._batches(self.views, batch_size, -(-images // batch_size)):
@@ -90,7 +91,7 @@ class Context:
         """The analysis's own temperature, or that of training, or 1 if training had none (BYOL, SimSiam)."""
         trained = self.method.temperature
         if own is None and trained is None:
-            self.progress.say("temperature 1, because training had none")
+            self.progress.say("using temperature 1, because training used none")
         return own or trained or 1.0
 
     def _large(self, count: int) -> list[View]:

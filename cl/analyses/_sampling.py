@@ -1,4 +1,4 @@
-"""Queries with random negatives in given numbers: what a measure by the number of negatives is made of."""
+"""Queries with given numbers of random negatives, for measures that depend on that number."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -83,7 +83,7 @@ def feasible_counts(requested: list[int], contrast: Contrast, progress: Progress
     """The requested numbers of negatives that do not exceed those available to a query, in ascending order.
 
     Raises:
-        ValueError: all of them exceed it.
+        ValueError: all of them exceed the available number.
     """
     available = int(contrast.negative_counts()[0])
     feasible = [count for count in sorted(requested) if count <= available]
@@ -93,5 +93,5 @@ def feasible_counts(requested: list[int], contrast: Contrast, progress: Progress
         )
     if len(feasible) < len(requested):
         left_out = ", ".join(str(count) for count in requested if count > available)
-        progress.say(f"a query has {available} negatives: {left_out} left out")
+        progress.say(f"only {available} negatives per query are available; left out: {left_out}")
     return feasible

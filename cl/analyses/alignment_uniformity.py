@@ -24,7 +24,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """Alignment = mean |x - y|^2 over pairs of views of an image, in [0, 4] (their L_align, alpha 2).
 
     The other measures (`cl.pretraining.collapse`) are those of the first views. The charts come from the
-    training log: there alignment is that of the last batch in train mode, and the rest that of the validation
+    training log, where alignment is measured on the last batch in train mode and the rest on validation
     images, so the numbers are close but not equal.
     """
     batches = context.embeddings(config.batch_size, config.batches)

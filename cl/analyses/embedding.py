@@ -22,7 +22,7 @@ class Config(BaseConfig):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours near in the features?"""
+    """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours close in features?"""
     positions = context.val.labelled[: config.images]
     least = 3 * config.perplexity
     if len(positions) <= least:

@@ -37,7 +37,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     large. Ours shares one log-partition among the keys of a query, which gives the same number for less.
 
     Returns:
-        The time of each with the most keys, divided by that of JCL with the fewest.
+        The time of each variant with the most keys, divided by that of JCL with the fewest.
     """
     time_chart = Chart("seconds", "Time of the loss and its gradient", "keys per image", "milliseconds")
     memory_chart = Chart("memory", "Memory of the loss and its gradient", "keys per image", "MiB")

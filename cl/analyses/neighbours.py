@@ -42,7 +42,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
 
 
 def draw(nearest: Tensor, labels: Tensor, truth: Tensor, context: Context, rows: int) -> None:
-    """Write `neighbours.png`: in each row a validation image and its nearest; red: of another class.
+    """Write `neighbours.png`: a row per validation image with its nearest; red frames mark other classes.
 
     Args:
         nearest: (N, k), positions among the labelled training images.

@@ -31,11 +31,11 @@ class Usage:
         self.earlier: list[dict[str, float]] = []
 
     def now(self) -> dict[str, float]:
-        """The current counters; only their differences mean something."""
+        """The current counters; only differences between them are meaningful."""
         return {"seconds": time.monotonic(), "images": self.images, **self.counters()}
 
     def since(self, then: dict[str, float], earlier: Sequence[dict[str, float]]) -> dict[str, float]:
-        """Usage since `now` returned `then`, plus `earlier`; only of the counters that all of them have."""
+        """Usage since `now` returned `then`, plus `earlier`; counters that any of them lacks are left out."""
         now = self.now()
         known = [name for name in now if all(name in part for part in (then, *earlier))]
         return {name: now[name] - then[name] + sum(part[name] for part in earlier) for name in known}
@@ -55,7 +55,7 @@ class Progress:
 
     @contextmanager
     def task(self, steps: int, start: int, steps_per_epoch: int) -> Iterator["Meter"]:
-        """Show the progress of a training of `steps` that begins at step `start`."""
+        """Show the progress of a training of `steps` steps that begins at step `start`."""
         if start:
             self.say(f"continuing after step {start} of {steps}")
         if self.console.is_terminal:
@@ -93,7 +93,7 @@ def _advance(bar: Bar, done: int, kept: bool = False) -> None:
     (task,) = bar.tasks
     bar.advance(task.id, done)
     if kept:
-        bar.reset(task.id, completed=int(task.completed))  # new work alone tells the time left
+        bar.reset(task.id, completed=int(task.completed))  # estimate the time left from new work only
 
 
 class _PlainCount:

@@ -46,7 +46,7 @@ def signals() -> Iterator[list[int]]:
 def terminate_when_exists(path: Path) -> None:
     """Send this process SIGTERM once the file exists.
 
-    A signal from outside would end DVC and launchers on its way, before the processes below them have saved.
+    A signal from outside would end DVC and the launchers before the processes they started have saved.
     """
 
     def watch() -> None:

@@ -1,7 +1,7 @@
 """Flip, colour operations and normalisation of a batch of crops on the training device.
 
-On a GPU the whole batch is processed at once (`cl.data.augment_gpu`); on the CPU one image at a time, since a
-batch would only spill the cache, with OpenCV, which takes an image in its memory layout. Both compute what
+On a GPU the whole batch is processed at once (`cl.data.augment_gpu`). On the CPU, OpenCV processes one image
+at a time, in its memory layout, because a whole batch would only spill the cache. Both compute what
 torchvision's functional transforms compute on float images, with parameters drawn by `cl.data.views`.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from cl.data import augment_gpu
 from cl.data.views import ColourParams, View
 
-# ITU-R 601, as torchvision, for each channel.
+# ITU-R 601, as in torchvision, for each channel.
 LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))
 cv2.setNumThreads(1)  # one image is too little work to share
 

@@ -50,7 +50,7 @@ def _jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
 
 
 def _gray(x: Tensor) -> Tensor:
-    """(N, 1, H, W): luma of ITU-R 601, as torchvision."""
+    """(N, 1, H, W): luma of ITU-R 601, as in torchvision."""
     return 0.2989 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
 
 

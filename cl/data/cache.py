@@ -1,7 +1,7 @@
 """A folder of fetched files: bounded in size, shared by the processes of a machine, safe to kill.
 
 The process that fetches a file locks `<name>.partial`, extends it to its final size, fills it and renames it.
-The folder therefore holds what is in use or promised, and the sum of its file sizes never exceeds the limit.
+The folder therefore holds what is in use or reserved, and the sum of its file sizes never exceeds the limit.
 The least recently used pieces (`*.piece`) make room for new ones; other files stay.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 DIGITS = 20  # of the byte count in the file `used`
 SLACK = 64  # evicting frees 1/64 of the limit at once, because scanning the folder takes time
-PATIENCE = 60  # seconds to wait for room that others have reserved for files and not yet filled
+PATIENCE = 60  # seconds to wait for room that others have reserved but not filled yet
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Cache:
     limit: int
 
     def open(self, name: str, size: int, fetch: Callable[[], bytes]) -> int:
-        """A descriptor of the file `name`, to be closed; if it is missing, `fetch` gives its `size` bytes.
+        """An open descriptor of the file `name`; `fetch` provides the `size` bytes of a missing file.
 
         Raises:
             ValueError: the limit leaves no room.
@@ -41,7 +41,7 @@ class Cache:
             self.fill(name, size, fetch)
 
     def fill(self, name: str, size: int, fetch: Callable[[], bytes], *, wait: bool = True) -> None:
-        """Fetch a file if it is missing; if another thread or process does so already, `wait` or return."""
+        """Fetch a file if it is missing; if another thread or process already is, `wait` or return."""
         path = self.folder / name
         partial_path = _partial(path)
         with _locked(partial_path, wait=wait) as file:
@@ -57,7 +57,7 @@ class Cache:
                     os.replace(partial_path, path)
 
     def setdefault(self, name: str, text: str) -> str:
-        """The text stored under a name; `text` is stored if it is the first."""
+        """The text stored under a name; if there is none yet, store `text`."""
         path = self.folder / name
 
         def write() -> None:

@@ -18,7 +18,7 @@ ORDER_STREAM = 2**63  # key of the order's random streams, which separates them 
 class Order:
     """One epoch: the chunks in random order, then the samples of every WINDOW chunks shuffled together.
 
-    Takes eight bytes of memory per chunk (125 MB for a billion images), and the windows in use.
+    Uses eight bytes of memory per chunk (125 MB for a billion images), plus the windows in use.
     """
 
     def __init__(self, samples: int, seed: int, epoch: int) -> None:

@@ -165,7 +165,7 @@ class LocalFiles:
         self._open: OrderedDict[int, tuple[int, mmap.mmap]] = OrderedDict()
 
     def ahead(self, positions: np.ndarray) -> None:
-        """Nothing: the kernel reads ahead."""
+        """Does nothing: the kernel reads ahead."""
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_open": OrderedDict()}

@@ -201,7 +201,7 @@ class RemoteFiles:
 
 
 def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...]) -> T:
-    """What `action` returns, after further attempts if the network fails.
+    """What `action` returns, retried if the network fails.
 
     Raises:
         ValueError: the last error, in one sentence.

@@ -25,8 +25,8 @@ def read(
     """The images of `split` ("train2017") below `root`, and the category id and name of each label.
 
     Args:
-        masks: objects without a mask are dropped,
-        test: or are errors, since the evaluators read the same file.
+        masks: drop objects without a mask.
+        test: report them as errors instead, since the evaluators read the same file.
 
     Raises:
         ValueError: the annotation file is missing or malformed. All other problems go to `findings`.
@@ -78,7 +78,7 @@ def _problem(annotation: dict, known: set[int], images: dict, names: dict) -> st
     annotation_id, box, area = (annotation.get(key) for key in ("id", "bbox", "area"))
     image, category, crowd = (annotation.get(key) for key in ("image_id", "category_id", "iscrowd"))
     if not isinstance(annotation_id, int) or annotation_id < 1 or annotation_id in known:
-        return "needs a unique id, an integer from 1 (pycocotools reads 0 as no object)"
+        return "needs a unique integer id of at least 1 (pycocotools takes 0 for no object)"
     if image not in images:
         return f"has image_id {image}, which is not listed"
     if category not in names:

@@ -25,10 +25,10 @@ class Config(BaseConfig):
     subset: int | None = Field(gt=0, description="trial run: images to train on and to test on; null: all")
     iterations: int = Field(gt=0, description="at the reference batch; twice as many at half that batch")
     milestones: list[int] = Field(
-        description="iterations, counted likewise, at which the learning rate drops to a tenth"
+        description="iterations, counted in the same way, at which the learning rate drops to a tenth"
     )
     warmup: int = Field(
-        ge=0, description="iterations, counted likewise, of linear warm-up from `warmup_start`"
+        ge=0, description="iterations, counted in the same way, of linear warm-up from `warmup_start`"
     )
     warmup_start: float = Field(ge=0, le=1, description="fraction of the peak learning rate")
     precise_bn: int = Field(

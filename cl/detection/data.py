@@ -43,9 +43,8 @@ def read(config: Config, root: Path) -> DataSet:
     dataset = (_voc if config.kind == "voc" else _coco)(config, root, findings)
     findings.raise_errors()
     train = dataset.train
-    if (
-        config.kind == "coco"
-    ):  # VOC's difficult objects are trained on, as in detectron2; COCO's crowds are not
+    # VOC's difficult objects are trained on, as in detectron2; COCO's crowds are not.
+    if config.kind == "coco":
         train = [record.without_ignored() for record in train]
     empty = [record.path.name for record in train if not len(record.boxes)]
     if empty:

@@ -129,7 +129,7 @@ def to_arrays(boxes: list, labels: list, ignored: list) -> tuple[np.ndarray, np.
 
 
 def clip_boxes(record: Record, name: str, findings: Findings) -> Record:
-    """The record with boxes clipped to the image, without those that lack area; `name` is for the notes."""
+    """The record with boxes clipped to the image and empty ones dropped; `name` is for the notes."""
     low, high = record.boxes[:, :2], record.boxes[:, 2:]
     size = np.array([record.width, record.height], np.float32)
     beyond = ((low < -0.5) | (high > size + 0.5)).any(1)

@@ -116,7 +116,7 @@ class TrainImages:
             yield list(islice(items, self.plan.share))
 
     def inputs(self, device: torch.device) -> Callable[[list[Any]], list[Any]]:
-        """A batch goes to the detector as it is, which puts it on the device."""
+        """The identity: the detector itself moves a batch to the device."""
         return lambda batch: batch
 
 

@@ -71,7 +71,7 @@ def _write_split(config: Scenes, root: Path, split: str, numbers: range) -> None
 
 
 def _scenes(config: Scenes, split: str) -> Iterator[tuple[Picture.Image, Objects]]:
-    """An endless sequence of scenes, always the same one."""
+    """An endless sequence of scenes, the same on every call."""
     rng = np.random.Generator(np.random.Philox(key=[7, split == "val"]))
     photos = {}
     for name, path in photographs.files().items():

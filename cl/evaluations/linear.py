@@ -124,7 +124,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 def _train(
     config: Config, context: Context, heads: nn.ModuleList, each_epoch: Callable[[int], dict[str, float]]
 ) -> list[dict[str, Any]]:
-    """Train a head for each setting of the grid; the log of the epochs.
+    """Train a head for each setting of the grid; returns the log of the epochs.
 
     Raises:
         FloatingPointError: a classifier has diverged.

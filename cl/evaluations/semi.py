@@ -166,7 +166,7 @@ def drawn(config: Config, train: Reader, seed: int) -> np.ndarray:
 
 
 def choose(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Positions of a stratified sample, sorted: of each class of n round(fraction * n), at least one."""
+    """Positions of a stratified sample, sorted: round(fraction * n) of each class of n, at least one."""
     rng = np.random.Generator(np.random.Philox(key=seed))
     chosen = []
     for label in np.unique(labels):

@@ -18,7 +18,7 @@ SUFFIXES = {"torchvision": "safetensors", "timm": "safetensors", "detectron2": "
 
 
 def write(network: "Network", format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
-    """Write the network, which has no classifier, to a file.
+    """Write the network, without a classifier, to a file.
 
     torchvision, timm: safetensors; both use the same names for these networks; timm needs num_classes=0.
     detectron2: a pickled dictionary for MODEL.WEIGHTS of a ResNet. Set INPUT.FORMAT to RGB,

@@ -23,7 +23,7 @@ ORIGINS = {  # by the prefix of an encoder's tensor names
     "module.encoder.": "SimSiam",
     "backbone.": "solo-learn or lightly",
 }
-# Prefixes of target encoders. The papers evaluate the online encoder beside them.
+# Prefixes of target encoders. The papers evaluate the online encoder instead.
 TARGETS = re.compile(r"(encoder_k|momentum|target|teacher|ema)", re.IGNORECASE)
 HEADS = ("fc", "linear", "head", "classifier")
 STAGES = [f"layer{number}" for number in range(1, 5)]
@@ -41,7 +41,7 @@ class ForeignEncoder(NamedTuple):
 def load(file: str, prefix: str | None = None) -> ForeignEncoder:
     """Read the encoder in a file.
 
-    Its architecture follows from its tensors, all of which must match, except those of a classifier.
+    The architecture is inferred from the tensors. All must match, except those of a classifier.
 
     Args:
         file: a checkpoint, or `torchvision:<network>[:<weights>]` like torchvision:resnet50:IMAGENET1K_V2.
@@ -141,7 +141,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             content = content[container]
             break
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, expected tensors by name")
+        raise ValueError(f"{path} holds a {type(content).__name__}, expected named tensors")
     return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
 
 
@@ -150,8 +150,8 @@ def _unreadable(path: Path, error: str) -> str:
     if match := re.search(r"GLOBAL ([\w.]+)", error):
         extract = f"torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')"
         return (
-            f"{path} holds more than tensors and plain values ({match[1]}), and reading it could run any "
-            f'code; if you trust it, extract its tensors: python -c "import torch; {extract}"'
+            f"{path} holds more than tensors and plain values ({match[1]}), and reading it could run "
+            f'arbitrary code; if you trust it, extract its tensors: python -c "import torch; {extract}"'
         )
     return f"{path} is not a torch checkpoint, or it is damaged; download it again"
 
@@ -195,7 +195,7 @@ def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:
     """The architecture that these tensors belong to.
 
     Raises:
-        ValueError: it is none of those known here.
+        ValueError: it is not one of those known here.
     """
     first = tensors.get("conv1.weight")
     kind = _kind(tensors)

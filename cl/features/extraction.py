@@ -16,7 +16,7 @@ from cl.runtime.machine import Machine
 from cl.sources import Source
 
 BATCH = 256
-FEW = 1024  # images that take less time to read here than starting data workers
+FEW = 1024  # images; up to this number, reading them here is faster than starting data workers
 
 
 class Pixels(nn.Module):
@@ -49,7 +49,7 @@ def extract(
 ) -> Tensor:
     """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of index or `positions`.
 
-    The processes of a run share the work, and each returns the whole.
+    The processes of a run share the work, and each returns all of the features.
     """
     return extract_all(encoder, reader, source, machine, positions)[0]
 

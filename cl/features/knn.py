@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cl.runtime.distributed import gather, rank, ranks
 
-MIN_ROWS = 512  # queries per block at least, if the bank can be tiled for it
+MIN_ROWS = 512  # queries per block; the bank is tiled to allow at least this many, if it can be
 BUCKET = 8  # columns of a tile that are reduced to their largest before the selection
 SHOWN = 8  # neighbours of each query that `classify` returns
 INT64 = 8  # bytes
@@ -17,12 +17,12 @@ INT64 = 8  # bytes
 def nearest(
     queries: Tensor, bank: Tensor, k: int, *, memory: int, others: int = 0, itself: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """The k nearest rows of the bank for each query, block by block, in bounded memory whatever the bank.
+    """The k nearest rows of the bank for each query, block by block, in bounded memory for any bank.
 
     Args:
         queries: (Q, D) unit rows.
         bank: (B, D) unit rows; if one of the two is float16, it is converted a part at a time.
-        memory: bytes in use at a time besides queries, bank and answers.
+        memory: bytes in use at a time besides queries, bank and results.
         others: bytes per query that the caller uses for a block.
         itself: (Q,) the position in the bank that each query may not choose.
 
@@ -108,7 +108,7 @@ def _exclude(similarity: Tensor, columns: Tensor) -> None:
 
 
 def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row of (n, m), or all of them, in descending order, and their columns.
+    """The k largest of each row of (n, m), or all m if fewer, in descending order, and their columns.
 
     They are in the k buckets whose largest elements are largest: two small selections take half the time of a
     large one.
@@ -133,7 +133,7 @@ def _merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], k: int) 
 
 
 def _select(values: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values of each row, or all of them, in descending order, and their positions."""
+    """The k largest values of each row, or all if fewer, in descending order, and their positions."""
     values, order = values.topk(min(k, values.shape[1]), dim=1)
     return values, positions.gather(1, order)
 

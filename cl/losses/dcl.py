@@ -9,7 +9,7 @@ from cl.losses import LossConfig
 
 
 class Config(LossConfig):
-    """Has no parameters."""
+    """No parameters."""
 
     takes: ClassVar = Contrast
     kind: Literal["dcl"]

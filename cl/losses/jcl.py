@@ -13,8 +13,8 @@ from cl.losses import LossConfig
 class Config(LossConfig):
     """`strength` is the paper's lambda, which scales the covariance.
 
-    ramp: it rises linearly from 0 over the run, at every step; in the authors' code once per epoch, to
-        (e + 1) / E of it.
+    ramp: lambda rises linearly from 0 over the run, at every step. In the authors' code, it rises once per
+        epoch, to (e + 1) / E of its value.
     unbiased: the covariance divides by M' - 1 instead of M'.
     """
 
@@ -27,7 +27,7 @@ class Config(LossConfig):
 
 
 def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
-    """An upper bound of InfoNCE's mean over keys drawn from N(mu, Sigma) (JCL, eq. S.2 and S.3).
+    """An upper bound on InfoNCE's mean over keys drawn from N(mu, Sigma) (JCL, eq. S.2 and S.3).
 
     L_i = log(exp(q . mu / tau + lambda / (2 tau^2) q' Sigma q) + exp Z_i) - q . mu / tau, with mu and Sigma
     the mean and covariance of the query's M' keys. q . mu / tau is the mean of its positive logits and

@@ -40,7 +40,7 @@ class MethodConfig(BaseConfig):
     scale: float = Field(gt=0)
 
     def large_views(self, views: int) -> int:
-        """How many of that many views are of one size, each with its own role; the rest are small crops."""
+        """How many of an image's `views` are large, each with its own role; the rest are small crops."""
         return 2
 
     def positives(self, views: int) -> int:
@@ -48,7 +48,7 @@ class MethodConfig(BaseConfig):
         return 1
 
     def check(self, params: "Params") -> None:
-        """The method's own rules on the other parameters.
+        """Check the other parameters against the method's own rules.
 
         Raises:
             ValueError: they do not fit together.
@@ -61,7 +61,7 @@ class MethodConfig(BaseConfig):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method is built on, besides its own parameters.
+    """What a method is built from, besides its own parameters.
 
     temperature: None where the method's terms have none.
     bn_groups, microbatches: of the batch of all ranks.
@@ -80,7 +80,7 @@ class Setup:
 class BaseMethod(nn.Module):
     """What every method has: the encoder that is evaluated, and the number of the step.
 
-    A method turns a batch into terms (`forward`) and updates its own state once the optimizer has moved
+    A method turns a batch into terms (`forward`) and updates its own state after the optimizer's step
     (`after_step`). It has no hidden random state: random numbers come from `self.generator(purpose)`.
     """
 
@@ -113,7 +113,7 @@ class BaseMethod(nn.Module):
         return Contrast(queries, positives, negatives, temperature=self.temperature, **columns)  # type: ignore[arg-type]
 
     def contrast_in_batch(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
-        """Queries against all ranks' keys: that of the query's image is the positive, the others negatives.
+        """Queries against all ranks' keys; the key of the query's own image is the positive.
 
         Args:
             queries: (N, E, D), E per image.

@@ -94,7 +94,7 @@ class Method(BaseMethod):
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
 
-        The target moves before the next keys are computed, as in the paper; batch statistics are its own.
+        The target moves before the next keys are computed, as in the paper; its batch statistics are its own.
         """
         self.target.follow(self.backbone, self.projector, progress)
         assert self._new is not None

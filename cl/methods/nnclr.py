@@ -58,7 +58,7 @@ class Method(Predicting):
     def _nearest(self, embeddings: Tensor, groups: Tensor | None) -> Tensor:
         """(N, D): the most similar entry of the queue to each embedding, from other groups than its own.
 
-        Where the whole queue is of an embedding's own group, the embedding is its own neighbour.
+        If the whole queue belongs to an embedding's own group, the embedding is its own neighbour.
         """
         size = max(1, SIMILARITIES // len(self.queue.rows))
         if groups is None:

@@ -48,8 +48,8 @@ class Method(BaseMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """Every view is contrasted with the first two; views of one size are encoded in one pass.
 
-        Two views with all their negatives are one contrast of 2N queries with 2(N - 1) negatives each.
-        Otherwise there is one for each pair of a view and a target view.
+        Two views with all their negatives form one contrast of 2N queries with 2(N - 1) negatives each.
+        Otherwise, each pair of a view and a target view forms one.
         """
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         both = torch.stack(embeddings[:2], 1).flatten(
@@ -65,7 +65,7 @@ class Method(BaseMethod):
         ]
 
     def _all_against_all(self, both: Tensor, batch: Batch) -> Contrast:
-        """2N queries against the 2N embeddings of all ranks, but for the two of their own image."""
+        """2N queries against the 2N embeddings of all ranks, except the two of their own image."""
         other = torch.arange(len(both), device=both.device) ^ 1
         itself = global_rows(len(both))
         groups = batch.row_groups(2)
@@ -93,7 +93,7 @@ class Method(BaseMethod):
             columns["excluded"] = first[:, None] + torch.arange(width)
         else:
             candidates = width * (everyone - 1)
-            count = min(self.negatives, candidates)  # a smaller last batch has fewer
+            count = min(self.negatives, candidates)  # an analysis may use smaller batches
             sampled = sample_without_replacement(n, candidates, count, generator)
             columns["selected"] = to_device(skip_own_columns(sampled, first, width), pool.device)
         return self.contrast(queries, positives[:, None], pool, **columns)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Config(MethodConfig):
     """`shuffle`: ShuffleBN instead of synchronised batch norm (EqCo, Table 4).
 
-    negatives: how many keys a query meets; null: those of all other images.
+    negatives: number of keys that a query is contrasted with; null: those of all other images.
     sampling: negatives are sampled once per step for all queries (`shared`, as in the authors' code) or for
         each query (`per_query`); null with all negatives.
     """
@@ -52,7 +52,7 @@ class Config(MethodConfig):
 
 
 class Method(BaseMethod):
-    """SiMo (EqCo, section 3): the first view is the query, the second the key; small ones are queries."""
+    """SiMo (EqCo, section 3): the first view is the query, the second the key; small views are queries."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -81,7 +81,7 @@ class Method(BaseMethod):
         self.target.follow(self.backbone, self.projector, progress)
 
     def _sample(self, n: int) -> Tensor:
-        """(N, K): the columns that each query meets; if shared, the same K places among its others."""
+        """(N, K): the columns sampled for each query; if shared, the same K places among the other images."""
         assert self.config.negatives is not None
         others, generator = n * ranks() - 1, self.generator("negatives")
         count = min(self.config.negatives, others)

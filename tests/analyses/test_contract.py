@@ -65,7 +65,7 @@ def test_an_assumed_temperature_is_reported(analysed, quiet) -> None:
     assert context.temperature(0.3) == 0.3
     assert quiet.console.file.getvalue() == ""
     assert context.temperature(None) == 1
-    assert "temperature 1, because training had none" in quiet.console.file.getvalue()
+    assert "using temperature 1, because training used none" in quiet.console.file.getvalue()
 
 
 def test_batches_larger_than_the_data_are_refused(analysed, params) -> None:
@@ -74,6 +74,6 @@ def test_batches_larger_than_the_data_are_refused(analysed, params) -> None:
         next(context.embeddings(121, 1))
     assert len(context.contrast(100, 50).negatives) == 100
     with pytest.raises(
-        ValueError, match="images=101 exceeds the 100 of an epoch in batches of 50; choose fewer"
+        ValueError, match="images=101 exceeds the 100 images of an epoch of batches of 50; choose fewer"
     ):
         context.contrast(101, 50)

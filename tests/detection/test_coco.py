@@ -57,7 +57,9 @@ def test_a_file_without_images_is_refused(copied, coco_config) -> None:
 def test_annotations_need_unique_positive_ids(copied, coco_config, annotation_id) -> None:
     """pycocotools reads 0 as "no object": a perfect detector would score 60 percent."""
     edit_annotations(copied, lambda content: content["annotations"][0].update(id=annotation_id), "val2017")
-    with pytest.raises(ValueError, match=rf"annotation {annotation_id} needs a unique id, an integer from 1"):
+    with pytest.raises(
+        ValueError, match=rf"annotation {annotation_id} needs a unique integer id of at least 1"
+    ):
         read(coco_config, copied)
 
 

@@ -155,7 +155,7 @@ def below_numbers() -> dict:
         ({"state_dict": {}, "hyper_parameters": SimpleNamespace()}, r"\(types.SimpleNamespace\)"),
         ({"a": torch.zeros(1)}, "should hold one residual network, found tensors such as a"),
         ({}, "should hold one residual network, found no tensors at all"),
-        ([1, 2], "holds a list, expected tensors by name"),
+        ([1, 2], "holds a list, expected named tensors"),
         (two_networks(), "found those below 'first.', 'second.'; choose one with --prefix"),
         (
             resnet34().state_dict(),

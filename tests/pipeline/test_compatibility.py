@@ -36,10 +36,12 @@ def expected(cell: compatibility.Cell) -> str | None:
             if method in CONTRASTIVE
             else ("pairs without", "contrasts with")
         )
-        return f"method={method} gives {given} negatives, loss={loss} takes {taken} negatives; choose loss="
+        return (
+            f"method={method} gives {given} negatives, but loss={loss} takes {taken} negatives; choose loss="
+        )
     several = cell.values["method"].get("keys") == "rest"
     if loss == "jcl" and not several:
-        return f"loss=jcl needs several positives per query, method={method} gives one"
+        return f"loss=jcl needs several positives per query, but method={method} gives one"
     if several and cell.views == "multi-crop":
         return "the first 7 views of method=moco must be of one size, found 32 px"
     if cell.patches == "patches" and method not in PREDICTING:

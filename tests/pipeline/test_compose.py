@@ -62,7 +62,8 @@ def test_a_recipe_yields_to_the_command_line(tmp_path) -> None:
 def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
     assert config.check(compose(tmp_path, "method=byol")).loss.kind == "cosine"
     with pytest.raises(
-        ValueError, match="method=byol gives pairs without negatives, loss=dclw takes .*; choose loss=cosine"
+        ValueError,
+        match="method=byol gives pairs without negatives, but loss=dclw takes .*; choose loss=cosine",
     ):
         config.check(compose(tmp_path, "method=byol", "loss=dclw"))
     assert config.check(compose(tmp_path, "method=fast_moco")).patches.kind == "combine"

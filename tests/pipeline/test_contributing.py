@@ -83,5 +83,5 @@ def test_their_mistakes_are_named_like_all_others(extended) -> None:
     run(extended, "pipeline.compose", "loss=margin", "loss.margin=-1")
     assert "loss.margin=-1: input should be greater than 0" in run(extended, "pipeline.pretrain").stderr
     run(extended, "pipeline.compose", "loss=margin", "method=byol")
-    message = "method=byol gives pairs without negatives, loss=margin takes contrasts with negatives"
+    message = "method=byol gives pairs without negatives, but loss=margin takes contrasts with negatives"
     assert message in run(extended, "pipeline.pretrain").stderr

@@ -31,7 +31,7 @@ class Detector(Protocol):
         """The module that returns a tuple whose first entry is the class logits, (regions, classes + 1)."""
 
     def item(self, sample: Sample) -> Any:
-        """One image as `forward` takes it; called in threads."""
+        """One image in the form that `forward` takes; called from several threads."""
 
     def forward(self, items: list[Any]) -> dict[str, Tensor]:
         """The losses of a batch, by name."""

@@ -22,7 +22,7 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
 
     Args:
         kind: of the backbone.
-        polygons: masks are polygons; otherwise pixels.
+        polygons: whether masks are polygons rather than pixels.
     """
     keys = _network(config, kind, source, classes)
     keys |= _fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config)

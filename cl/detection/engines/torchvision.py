@@ -57,8 +57,8 @@ class MaskHead(nn.Module):
     """The same res5 on the mask regions, normalised by the running statistics of the box regions.
 
     detectron2 takes the mask features from the pass over the boxes. Here they come from a second pass, over
-    positive regions only. Their batch statistics must not normalise it, since tests have no such batch, nor
-    update the running statistics.
+    positive regions only. Its own batch statistics must neither normalise it, because there is no such batch
+    at test time, nor update the running statistics.
     """
 
     def __init__(self, res5: Res5) -> None:
@@ -67,7 +67,7 @@ class MaskHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         training = self.shared.training
-        update_running_stats(self.shared)  # as on one process, the statistics then include this step
+        update_running_stats(self.shared)  # so that, as with one process, the statistics include this step
         self.shared.eval()
         features = self.shared(regions)
         self.shared.train(training)

@@ -14,11 +14,11 @@ BLOCK = 2**22  # random numbers held at a time
 
 
 def check_negatives(negatives: int | None, candidates: int, params: "Params") -> None:
-    """Raises ValueError where a batch has fewer `candidates` than `method.negatives` asks for."""
+    """Raises ValueError if a batch has fewer `candidates` than `method.negatives` asks for."""
     if negatives is not None and negatives > candidates:
         raise ValueError(
-            f"method.negatives={negatives}, but optim.batch_size={params.optim.batch_size} has {candidates} "
-            "for a query; choose fewer, or null for all"
+            f"method.negatives={negatives} exceeds the {candidates} negatives that each query has with "
+            f"optim.batch_size={params.optim.batch_size}; choose fewer, or null for all"
         )
 
 

@@ -21,7 +21,7 @@ class PredictingConfig(MethodConfig):
     predictor: heads.Config
 
     def check(self, params: "Params") -> None:
-        """Predictions are compared with projections, so both have one width."""
+        """Predictions are compared with projections, so both must have the same width."""
         super().check(params)
         if self.predictor.out != self.projector.out:
             raise ValueError(
@@ -64,7 +64,7 @@ class Predicting(BaseMethod):
         return unit(patches.encode(self.patches, images, *networks, self.generator("patches")))
 
     def _predict_and_project(self, images: Tensor) -> Tensor:
-        """(N, 2, D): of each image its prediction and its projection."""
+        """(N, 2, D): the prediction and the projection of each image."""
         projections = self.projector(self.backbone(images))
         return unit(torch.stack([self.predictor(projections), projections], 1))
 

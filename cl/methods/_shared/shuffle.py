@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def check_shuffle(shuffle: bool, params: "Params") -> None:
-    """Raises ValueError where `method.shuffle` would have no effect."""
+    """Raises ValueError if `method.shuffle` would have no effect."""
     if shuffle and params.bn_groups == 1:
         raise ValueError(
             "method.shuffle=true shuffles between groups of batch norm, but "
