@@ -118,7 +118,7 @@ def test_the_knn_bank_contains_only_labelled_images(context, params) -> None:
     """The test images are also among the unlabelled ones, where they would be the nearest."""
     settings = params.evaluations["knn"].model_copy(update={"k": 12})
     assert knn.evaluate(settings, context)["pixels_top1"] == 100
-    with pytest.raises(ValueError, match="k=13 needs as many labelled training images, there are 12"):
+    with pytest.raises(ValueError, match="k=13 needs at least 13 labelled training images, found 12"):
         knn.evaluate(settings.model_copy(update={"k": 13}), context)
 
 
