@@ -224,7 +224,7 @@ def _baselines_name_what_exists(params: Params) -> None:
             if unknown := [choice for choice in chosen if choice not in known]:
                 choices = ", ".join(known) or "nothing"
                 raise ValueError(
-                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; use these or all"
+                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; use one or all"
                 )
 
 

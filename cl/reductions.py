@@ -46,19 +46,17 @@ def log_partition(
         (N,) in the queries' dtype, nats; -inf for a query whose negatives are all of its own group.
 
     Raises:
-        ValueError: a query has no negative that counts, or both `excluded` and `selected` are given.
+        ValueError: no negatives remain for a query, or both `excluded` and `selected` are given.
     """
     if selected is not None:
         if excluded is not None:
             raise ValueError("give excluded or selected columns, not both")
         if selected.shape[1] == 0:
-            raise ValueError("no negative counts: selected has no columns")
+            raise ValueError("no negatives remain: `selected` does not have any columns")
         return _selected_log_partition(queries, negatives, selected, temperature, groups)
     left = len(negatives) - (0 if excluded is None else excluded.shape[1])
     if left < 1:
-        raise ValueError(
-            f"no negative counts: of {len(negatives)} negatives, {max(left, 0)} are left after exclusion"
-        )
+        raise ValueError(f"no negatives remain: of {len(negatives)}, {max(left, 0)} are left after exclusion")
     bound, largest = _bound(queries, negatives, temperature, unit)
     same_side = queries is negatives and (groups is None or groups[0] is groups[1])
     if same_side and largest <= SAFE_BOUND and _mutual(excluded):
@@ -68,7 +66,7 @@ def log_partition(
 
 
 def _bound(queries: Tensor, negatives: Tensor, temperature: float, unit: bool) -> tuple[Tensor, float]:
-    """(N,), what no logit of a query exceeds, and the largest of these."""
+    """(N,), an upper bound on the logits of each query, and the largest of these bounds."""
     if unit:
         return queries.new_full((len(queries),), 1 / temperature), 1 / temperature
     longest = negatives.detach().norm(dim=1).max()
@@ -79,7 +77,7 @@ def _bound(queries: Tensor, negatives: Tensor, temperature: float, unit: bool) -
 def _selected_log_partition(
     queries: Tensor, negatives: Tensor, selected: Tensor, temperature: float, groups: Groups | None
 ) -> Tensor:
-    """Per-query columns, some rows at a time; negatives are gathered again in the backward pass."""
+    """Per-query columns, a few rows at a time; negatives are gathered again in the backward pass."""
 
     def block(q: Tensor, k: Tensor, columns: Tensor, rows: Tensor | None) -> Tensor:
         logits = torch.einsum("nd,nsd->ns", q, k[columns]).div(temperature)
@@ -100,7 +98,7 @@ def _selected_log_partition(
 
 
 class _Tile(NamedTuple):
-    """One block of the matrix of logits, and what inside it does not count.
+    """One block of the matrix of logits, and which of its entries do not count.
 
     excluded: flat positions. groups: those of its rows and of its columns.
     """

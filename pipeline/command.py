@@ -1,4 +1,4 @@
-"""What the entry points share: parameters, results with their provenance, and one-line answers to errors."""
+"""What the entry points share: parameters, results with their provenance, and one-line error messages."""
 
 import errno
 import functools
@@ -143,7 +143,7 @@ def scratch(stage: str, name: str | None = None, data: str = "", instead: str = 
 
 
 def checkpoint_seconds() -> float:
-    """The time after which a run saves its next checkpoint."""
+    """The time between checkpoints of a run."""
     return float(os.environ.get("CL_CHECKPOINT_SECONDS", "60"))
 
 

@@ -1,6 +1,6 @@
-"""What goes with what: every method with every loss, with and without small crops and patches.
+"""What can be combined: every method with every loss, with and without small crops and patches.
 
-`python -m pipeline.compatibility` prints a table, and why each refused combination is refused.
+`python -m pipeline.compatibility` prints a table, and the reasons why combinations are refused.
 """
 
 import tempfile
@@ -34,7 +34,7 @@ def methods() -> list[str]:
 
 
 def losses() -> dict[str, str]:
-    """For each kind of loss the first of its files."""
+    """The first configuration file of each kind of loss, by kind."""
     first: dict[str, str] = {}
     for path in sorted((CONF / "loss").glob("*.yaml")):
         first.setdefault(_composed(f"loss={path.stem}")["loss"]["kind"], path.stem)
@@ -66,7 +66,7 @@ def _composed(choice: str) -> dict[str, Any]:
 
 
 def _enough_views(views: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
-    """A third large view where a third one gives a second positive (JCL's keys)."""
+    """The views, with a third large one if that gives a query a second positive (JCL's keys)."""
     several = module_of("methods", method["kind"]).Config.model_validate(method).positives(3) > 1
     return views | {"random": views["random"] | {"count": 3}} if several else views
 
@@ -80,7 +80,7 @@ def _refusal(values: dict[str, Any]) -> str:
 
 
 def table(found: list[Cell]) -> str:
-    """Markdown: a row for each method, a column for each loss, and below it the sentences of the refusals."""
+    """Markdown: a row for each method, a column for each loss, and below them the reasons for refusals."""
     by_pair: dict[tuple[str, str], list[Cell]] = {}
     for cell in found:
         by_pair.setdefault((cell.method, cell.loss), []).append(cell)

@@ -22,7 +22,7 @@ EVERY = 60.0  # seconds between readings; RAPL counters often wrap at 262 kJ, wh
 def counters(
     zones: Path = ZONES, library: str = NVML, every: float = EVERY
 ) -> Iterator[Callable[[], dict[str, float]]]:
-    """A function that reads `gpu_joules` and `cpu_joules`, each counted from some earlier moment.
+    """A function that reads `gpu_joules` and `cpu_joules`, each counted from an arbitrary earlier moment.
 
     A key is missing unless all GPUs, or all CPUs, can be read.
     """
@@ -57,7 +57,7 @@ class Packages:
         self._lock = threading.Lock()
 
     def joules(self) -> float | None:
-        """Since the first call; it must be called at least once while a counter wraps around."""
+        """Since the first call; must be called again before a counter has wrapped around completely."""
         with self._lock:
             try:
                 for zone in self.zones:

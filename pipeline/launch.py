@@ -23,7 +23,7 @@ from cl.console.stop import StoppedError
 from pipeline import command
 
 BEAT = 2.0  # seconds between signs of life
-LOST = 30.0  # seconds without one after which a process is given up
+LOST = 30.0  # seconds without a sign of life after which a process counts as lost
 GRACE = 10.0  # seconds the other processes have to end by themselves
 START = timedelta(minutes=5)  # for all processes to join
 PATIENCE = timedelta(minutes=30)  # for a process that is alive but slow
@@ -70,7 +70,7 @@ def _launcher_variables(launcher: str) -> dict[str, str]:
 
 
 def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
-    """What torchrun would set, and the parent whose end ends the process."""
+    """What torchrun would set, and the id of the parent; the process ends when its parent does."""
     return {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -132,7 +132,7 @@ def _record_signals() -> list[int]:
 
 
 def _wait(children: Sequence[subprocess.Popen], received: list[int]) -> int:
-    """Wait for all children, and kill them GRACE seconds after one failed; the number of that one, or 0."""
+    """Wait for all children, killing them GRACE seconds after one failed; returns its number, or 0."""
     failed, since = None, 0.0
     while any(child.poll() is None for child in children):
         while received:

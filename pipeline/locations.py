@@ -48,7 +48,7 @@ def manifest() -> bytes:
     tracked = SHARDS / "manifest.json"
     if tracked.is_file() and tracked.read_bytes() != content:
         raise ValueError(
-            f"CL_SHARDS={_shards()} contains other shards than {SHARDS}, which DVC tracks as the data of "
+            f"CL_SHARDS={_shards()} contains different shards from {SHARDS}, which DVC tracks as the data of "
             f"this run: unset CL_SHARDS, or remove {SHARDS}"
         )
     return content

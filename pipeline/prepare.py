@@ -45,7 +45,7 @@ def main() -> None:
 
 def _say_what_was_left_out(progress: "Progress", ignored: int, manifest: "Manifest") -> None:
     if ignored:
-        progress.say(f"ignored {ignored} files among the images that are not images by name")
+        progress.say(f"ignored {ignored} files among the images whose names are not those of images")
     for name, split in manifest.splits.items():
         for key, reason in split.skipped.items():
             progress.say(f"left out {name}/{key}: {reason}")

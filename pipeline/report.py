@@ -33,7 +33,7 @@ def main(everything: bool) -> None:
 
 
 def _fetch(params: dict[str, Any]) -> None:
-    """Pull results that `dvc repro --pull --allow-missing` left in the remote, lest they read "not run".
+    """Pull results that `dvc repro --pull --allow-missing` left in the remote; they would read "not run".
 
     Raises:
         ValueError: a result in dvc.lock cannot be pulled.

@@ -49,7 +49,7 @@ def main(name: str) -> None:
 
 
 def data(config: "Config") -> "DataSet":
-    """The images of a transfer, after checks of the files and that its engine is installed."""
+    """The images of a transfer, after checking its files and that its engine is installed."""
     from cl.detection.data import read
     from cl.detection.engines import engine
 

@@ -160,7 +160,7 @@ def test_detectron2_holds_no_small_stem() -> None:
         (
             "optim.schedule",
             "constant",
-            "final=0.5 is where a cosine ends, found schedule=constant; choose final=0",
+            "final=0.5 is only for cosine schedules, found schedule=constant; choose 0",
         ),
         (
             "optim.predictor_lr",
@@ -175,7 +175,7 @@ def test_detectron2_holds_no_small_stem() -> None:
         (
             "optim.milestones",
             [0.5],
-            "only for it, found schedule=cosine with milestones=[0.5]",
+            "only then; found schedule=cosine with milestones=[0.5]",
         ),
         ("optim.monitor.k", 1000, "k=1000 must be at most bank=256"),
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] must be an ascending pair of non-negative numbers"),

@@ -106,9 +106,9 @@ def test_selected_columns(monkeypatch) -> None:
 def test_no_negative_that_counts_is_refused() -> None:
     queries, negatives = unit(3, 4), unit(2, 4)
     both = torch.tensor([[0, 1]] * 3)
-    with pytest.raises(ValueError, match="no negative counts"):
+    with pytest.raises(ValueError, match="no negatives remain"):
         log_partition(queries, negatives, both, 1.0)
-    with pytest.raises(ValueError, match="no negative counts"):
+    with pytest.raises(ValueError, match="no negatives remain"):
         log_partition(queries, negatives, None, 1.0, selected=torch.empty(3, 0, dtype=torch.int64))
     with pytest.raises(ValueError, match="not both"):
         log_partition(queries, negatives, both, 1.0, selected=both)

@@ -19,7 +19,7 @@ class GroupBatchNorm(nn.Module):
     """`nn.BatchNorm` over each of `groups` equal parts of all ranks' batch; takes over the state of `norm`.
 
     A rank may hold several groups or part of one. `update_running_stats` updates the running statistics once
-    per pass, with the mean over the groups. In eval mode it is `norm`.
+    per pass, with the mean over the groups. In eval mode it behaves like `norm`.
 
     Args:
         microbatches: the number of calls that make up a pass; each holds whole groups.
@@ -102,7 +102,7 @@ def update_running_stats(module: nn.Module) -> None:
 
 
 def recomputing() -> tuple[AbstractContextManager, AbstractContextManager]:
-    """Contexts of a forward pass and its recomputation, which keeps the statistics (torch's `context_fn`)."""
+    """Contexts of a forward pass and its recomputation, which adds no statistics (torch's `context_fn`)."""
     return nullcontext(), _repeated()
 
 

@@ -19,7 +19,7 @@ class Config(BaseConfig):
     )
     last_bias: bool
     std: float | None = Field(
-        gt=0, description="of the initial weights, which are normal; null: PyTorch's initialisation"
+        gt=0, description="of the normally distributed initial weights; null: PyTorch's initialisation"
     )
 
     @model_validator(mode="after")

@@ -20,14 +20,14 @@ def unit(x: Tensor) -> Tensor:
 
 
 def image_major(views: list[Tensor]) -> Tensor:
-    """V views (N, 3, H, W) as one batch (N V, 3, H, W), in which the views of an image follow each other."""
+    """V views (N, 3, H, W) as one batch (N V, 3, H, W), in which the views of an image are adjacent."""
     return torch.stack(views, 1).flatten(0, 1) if len(views) > 1 else views[0]
 
 
 def in_passes(encode: Encoder, views: list[Tensor], *, separate: int) -> list[Tensor]:
     """`encode` of each view; views that are encoded in one pass share batch statistics.
 
-    Each of the first `separate` views has its own pass. Of the others, neighbours of one size share a pass.
+    Each of the first `separate` views has its own pass. Consecutive other views of one size share one.
     """
     encoded = [encode(view) for view in views[:separate]]
     for _, same_size in groupby(views[separate:], key=lambda view: view.shape[-1]):

@@ -14,7 +14,7 @@ class Queue(nn.Module):
 
     Attributes:
         rows: (size, D).
-        groups: (size,) int64, the group of the image that each row comes from, as `Batch.row_groups` has it.
+        groups: (size,) int64, the group of the image that each row comes from, as in `Batch.row_groups`.
         oldest: scalar, the row to be replaced next.
     """
 

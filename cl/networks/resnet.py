@@ -1,4 +1,4 @@
-"""torchvision's residual networks, wider, for small images, and without their classifier."""
+"""torchvision's residual networks without their classifier, optionally wider or for small images."""
 
 from typing import TYPE_CHECKING
 

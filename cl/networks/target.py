@@ -43,7 +43,7 @@ class Target(nn.Sequential):
         """(N, 3, H, W) to unit rows (N, D) without gradient.
 
         Args:
-            order: (W N,), in which the images of all ranks are encoded (ShuffleBN); None: unchanged.
+            order: (W N,), the order in which all ranks' images are encoded (ShuffleBN); None: unchanged.
         """
         if order is None:
             return in_microbatches(lambda part: unit(self(part)), images, self.microbatches)

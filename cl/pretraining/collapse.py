@@ -61,7 +61,7 @@ def _effective_rank(embeddings: Tensor) -> float:
 
 
 def alarm(measures: dict[str, float], width: int) -> str | None:
-    """A sentence on what is wrong with embeddings of width D that have these measures; None if nothing is."""
+    """A sentence on what is wrong with embeddings of this width and these measures; None if nothing is."""
     spread, rank = measures["embedding_std"], measures["effective_rank"]
     least = max(LINE, DIMENSIONS * width)
     if spread < SPREAD:

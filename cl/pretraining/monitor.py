@@ -16,7 +16,7 @@ from cl.runtime.distributed import mean_over_ranks
 from cl.sources import Source
 
 MEMORY = 64 * 2**20  # bytes
-EARLY = 0.25  # fraction of the run without alarm: untrained encoders map all images to nearly the same
+EARLY = 0.25  # fraction of the run without alarm: untrained encoders map all images to nearly one point
 
 
 class Config(BaseConfig):

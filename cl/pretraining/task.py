@@ -19,10 +19,10 @@ class PretrainingTask(Task):
 
     Attributes:
         alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
-        negatives: how many a query meets, the most of any query in the first batch; None without negatives.
+        negatives: the largest number of negatives of a query in the first batch; None without negatives.
         has_groups: whether the data has groups.
-        without_negatives: scalar, queries of all ranks that groups have left without any since the last
-            `take_without_negatives`.
+        without_negatives: scalar, the number of queries on all ranks that were without negatives due to
+            groups since the last `take_without_negatives`.
     """
 
     alignment: Tensor
@@ -58,7 +58,7 @@ class PretrainingTask(Task):
 
     @torch.no_grad()
     def _note(self, terms: list[Term]) -> None:
-        """Keep what is recorded of a batch."""
+        """Keep what is reported about a batch."""
         self.largest_logit = torch.stack([term.largest_logit() for term in terms]).amax()
         self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
         contrasts = [term for term in terms if isinstance(term, Contrast)]
@@ -70,7 +70,7 @@ class PretrainingTask(Task):
                 self.without_negatives += contrast.queries_without_negatives()
 
     def take_without_negatives(self) -> int:
-        """The count of queries without negatives, which starts again at 0."""
+        """Return the number of queries without negatives, and reset it to 0."""
         count = int(self.without_negatives)
         self.without_negatives.zero_()
         return count

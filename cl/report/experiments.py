@@ -171,7 +171,7 @@ def mean_over_seeds(
 ) -> Measurement | None:
     """The mean of a metric over experiments that differ in nothing but the seed; None if none has the metric.
 
-    Of each seed, the first experiment on the same data as the very first counts. A single
+    Experiments on other data than the first one's are ignored, and so are repeated seeds. A single
     experiment's standard deviation is that over its evaluation's seeds.
     """
     having = [experiment for experiment in experiments if metric in experiment.metrics]
@@ -198,7 +198,7 @@ def _of_one(experiment: Experiment, metric: str, baseline: str | None) -> Measur
 
 
 def distinct(experiments: list[Experiment]) -> list[Experiment]:
-    """Each experiment once: the first of those with equal parameters and numbers, like the workspace."""
+    """Each experiment once, even if the workspace, for example, has the same parameters and numbers."""
     kept: list[Experiment] = []
     for experiment in experiments:
         if not any(
@@ -209,7 +209,7 @@ def distinct(experiments: list[Experiment]) -> list[Experiment]:
 
 
 def varying_params(experiments: list[Experiment]) -> list[str]:
-    """The dotted parameters of pretraining, seed included, that differ; those that a kind sets come last."""
+    """The dotted parameters of pretraining that differ, seed included; those implied by a kind come last."""
     rows = [settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments]
     first = ("optim", "loss", "temperature", "seed")
     return sorted(

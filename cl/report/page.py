@@ -184,7 +184,7 @@ def _row(
 
 
 def _of_baseline(baseline: str, name: str, metrics: dict[str, float], entries: list[str]) -> dict[str, float]:
-    """A baseline's metrics in one evaluation, but not in one whose name begins alike (knn_200 beside knn)."""
+    """A baseline's metrics in one evaluation, without those of longer names (for knn, not knn_200)."""
     prefix = f"{baseline}_{name}_"
     longer = tuple(f"{baseline}_{other}_" for other in entries if other.startswith(f"{name}_"))
     return {

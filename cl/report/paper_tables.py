@@ -31,7 +31,7 @@ class Column(BaseConfig):
 class Row(BaseConfig):
     """A row of a table with one value per column; null: illegible in our copy, or printed as absent.
 
-    run: Hydra overrides of the run that reproduces it, added to the column's; null: nothing here does.
+    run: Hydra overrides of the run that reproduces it, added to the column's; null: no run here does.
     minus: overrides of the run to subtract, if the row is a gain, a drop or a change.
     metric: its name in our results; null: the column's.
     minus_metric: the metric of the run to subtract, if it differs.
@@ -53,9 +53,9 @@ class Row(BaseConfig):
     @model_validator(mode="after")
     def _explained(self) -> "Row":
         if self.run is None and self.quoted is None:
-            raise ValueError(f"{self.label}: has neither run nor quoted; give at least one of them")
+            raise ValueError(f"{self.label}: neither run nor quoted is given; give at least one of them")
         if None in self.values and self.note is None:
-            raise ValueError(f"{self.label}: has a null value but no note; add a note that says why")
+            raise ValueError(f"{self.label}: a value is null, but there is no note; add one that says why")
         return self
 
 
@@ -75,7 +75,7 @@ class Table(BaseConfig):
     def _rectangular(self) -> "Table":
         for row in self.rows:
             if len(row.values) != len(self.columns):
-                found = f"{self.name}, {row.label}: has {len(row.values)} values"
+                found = f"{self.name}, {row.label}: found {len(row.values)} values"
                 raise ValueError(f"{found}; give {len(self.columns)}, one per column")
         return self
 
@@ -106,7 +106,7 @@ class Figure(BaseConfig):
         swept = bool(self.x and self.metric and self.columns and self.rows)
         if [analysed, swept, self.diagram].count(True) != 1:
             choices = "analysis and run; or x, metric, columns and rows; or diagram"
-            raise ValueError(f"{self.name}: must be drawn in exactly one way; give {choices}")
+            raise ValueError(f"{self.name} must be drawn in exactly one way; give {choices}")
         return self
 
 
@@ -126,7 +126,7 @@ class Setting(BaseConfig):
     @model_validator(mode="after")
     def _explained(self) -> "Setting":
         if (self.key is None or self.ours is not None) and self.why is None:
-            raise ValueError(f"{self.name}: differs from the paper; say why")
+            raise ValueError(f"{self.name} differs from the paper; say why")
         return self
 
 

@@ -94,7 +94,7 @@ def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[s
 
 
 def _short_names(keys: list[str]) -> list[str]:
-    """The last part of each dotted key, `.kind` aside; the whole key where that is ambiguous."""
+    """The last part of each dotted key, ignoring `.kind`; the whole key where that is ambiguous."""
     short = [key.removesuffix(".kind").split(".")[-1] for key in keys]
     return [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
 

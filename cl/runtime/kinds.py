@@ -1,4 +1,4 @@
-"""Kinds: each module of `cl.losses`, `cl.methods` and the like is one; its file is all it takes to add it."""
+"""Kinds: each module of `cl.losses`, `cl.methods` and similar packages is one; adding the file adds it."""
 
 import importlib
 import pkgutil

@@ -39,7 +39,7 @@ class Machine:
 
 
 def find(precision: Precision, *, deterministic: bool) -> Machine:
-    """Set up this process's GPU or its share of the CPU; each other core gets a data worker, at least one.
+    """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, at least one.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
 

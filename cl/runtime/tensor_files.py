@@ -35,7 +35,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
 
 
 def _give_default_permissions(path: Path) -> None:
-    """Those of any new file; safetensors lets only the owner read."""
+    """Give it those of any new file; safetensors makes its files readable by the owner only."""
     usual = path.with_name("usual")
     usual.touch()
     shutil.copymode(usual, path)
@@ -46,7 +46,7 @@ def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str])
     entry = json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})
     try:
         save_file(tensors, path, {METADATA: entry})
-    except SafetensorError as error:  # gives the number of a system error only in its text
+    except SafetensorError as error:  # contains the number of a system error only as text
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

@@ -20,7 +20,7 @@ EXTENSIONS = {
     "TIFF": "tif",
 }
 MAX_PIXELS = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # above it, Pillow suspects a decompression bomb
-MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels, of the index and of libjpeg
+MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels; the limits of the index and of libjpeg
 ORIENTATION = 274  # the EXIF tag
 
 

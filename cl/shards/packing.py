@@ -18,7 +18,7 @@ from cl.sources import Image, Storage
 
 @dataclass(frozen=True)
 class Packed:
-    """A shard and what the index and the manifest say of its n images.
+    """A shard, and what the index and the manifest say about its n images.
 
     rows: (n,) INDEX, without the shard's number. keys: (n,) bytes. skipped: the reason by key.
     """

@@ -64,7 +64,7 @@ class Work:
         return self.note(job).is_file() and self.shard(job).is_file()
 
     def begin(self, kind: str) -> None:
-        """Clear the folder, unless its shards are of the same images, settings and code."""
+        """Clear the folder, unless its shards come from the same images, settings and code."""
         digest = self._digest(kind)
         origin = self.notes / "origin"
         if origin.is_file() and origin.read_text() == digest:
@@ -94,7 +94,7 @@ def _status(path: Path) -> str:
 
 
 def save_note(path: Path, packed: Packed) -> None:
-    """Write what is known of a finished shard to disk."""
+    """Write what is known about a finished shard to disk."""
     facts = {
         "shard": packed.shard.model_dump(),
         "reencoded": packed.reencoded,

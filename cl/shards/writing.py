@@ -33,7 +33,7 @@ def write(
     If an earlier call with the same arguments was killed, the shards it finished are kept.
 
     Args:
-        report: called with the number of images done since the last time; `kept=True` if by an earlier call.
+        report: called with the number of images just done; `kept=True` for those done before this call.
         workers: number of processes; the bytes do not depend on it.
 
     Raises:

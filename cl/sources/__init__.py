@@ -54,7 +54,7 @@ def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int])
 class Splits:
     """The classes, in the order of their labels, and the images of each split; all of `val` is labelled.
 
-    ignored: the number of files and hidden folders among the images that are not images by their names.
+    ignored: the number of files and hidden folders among the images whose names are not those of images.
     """
 
     classes: list[str]

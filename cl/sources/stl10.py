@@ -37,7 +37,7 @@ def splits(config: Config, raw: Path) -> Splits:
 
 
 def _class_names(folder: Path, count: int) -> list[str]:
-    """Read the class names; torchvision has no md5 of their file, so their number is checked instead."""
+    """Read the class names; torchvision does not list this file's md5, so their number is checked instead."""
     path = folder / STL10.class_names_file
     names = path.read_text(errors="replace").split() if path.is_file() else []
     if len(names) != count:

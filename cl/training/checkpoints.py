@@ -39,10 +39,10 @@ class Checkpoints:
     def restore(
         self, model: nn.Module, optimizer: Optimizer, say: Callable[[str], None] = lambda text: None
     ) -> tuple[int, dict[str, Any]]:
-        """Load the newest undamaged checkpoint; its step and history, or 0 and {}. `say` reports damage.
+        """Load the newest undamaged checkpoint; returns step and history, or 0 and {}. `say` reports damage.
 
         Raises:
-            ValueError: the checkpoint is of another model.
+            ValueError: the checkpoint belongs to another model.
         """
         for partial in self.folder.glob(f"*{PARTIAL}"):
             shutil.rmtree(partial, ignore_errors=True)  # a process was killed while saving
@@ -51,7 +51,7 @@ class Checkpoints:
                 tensors, metadata = load_tensors(path)
             except DamagedError as error:
                 path.unlink(missing_ok=True)
-                say(f"{error}. It is removed; the run continues from the previous checkpoint or the start")
+                say(f"{error}. It was removed; the run continues from the previous checkpoint or starts over")
                 continue
             load_state(model, _below(tensors, "model."), path, f"remove {self.folder} to start again")
             _load_optimizer_state(optimizer, _below(tensors, "optimizer."))

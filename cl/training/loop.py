@@ -93,7 +93,7 @@ def _begin(task: Task, step: int, steps: int, steps_per_epoch: int) -> None:
 def _optimize(
     model: nn.Module, batch: Any, optimizer: Optimizer, clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    """One step of the optimizer; the loss and the norm of the gradient before clipping."""
+    """Take one optimizer step; returns the loss and the norm of the gradient before clipping."""
     loss = model(batch)
     loss.backward()
     norm = optim.clip_gradients(optimizer, clip)
@@ -105,7 +105,7 @@ def _optimize(
 def _end_epoch(
     row: dict[str, Any], task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]] | None
 ) -> None:
-    """Measure in eval mode, add that to the row and show it."""
+    """Measure in eval mode, add the results to the row and show it."""
     if each_epoch:
         task.eval()
         row |= meter.watching(partial(each_epoch, row["epoch"]))

@@ -86,14 +86,14 @@ class Config(BaseConfig):
             )
         if bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError(
-                f"milestones are for schedule=steps and only for it, "
+                "milestones must be given with schedule=steps, and only then; "
                 f"found schedule={self.schedule} with milestones={self.milestones}"
             )
         if self.warmup_epochs > self.epochs:
             raise ValueError(f"warmup_epochs={self.warmup_epochs} must be at most epochs={self.epochs}")
         if self.final and not self.schedule.startswith("cosine"):
             raise ValueError(
-                f"final={self.final} is where a cosine ends, found schedule={self.schedule}; choose final=0"
+                f"final={self.final} is only for cosine schedules, found schedule={self.schedule}; choose 0"
             )
         if self.warmup_start and not self.warmup_epochs:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""A Hydra plugin: an override of a key that an earlier version had is answered with the key's name today."""
+"""A Hydra plugin: the error for an override of a renamed key gives the key's new name."""
 
 import functools
 import sys
@@ -13,7 +13,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def naming_new_keys(compose: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `Hydra.compose_config`, since neither Hydra nor DVC tells plugins of overrides that fail."""
+    """Wraps `Hydra.compose_config`, since neither Hydra nor DVC notifies plugins of overrides that fail."""
 
     @functools.wraps(compose)
     def wrapped(self: Hydra, *args: Any, overrides: list[str], **kwargs: Any) -> Any:

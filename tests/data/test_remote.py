@@ -180,7 +180,7 @@ def test_the_entry_points_read_where_cl_shards_says(folder, server, tmp_path, mo
     (tmp_path / "data" / "shards" / "manifest.json").write_text("{}")
     with pytest.raises(
         ValueError,
-        match=rf"CL_SHARDS={server.url} contains other shards than data/shards, which DVC tracks as",
+        match=rf"CL_SHARDS={server.url} contains different shards from data/shards, which DVC tracks as",
     ):
         locations.reader("val")
     monkeypatch.setenv("CL_CACHE_GB", "much")

@@ -264,6 +264,6 @@ def test_an_archive_that_would_write_elsewhere_is_refused(name, offered, tmp_pat
         else:
             add_member(tar, name, b"evil")
     offered.archive.tgz_md5 = hashlib.md5(offered.served.read_bytes()).hexdigest()
-    assert f"does not contain just the folder {offered.archive.base_folder}" in refusal(offered)
+    assert f"should contain only the folder {offered.archive.base_folder}" in refusal(offered)
     assert not list(tmp_path.rglob("evil"))
     assert not Path("/tmp/evil").exists()

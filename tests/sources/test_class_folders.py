@@ -46,7 +46,7 @@ def test_folders_say_what_is_missing(tmp_path, params) -> None:
     write_image(tmp_path / "flat" / "train" / "0.jpg")
     with pytest.raises(ValueError, match="no class folders? in .*flat/train"):
         folder.splits(Folder(kind="folder", name="flat", **common), tmp_path)
-    with pytest.raises(ValueError, match="lacks 1 of 2 classes, the first is bird"):
+    with pytest.raises(ValueError, match="lacks 1 of 2 classes, starting with bird"):
         imagenet100.splits(
             imagenet100.Config(kind="imagenet100", list=str(tmp_path / "list.txt"), **common), tmp_path
         )

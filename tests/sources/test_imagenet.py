@@ -24,7 +24,7 @@ def test_imagenet_lists_every_class_folder_in_the_order_of_wnids(source, tmp_pat
     settings = source("imagenet")
     (tmp_path / "raw/imagenet/train/n01").mkdir()
     Picture.new("RGB", (9, 9)).save(tmp_path / "raw/imagenet/train/n01/1.JPEG")
-    with pytest.raises(ValueError, match="imagenet/val lacks 1 of 5 classes, the first is n01"):
+    with pytest.raises(ValueError, match="imagenet/val lacks 1 of 5 classes, starting with n01"):
         splits_of(settings, tmp_path / "raw")
     (tmp_path / "raw/imagenet/train/n01").rename(tmp_path / "raw/imagenet/val/n01")
     with pytest.raises(ValueError, match="imagenet/val contains the class n01, which"):
@@ -92,7 +92,7 @@ def test_imagenet_must_have_1000_classes(ilsvrc, tmp_path) -> None:
         (b"\n \n", "the class list .*list.txt is empty"),
         (b"n00000001\nn00000002\nn00000001\n", "list.txt names n00000001 2 times; list each wnid once"),
         (b"n00000001\n\xff\xfe\n", "lacks 1 of 2 classes"),
-        (b"n00000001,n00000002\n", "lacks 1 of 1 classes, the first is n00000001,n00000002"),
+        (b"n00000001,n00000002\n", "lacks 1 of 1 classes, starting with n00000001,n00000002"),
     ],
 )
 def test_a_wrong_class_list_is_refused(text, message, ilsvrc, tmp_path) -> None:

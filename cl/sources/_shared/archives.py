@@ -80,7 +80,7 @@ def _unpack(archive: Archive, folder: Path) -> None:
             os.replace(partial / archive.base_folder, folder)
         except (tarfile.TarError, FileNotFoundError) as error:
             raise ValueError(
-                f"{file} does not contain just the folder {archive.base_folder} ({error}); {remedy}"
+                f"{file} should contain only the folder {archive.base_folder} ({error}); {remedy}"
             ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -44,7 +44,7 @@ def check_complete(path: Path, wanted: list[str], present: Container[str]) -> No
         ValueError: one of the wanted classes is not present.
     """
     if missing := [name for name in wanted if name not in present]:
-        raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} classes, the first is {missing[0]}")
+        raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} classes, starting with {missing[0]}")
 
 
 def _check_layout(root: Path) -> None:

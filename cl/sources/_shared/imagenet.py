@@ -49,7 +49,7 @@ Entries = dict[str, list[Entry]]  # by wnid
 
 
 def list_images(root: Path, classes: list[str] | None = None) -> Splits:
-    """List the images of the given classes, in their order, or of all; archives and folders give the same.
+    """List the images of the given classes, in their order, or of all; archives and folders give equal lists.
 
     Raises:
         ValueError: files are missing or damaged, or a class is missing.
