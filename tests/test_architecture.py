@@ -85,7 +85,7 @@ def test_the_allowed_imports_run_one_way() -> None:
     assert known == {room(module) for module in FILES if module.startswith("cl.")}
 
 
-def test_no_import_comes_back_to_its_file() -> None:
+def test_no_imports_are_circular() -> None:
     done: set[str] = set()
     while True:
         free = {module for module in FILES if module not in done and IMPORTS[module] - {module} <= done}

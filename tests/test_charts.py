@@ -21,7 +21,7 @@ def test_a_chart_is_read_back_as_it_was(tmp_path) -> None:
     assert len(list(charts.load_folder(tmp_path))) == 1
 
 
-def test_a_drawing_tells_its_values_and_shares_no_id_with_another() -> None:
+def test_a_drawing_shows_its_values_and_has_unique_ids() -> None:
     chart = Chart("a", 'less < "more"', "x & y", "%")
     for x in (1, 2, 4):
         chart.add("first, <b>", x, x / 3, 0.1)

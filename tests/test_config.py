@@ -130,7 +130,7 @@ def test_mistakes_are_named(change, message) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_detectron2_holds_no_small_stem() -> None:
+def test_detectron2_refuses_a_small_stem() -> None:
     values = config.read(ROOT / "params.yaml")
     values["transfers"]["voc_c4"]["engine"] = "detectron2"
     config.check(values)
@@ -225,7 +225,7 @@ def test_mistakes_inside_a_section_are_named(key, value, message) -> None:
     assert message in str(error.value)
 
 
-def test_a_key_of_an_earlier_version_is_answered_with_the_new_one() -> None:
+def test_the_error_for_a_key_of_an_earlier_version_gives_the_new_one() -> None:
     values = config.read(ROOT / "params.yaml")
     values["optim"]["chunks"] = values["optim"].pop("microbatches")
     with pytest.raises(ValueError) as error:
@@ -233,7 +233,7 @@ def test_a_key_of_an_earlier_version_is_answered_with_the_new_one() -> None:
     assert str(error.value) == "params.yaml: optim.chunks is now optim.microbatches (see CHANGELOG.md)"
 
 
-def test_todays_keys_are_among_the_parameters() -> None:
+def test_the_new_names_of_renamed_keys_exist() -> None:
     for new in config.RENAMED.values():
         section = config.read(ROOT / "params.yaml")
         for key in new.split("."):

@@ -9,7 +9,7 @@ from cl.console import progress
 from cl.console.progress import Progress
 
 
-def test_progress_in_a_log_file_says_how_long_it_takes(monkeypatch) -> None:
+def test_progress_in_a_log_file_shows_the_time_left(monkeypatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(progress, "RARELY", 0.0)
     with Progress("prepare", Console(file=file)).count(30, "images") as report:

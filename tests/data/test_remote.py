@@ -55,7 +55,7 @@ def test_data_workers_read_the_same_batches(folder, server, cache, params) -> No
     assert copy.read(0) == here.read(0)
 
 
-def test_an_epoch_fetches_every_byte_once_in_a_cache_of_two_windows(folder, server, tmp_path) -> None:
+def test_with_a_cache_of_two_windows_an_epoch_fetches_every_byte_once(folder, server, tmp_path) -> None:
     limit = smallest_limit(folder)
     reader, local = Reader(server.url, "train", Cache(tmp_path / "cache", limit)), Reader(folder, "train")
     assert limit < 0.5 * shard_bytes(reader)

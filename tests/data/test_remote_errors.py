@@ -11,7 +11,7 @@ from cl.data.reader import Reader
 from tests.support.remote import smallest_limit
 
 
-def test_failures_are_retried_and_then_reported_in_a_sentence(folder, server, cache) -> None:
+def test_failures_are_retried_and_then_reported_in_one_line(folder, server, cache) -> None:
     reader, local = Reader(server.url, "train", cache), Reader(folder, "train")
     server.failures = 5  # HEAD and the GET that replaces it, twice, then the HEAD of the third attempt
     assert reader.read(0) == local.read(0)

@@ -65,7 +65,7 @@ def broken(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_arrives_as_it_was_raised(workers) -> None:
+def test_an_error_is_raised_unchanged(workers) -> None:
     batches = ring.filled(broken, range(5), lambda _: 4, ARRAYS, workers)
     next(batches), next(batches)
     with pytest.raises(ValueError, match="^shard 7 was changed$"):

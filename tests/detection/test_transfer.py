@@ -61,5 +61,5 @@ def test_a_stopped_training_resumes_bit_for_bit(params, scenes_folder, tmp_path)
 
 
 @pytest.mark.slow
-def test_four_images_are_learnt_by_heart(params, scenes_folder, tmp_path) -> None:
+def test_four_images_can_be_memorised(params, scenes_folder, tmp_path) -> None:
     assert ap50_of_overfitting("torchvision", params, scenes_folder, tmp_path) > 90

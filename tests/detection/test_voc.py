@@ -30,7 +30,7 @@ def test_all_errors_are_named_at_once_with_their_files(copied, voc_config) -> No
         assert part in str(raised.value)
 
 
-def test_missing_and_broken_annotations_are_errors_of_which_five_are_named(copied, voc_config) -> None:
+def test_missing_and_broken_annotations_are_errors_and_five_are_named(copied, voc_config) -> None:
     folder = copied / "VOCdevkit" / "VOC2007" / "Annotations"
     (folder / "000001.xml").unlink()
     (folder / "000002.xml").write_text("<annotation>")

@@ -25,7 +25,7 @@ def test_every_stage_is_a_command() -> None:
     assert "Usage: python -m pipeline.pretrain" in run(ROOT, "pretrain", "--help")
 
 
-def test_a_folder_without_a_project_is_refused_with_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_a_project_is_refused_in_one_line(tmp_path: Path) -> None:
     expected = f"no dvc.yaml in {tmp_path}; start the container in a clone"
     assert run(tmp_path, "dvc", "repro", code=1).startswith(expected)
     assert run(tmp_path, "pretrain", code=1).startswith(expected)
@@ -37,7 +37,7 @@ def test_init_needs_the_image_and_an_empty_folder(tmp_path: Path) -> None:
     assert "or an empty folder" in run(tmp_path, "init", code=1, CL_IMAGE="commit")
 
 
-def test_an_unknown_command_is_refused_with_one_sentence(tmp_path: Path) -> None:
+def test_an_unknown_command_is_refused_in_one_line(tmp_path: Path) -> None:
     assert run(tmp_path, "pretrian", code=1).startswith("unknown command pretrian")
 
 

@@ -62,7 +62,7 @@ def start_node(tmp_path: Path) -> Start:
     return lambda node, *command: start(tmp_path, "nodes", *command, CL_NODE=str(node), **variables)
 
 
-def test_a_missing_name_of_the_run_is_named(tmp_path: Path) -> None:
+def test_a_missing_run_name_is_reported(tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").touch()
     assert "CL_RUN: a name for this run, the same on all nodes" in run(tmp_path, "nodes", "true", code=1)
 

@@ -47,7 +47,7 @@ def test_every_representation_is_evaluated(context) -> None:
     assert len((context.out / "classes.csv").read_text().splitlines()) == 21
 
 
-def test_a_grid_is_what_each_of_its_points_is_alone(context) -> None:
+def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
     metrics = knn.evaluate(config(grid_k=[1, 20], grid_temperature=[0.5]), context)
     assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
     with (context.out / "grid.csv").open(newline="") as file:

@@ -131,9 +131,7 @@ def test_a_list_and_a_fraction_exclude_each_other(changes, message, tmp_path) ->
         config.check(values)
 
 
-def test_evaluation_trains_on_the_listed_labels_exclusive(
-    tmp_path, readers, here, quiet, tiny_backbone
-) -> None:
+def test_evaluation_trains_on_the_listed_labels_only(tmp_path, readers, here, quiet, tiny_backbone) -> None:
     params = config.check(compose(tmp_path, "dataset.resize=32", "dataset.crop=32"))
     context = evaluated(*readers, params, tiny_backbone, tmp_path)
     settings = listing(

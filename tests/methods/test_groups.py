@@ -100,7 +100,7 @@ def test_a_method_with_groups_equals_a_masked_dense_loss(case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_images_that_are_all_alone_in_their_groups_change_nothing(case) -> None:
+def test_groups_of_one_image_change_nothing(case) -> None:
     """Neither with groups of one image, nor where the data has groups and these images have none."""
     kind, option, cut = case
     plain = task_of(build(kind, cut=cut, **option))
@@ -111,7 +111,7 @@ def test_images_that_are_all_alone_in_their_groups_change_nothing(case) -> None:
         torch.testing.assert_close(task(batch_of(batch.views, groups)), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_neighbour_is_of_another_group() -> None:
+def test_a_neighbour_comes_from_another_group() -> None:
     """The nearest entry of another group; the embedding itself if the whole queue is of its group."""
     method = build("nnclr")
     embeddings = method.queue.rows[:4].clone()  # whose nearest entries are themselves

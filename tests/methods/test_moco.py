@@ -85,7 +85,7 @@ def test_all_views_after_the_first_are_keys() -> None:
     assert (method.queue.rows.norm(dim=1) <= 1 + 1e-6).all()
 
 
-def test_shuffling_and_queueing_draw_apart() -> None:
+def test_shuffling_and_queueing_draw_different_random_numbers() -> None:
     """The keys that a small queue keeps do not all come from one group of batch norm."""
     method = build("moco", bn_groups=3, queue=3)
     several = 0

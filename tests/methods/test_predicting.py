@@ -132,7 +132,7 @@ def crops_loop(cut: bool):  # type: ignore[no-untyped-def]
     return loop
 
 
-def test_neighbours_are_sought_in_full_precision() -> None:
+def test_neighbours_are_found_in_full_precision() -> None:
     """In bfloat16 most near neighbours would be ties."""
     method = build("nnclr").float()
     torch.manual_seed(0)
@@ -146,7 +146,7 @@ def test_neighbours_are_sought_in_full_precision() -> None:
 
 
 @pytest.mark.parametrize("kind", ["moco_v3", "byol", "simsiam", "nnclr"])
-def test_patches_meet_targets_of_whole_views(kind) -> None:
+def test_patches_are_compared_with_targets_of_whole_views(kind) -> None:
     """Six embeddings an image against the projection of the uncut other view."""
     method = build(kind, cut=FAST, **({"ema": EMA} if kind == "nnclr" else {}))
     inputs = views(4)
@@ -175,7 +175,7 @@ def test_the_drawn_direction_is_the_same_for_both_views_and_changes_with_the_ste
 
 
 @pytest.mark.parametrize("stage", patches.MEANS)
-def test_identical_patches_are_no_patches(stage) -> None:
+def test_identical_patches_equal_no_patches(stage) -> None:
     """An image of four equal patches: each combination is the embedding of one patch."""
     method = build("moco_v3", cut=FAST.model_copy(update={"stage": stage})).eval()
     patch = views(4, sizes=(6,))[0]

@@ -7,7 +7,7 @@ from cl.networks.queue import Queue
 
 
 @pytest.mark.parametrize("sizes", [[3, 3, 3], [7, 2, 9, 1], [10]])
-def test_the_queue_takes_any_batch(sizes) -> None:
+def test_the_queue_accepts_batches_of_any_size(sizes) -> None:
     """A ring of ten against a list; batches that do not divide it."""
     queue = Queue(10, 5)
     expected = list(queue.rows.clone())

@@ -142,7 +142,7 @@ def test_an_unreadable_branch_is_left_out_with_its_reason(repository) -> None:
     assert told[0].startswith("broken is left out: dvc.lock ")
 
 
-def test_an_experiment_made_by_version_0_1_is_left_out_with_one_sentence(repository) -> None:
+def test_an_experiment_made_by_version_0_1_is_left_out_with_a_reason(repository) -> None:
     fill(repository, 61.0)
     repository.commit({**PARAMS, "optim": {"chunks": 1}}, ref=f"refs/exps/ab/{'c' * 38}/old")
     repository.commit({**PARAMS, "optim": {"microbatches": 1}})
@@ -173,7 +173,7 @@ def test_results_missing_from_the_cache_are_reported(repository) -> None:
     )
 
 
-def test_a_repository_without_finished_experiments_gives_one_sentence(repository) -> None:
+def test_a_repository_without_finished_experiments_gives_a_one_line_error(repository) -> None:
     repository.stages = {}
     repository.commit(PARAMS)
     done = CliRunner().invoke(report.main, ["--all"])
@@ -182,7 +182,7 @@ def test_a_repository_without_finished_experiments_gives_one_sentence(repository
     assert not (repository.folder / "summary").exists()
 
 
-def test_a_folder_outside_of_a_repository_gives_one_sentence(tmp_path, monkeypatch) -> None:
+def test_a_folder_outside_a_repository_gives_a_one_line_error(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(report.main, ["--all"])
     assert done.exit_code == 1

@@ -50,7 +50,7 @@ def expected(cell: compatibility.Cell) -> str | None:
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if expected(cell) is not None], ids=name)
-def test_what_runs_and_what_is_refused_is_as_in_the_papers(cell) -> None:
+def test_combinations_run_or_are_refused_as_in_the_papers(cell) -> None:
     if pattern := expected(cell):
         assert pattern in cell.refusal
     else:
@@ -58,7 +58,7 @@ def test_what_runs_and_what_is_refused_is_as_in_the_papers(cell) -> None:
 
 
 @pytest.mark.parametrize("cell", RUNNING, ids=name)
-def test_every_cell_that_runs_is_trained_a_step(cell) -> None:
+def test_every_cell_that_runs_is_trained_for_one_step(cell) -> None:
     """At its own sizes on a tiny encoder: a finite loss, and a gradient for every trained tensor."""
     params = config.check(cell.values)
     torch.manual_seed(0)

@@ -48,7 +48,7 @@ def test_every_file_composes_and_validates(tmp_path, choice) -> None:
         config.check(values)
 
 
-def test_a_recipe_yields_to_the_command_line(tmp_path) -> None:
+def test_the_command_line_overrides_a_recipe(tmp_path) -> None:
     params = config.check(
         compose(tmp_path, "recipe=dcl/table1_imagenet100", "loss=infonce", "optim.batch_size=64")
     )
@@ -59,7 +59,7 @@ def test_a_recipe_yields_to_the_command_line(tmp_path) -> None:
     )
 
 
-def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
+def test_byol_brings_its_loss_and_the_command_line_overrides_it(tmp_path) -> None:
     assert config.check(compose(tmp_path, "method=byol")).loss.kind == "cosine"
     with pytest.raises(
         ValueError,
@@ -70,7 +70,7 @@ def test_byol_brings_its_loss_and_yields_to_the_command_line(tmp_path) -> None:
     assert config.check(compose(tmp_path, "method=fast_moco", "patches=whole")).patches.kind == "whole"
 
 
-def test_an_override_under_an_old_name_is_answered_with_the_new_one(tmp_path, monkeypatch) -> None:
+def test_the_error_for_an_old_key_on_the_command_line_gives_the_new_one(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = CliRunner().invoke(main, ["loss=dclw", "optim.chunks=2"])
     assert answer.exit_code == 1
@@ -78,7 +78,7 @@ def test_an_override_under_an_old_name_is_answered_with_the_new_one(tmp_path, mo
     assert not (tmp_path / "params.yaml").exists()
 
 
-def test_an_unknown_recipe_is_answered_with_all_recipes(tmp_path, monkeypatch) -> None:
+def test_the_error_for_an_unknown_recipe_lists_all_recipes(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = CliRunner().invoke(main, ["recipe=dcl/table9"])
     assert answer.exit_code == 1

@@ -64,7 +64,7 @@ def test_they_train_together(extended) -> None:
         assert metrics[f"{name}_top1"] > 50  # digits are easy; chance is 10
 
 
-def test_all_suites_take_them_without_another_edit(extended) -> None:
+def test_all_suites_include_them_without_another_edit(extended) -> None:
     """Every test that is derived from the files on disk, and the dependencies that dvc.yaml names."""
     result = run(extended, "pytest", "-v", "-m", "not slow", "-k", f"{' or '.join(KINDS)} or dependencies")
     assert result.returncode == 0, result.stdout[-5000:]

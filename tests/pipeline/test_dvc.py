@@ -189,7 +189,7 @@ def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:
     assert set(changed) == {"report"}
 
 
-def test_a_wrong_choice_is_answered_with_the_valid_ones(clone) -> None:
+def test_the_error_for_a_wrong_choice_lists_the_valid_ones(clone) -> None:
     unknown = clone.exp("loss=dclx", code=255)
     assert "dclx" in unknown
     assert all(name in unknown for name in ("cosine", "dcl", "dclw", "infonce"))

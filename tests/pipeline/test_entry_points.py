@@ -23,14 +23,14 @@ for stage in sys.argv[1:]:
 """
 
 
-def test_help_comes_without_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     command = [sys.executable, "-c", DRIVER, *STAGES]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("Usage") == len(STAGES)
 
 
-def test_a_process_answers_a_mistake_in_a_sentence(project) -> None:
+def test_a_mistake_gives_a_one_line_error(project) -> None:
     unknown = [sys.executable, "-m", "pipeline.evaluate", "knm"]
     result = subprocess.run(unknown, cwd=project, capture_output=True, text=True)
     assert result.returncode == 1
@@ -52,7 +52,7 @@ MISTAKES = {
 }
 
 
-def test_every_stage_answers_mistakes_in_a_sentence(project) -> None:
+def test_every_stage_reports_mistakes_in_one_line(project) -> None:
     found = answers(project, [Stage(arguments) for arguments in MISTAKES])
     for arguments, answer in zip(MISTAKES, found, strict=True):
         assert answer.code == 1, arguments
@@ -61,7 +61,7 @@ def test_every_stage_answers_mistakes_in_a_sentence(project) -> None:
     assert not (project / "results" / "pretrain.partial").exists()
 
 
-def test_repeats_are_means_with_deviations(tmp_path) -> None:
+def test_repeats_give_means_and_deviations(tmp_path) -> None:
     scores, rates = {3: 60.0, 4: 63.0, 9: 57.0}, {3: 0.1, 4: 0.3, 9: 0.1}
     measured = {seed: {"top1": scores[seed], "labels": 20.0, "base_lr": rates[seed]} for seed in scores}
     seen = []

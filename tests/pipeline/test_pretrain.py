@@ -98,7 +98,7 @@ def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
-def test_an_old_model_and_launches_that_cannot_work_are_refused_in_a_sentence(prepared, here) -> None:
+def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, here) -> None:
     """The model lacks what version 0.1 did not have."""
     tensors = build(config.load(prepared / "params.yaml"), here, 120).method.state_dict()
     model = prepared / "models" / "method.safetensors"

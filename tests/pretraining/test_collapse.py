@@ -67,7 +67,7 @@ def test_equal_embeddings_are_a_complete_collapse() -> None:
     assert "complete collapse" in collapse.alarm(found, 64)
 
 
-def test_embeddings_all_over_the_sphere_are_no_collapse() -> None:
+def test_embeddings_all_over_the_sphere_are_not_a_collapse() -> None:
     """For random directions the mean of exp(4 s - 4) is exp(-4 + 8 / D) up to terms in 1 / D^2."""
     found = collapse.measures(directions(4000, 128))
     assert found["uniformity"] == pytest.approx(-4 + 8 / 128, abs=0.01)
@@ -104,7 +104,7 @@ def test_the_effective_rank_counts_dimensions(used) -> None:
         (0.01, 1.0, 128, "complete collapse"),
     ],
 )
-def test_the_alarm_says_what_was_found_and_what_is_expected(std, rank, width, told) -> None:
+def test_the_alarm_says_what_was_found_and_what_was_expected(std, rank, width, told) -> None:
     said = collapse.alarm({"uniformity": -2.0, "embedding_std": std, "effective_rank": rank}, width)
     assert (said is None) == (told is None)
     if said:

@@ -42,7 +42,7 @@ def test_a_step_of_simclr_holds_no_matrix_of_all_pairs(name) -> None:
         ("byol", {}, None),
     ],
 )
-def test_a_run_says_how_many_negatives_a_query_meets(kind, option, count) -> None:
+def test_a_run_says_how_many_negatives_a_query_has(kind, option, count) -> None:
     task = task_of(build(kind, **option))
     task(batch_of(views(6)))
     assert task.negatives == count

@@ -60,7 +60,7 @@ def test_a_transfer_counts_only_with_the_same_engine_and_all_images() -> None:
     assert not is_same_measurement("supervised_coco_fpn_box_ap", params, longer, "supervised")
 
 
-def test_metrics_of_evaluations_whose_names_begin_alike_are_told_apart() -> None:
+def test_metrics_of_evaluations_with_similar_names_are_told_apart() -> None:
     params = {"evaluations": {"knn": {}, "knn_200": {}}, "transfers": {"voc_c4": {}}}
     assert entry_of("knn_200_top1", params) == ("evaluations", "knn_200")
     assert entry_of("knn_top1", params) == ("evaluations", "knn")

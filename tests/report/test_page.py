@@ -33,7 +33,7 @@ def test_a_page_without_results_says_not_run(values, tmp_path) -> None:
     assert "None" not in page.split("all parameters")[0]
 
 
-def test_numbers_are_shown_beside_the_baselines_with_the_difference(values, tmp_path) -> None:
+def test_numbers_are_shown_beside_the_baselines_with_differences(values, tmp_path) -> None:
     write(tmp_path, "evaluate/knn", {"knn_top1": 65.4321, "knn_embedding_top1": 66.2})
     write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_pixels_top1": 22.6})
     page = render(values, tmp_path)
@@ -67,7 +67,7 @@ def test_several_seeds_are_shown_as_mean_and_deviation(values, tmp_path) -> None
     assert "wren" not in page
 
 
-def test_evaluations_whose_names_begin_alike_are_told_apart(values, tmp_path) -> None:
+def test_evaluations_with_similar_names_are_told_apart(values, tmp_path) -> None:
     values["evaluations"]["knn_200"] = values["evaluations"]["knn"]
     write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_200_top1": 29.3})
     page = render(values, tmp_path)

@@ -38,7 +38,7 @@ def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once
             ]
 
 
-def test_no_recipe_is_composed_for_experiments_on_other_data() -> None:
+def test_recipes_are_not_composed_for_experiments_on_other_data() -> None:
     def refuse(run: str) -> dict:
         raise AssertionError(run)
 

@@ -37,8 +37,8 @@ def folder(tmp_path_factory, shard_folder, scenes_folder) -> Path:
 
 # What each test compares: with how many processes, and which way of taking the steps.
 COMPARED = {
-    "test_two_processes_make_the_steps_of_one": (2, "plain"),
-    "test_four_processes_make_the_steps_of_one": (4, "plain"),
+    "test_two_processes_take_the_steps_of_one": (2, "plain"),
+    "test_four_processes_take_the_steps_of_one": (4, "plain"),
     "test_two_processes_in_float32": (2, "float32"),
     "test_microbatches_on_two_processes": (2, "microbatches"),
     "test_groups_of_images_on_two_processes": (2, "groups"),
@@ -83,17 +83,17 @@ def test_building_blocks(found, processes) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
-def test_two_processes_make_the_steps_of_one(found, number) -> None:
+def test_two_processes_take_the_steps_of_one(found, number) -> None:
     assert_equal(found[2][f"plain {number}"], single(number))
 
 
 @pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
-def test_four_processes_make_the_steps_of_one(found, number) -> None:
+def test_four_processes_take_the_steps_of_one(found, number) -> None:
     assert_equal(found[4][f"plain {number}"], single(number))
 
 
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
-def test_microbatches_make_the_steps_of_the_whole(number) -> None:
+def test_microbatches_take_the_steps_of_the_whole_batch(number) -> None:
     """Gradients, batch statistics, queue: all of it, where groups of batch norm fit in a microbatch."""
     assert_equal(ranks.trajectory(number, microbatches=3, groups=12), single(number, groups=12))
 

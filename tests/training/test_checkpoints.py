@@ -53,7 +53,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_reported_and_gives_way_to_the_one_before(tmp_path, damage) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(tmp_path, damage) -> None:
     store, said = Checkpoints(tmp_path), []
     trained(3, store)
     assert restored(store, said.append) == 3
@@ -68,7 +68,7 @@ def test_a_damaged_checkpoint_is_reported_and_gives_way_to_the_one_before(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_newest_two_are_kept_and_a_truncated_one_gives_way_to_the_one_before(tmp_path) -> None:
+def test_the_newest_two_are_kept_and_a_truncated_one_is_replaced_by_the_previous(tmp_path) -> None:
     task = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(task.parameters(), 0.1, momentum=0.9)
     store = Checkpoints(tmp_path)
@@ -89,7 +89,7 @@ def test_the_newest_two_are_kept_and_a_truncated_one_gives_way_to_the_one_before
 
 
 @pytest.mark.parametrize("other", [nn.Linear(3, 4), nn.Sequential(nn.Linear(3, 3)), nn.BatchNorm1d(3)])
-def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(tmp_path, other) -> None:
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path, other) -> None:
     """Such as one of an earlier version, whose queue had no groups."""
     store = Checkpoints(tmp_path)
     trained(1, store)
@@ -126,7 +126,7 @@ def kill_in_a_save(folder: Path) -> bool:
     return bool(list(folder.glob("*.partial/*")))
 
 
-def test_a_kill_in_the_middle_of_a_save_costs_that_save_alone(tmp_path) -> None:
+def test_a_kill_in_the_middle_of_a_save_loses_only_that_save(tmp_path) -> None:
     assert any(kill_in_a_save(tmp_path) for _ in range(5))
     said: list[str] = []
     assert restored(Checkpoints(tmp_path), said.append, WIDTH) > 0
@@ -134,7 +134,7 @@ def test_a_kill_in_the_middle_of_a_save_costs_that_save_alone(tmp_path) -> None:
     assert all(path.name.startswith("step-") and path.suffix == ".safetensors" for path in tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_the_checkpoints_there_were(tmp_path) -> None:
+def test_a_full_disk_leaves_existing_checkpoints_intact(tmp_path) -> None:
     store = Checkpoints(tmp_path)
     trained(3, store)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}

@@ -76,7 +76,7 @@ def small(params) -> Params:
 @pytest.mark.parametrize(
     ("ranks", "kills"), [(1, 3), (2, 3), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)]
 )
-def test_kills_change_nothing(ranks, kills, shard_folder, small, tmp_path) -> None:
+def test_kills_do_not_change_the_result(ranks, kills, shard_folder, small, tmp_path) -> None:
     """At random moments, whatever the process is doing, a save included."""
     epochs = 15 + 2 * kills  # of 3 steps each
     for process in start(

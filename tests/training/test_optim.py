@@ -208,7 +208,7 @@ def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
         assert decay[id(vector)] == (0.01 if decay_1d else 0.0)
 
 
-def test_modules_have_their_own_learning_rate() -> None:
+def test_modules_can_have_different_learning_rates() -> None:
     head, body = nn.Linear(2, 2), nn.Linear(2, 2)
     optimizer = optim.build(config(), [optim.Part(head), optim.Part(body, 0.1)])
     optim.set_lr(optimizer, 2.0, 1.0)
@@ -228,7 +228,7 @@ def test_a_fixed_predictor_keeps_the_largest_rate() -> None:
         assert rates[id(parameter)] == (2.0 if any(parameter is p for p in module[2].parameters()) else 0.5)
 
 
-def test_adamw_is_pytorchs() -> None:
+def test_adamw_equals_pytorchs() -> None:
     module = nn.Linear(2, 2)
     optimizer = optim.build(config(kind="adamw", momentum=0.0, betas=(0.8, 0.99)), [optim.Part(module)])
     assert isinstance(optimizer, torch.optim.AdamW)

@@ -110,7 +110,7 @@ def test_a_backbone_tensor_without_a_counterpart_is_refused(params, scenes_folde
 @pytest.mark.parametrize(
     "changes", [{}, {"backbone_lr": 0.1, "milestones": [7], "warmup": 3, "iterations": 10}]
 )
-def test_optimizer_and_schedule_are_detectron2s(params, scenes_folder, changes) -> None:
+def test_optimizer_and_schedule_equal_detectron2s(params, scenes_folder, changes) -> None:
     """Rate and weight decay of every tensor at every step, as its own builders derive them from our keys."""
     from detectron2.solver import build_lr_scheduler
     from detectron2.solver.build import get_default_optimizer_params
@@ -149,7 +149,7 @@ def test_optimizer_and_schedule_are_detectron2s(params, scenes_folder, changes) 
         scheduler.step()
 
 
-def test_sizes_are_detectron2s() -> None:
+def test_sizes_equal_detectron2s() -> None:
     from detectron2.data.transforms import ResizeShortestEdge
 
     rng = np.random.default_rng(0)
@@ -159,7 +159,7 @@ def test_sizes_are_detectron2s() -> None:
         assert resized_size(width, height, side, 1333) == theirs[::-1]
 
 
-def test_a_training_image_is_detectron2s(scenes_folder, params) -> None:
+def test_a_training_image_equals_detectron2s(scenes_folder, params) -> None:
     """Pixels, boxes and polygons, mirrored and resized, as its own mapper makes them."""
     from detectron2.data import transforms
     from detectron2.data.detection_utils import annotations_to_instances, transform_instance_annotations
@@ -211,5 +211,5 @@ def test_a_stopped_training_resumes_bit_for_bit(params, scenes_folder, tmp_path)
     assert_resumes_bit_for_bit("detectron2", params, scenes_folder, tmp_path)
 
 
-def test_four_images_are_learnt_by_heart(params, scenes_folder, tmp_path) -> None:
+def test_four_images_can_be_memorised(params, scenes_folder, tmp_path) -> None:
     assert ap50_of_overfitting("detectron2", params, scenes_folder, tmp_path) > 90
