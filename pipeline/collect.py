@@ -26,7 +26,7 @@ class _Candidate(NamedTuple):
 
 
 def collect(say: Callable[[str], None]) -> list[Experiment]:
-    """All finished experiments, the newest DVC experiment first; `say` reports what is left out or missing.
+    """All finished experiments, newest DVC experiment first; `say` reports what is left out or missing.
 
     Results are those that dvc.lock names, read from DVC's cache by hash. Neither a stale workspace file
     nor the output of a stage that was not re-run after a dependency changed counts as a result.

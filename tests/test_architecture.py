@@ -47,7 +47,7 @@ def room(module: str) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """The project's modules that a file imports, wherever in it, except for types."""
+    """The project's modules that a file imports anywhere, except for types."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         for block in ("body", "orelse"):

@@ -102,7 +102,7 @@ class _Slices:
 
 
 class _Filling(Dataset):
-    """A data set that fills a slice per item; errors are returned, so they lack the worker's traceback."""
+    """A data set that fills a slice per item; errors are returned, to hide the worker's traceback."""
 
     def __init__(self, fill: Fill, ring: list[list[np.ndarray]]) -> None:
         self.fill, self.ring = fill, ring

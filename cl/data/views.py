@@ -107,8 +107,8 @@ DRAWS = len(ColourParams._fields)  # numbers per view
 def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Generator:
     """A random stream for each (seed, epoch, sample, view): Philox keyed by the seed, the rest as counter.
 
-    The next call with the same seed moves this object to another stream; creating one would take four times
-    as long.
+    The next call with the same seed moves this object to another stream; creating a new object would take
+    four times as long.
     """
     stream, state = _stream(seed)
     state["state"]["counter"][:] = 0, epoch, sample, view

@@ -22,7 +22,7 @@ class Config(BaseConfig):
     train: list[str] = Field(min_length=1, description="2007/trainval for VOC, train2017 for COCO")
     test: str
     seeds: Seeds | None
-    subset: int | None = Field(gt=0, description="trial run: images to train on and to test on; null: all")
+    subset: int | None = Field(gt=0, description="trial run on this many training and test images; null: all")
     iterations: int = Field(gt=0, description="at the reference batch; twice as many at half that batch")
     milestones: list[int] = Field(
         description="iterations, counted in the same way, at which the learning rate drops to a tenth"
@@ -40,7 +40,7 @@ class Config(BaseConfig):
     batch_size: int = Field(gt=0)
     base_lr: float = Field(gt=0, description="at the reference batch, scaled linearly")
     backbone_lr: float = Field(
-        gt=0, description="relative rate of the pretrained layers that feed the proposals: C4 to res4"
+        gt=0, description="relative rate of the pretrained layers that feed the proposals; C4: up to res4"
     )
     reference_batch: int = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)

@@ -56,7 +56,7 @@ class Detection(Task):
         self.largest_logit = outputs[0].detach().amax()
 
     def begin_step(self, step: int, progress: float) -> None:
-        """The sampled anchors and regions depend only on (seed, step, rank)."""
+        """The sampled anchors and regions depend only on seed, step, rank and number of ranks."""
         torch.manual_seed((self.seed * 1_000_003 + step) * ranks() + rank())
 
     def forward(self, items: list[Any]) -> Tensor:

@@ -33,7 +33,7 @@ class Config(BaseConfig):
 
     features: `augmented`: of the training view, as in the papers; `cached`: of the evaluation view, extracted
         once. The latter is fast but a different protocol, so its metrics have different names.
-    seeds: repeat the training with each, for mean and standard deviation; null: once, with the run's seed.
+    seeds: train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
     kind: Literal["linear"]

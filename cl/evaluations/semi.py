@@ -34,7 +34,7 @@ class Config(BaseConfig):
 
     backbone_lr: relative to the head's; 0: a linear probe, the backbone frozen in eval mode (Fast-MoCo, 1 %).
     from_scratch: how an untrained network is trained on the same labels, for the baseline `random`.
-    seeds: repeat draw and training with each, for mean and standard deviation; null: once, the run's seed.
+    seeds: draw and train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
     kind: Literal["semi"]

@@ -24,7 +24,7 @@ def nearest(
         bank: (B, D) unit rows; if one of the two is float16, it is converted a part at a time.
         memory: bytes in use at a time besides queries, bank and results.
         others: bytes per query that the caller uses for a block.
-        itself: (Q,) the position in the bank that each query may not choose.
+        itself: (Q,) the position in the bank that is excluded for each query.
 
     Yields:
         The rows of a block of n queries, their cosines (n, k) and their positions in the bank (n, k), nearest

@@ -166,7 +166,7 @@ class _Cell(NamedTuple):
 def _row(
     path: str, read: _Reader, baselines: dict[str, dict[str, float]], entries: list[str]
 ) -> dict[str, Any]:
-    """One evaluation: its metrics beside the baselines'; "not run", or "-" for a metric it lacks."""
+    """One evaluation: its metrics beside the baselines'; "-" for a missing metric, or "not run"."""
     name = path.partition("/")[2]
     own = {key.removeprefix(f"{name}_"): value for key, value in read.metrics(path).items()}
     columns = [own]

@@ -45,5 +45,5 @@ def slow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def slow_project(slow_template: Path, tmp_path: Path) -> Path:
-    """A DVC project with one stage that takes `seconds`, and one more second to save when it is stopped."""
+    """A DVC project with one stage that takes `seconds`, plus a second to save when it is stopped."""
     return shutil.copytree(slow_template, tmp_path / "project")

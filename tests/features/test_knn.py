@@ -53,7 +53,7 @@ def winners(
 @pytest.mark.parametrize("memory", [MIB, 30_000])
 @pytest.mark.parametrize("but_itself", [False, True])
 def test_it_equals_a_plain_loop(rows, memory, but_itself, monkeypatch) -> None:
-    """Whatever the blocks of queries and the tiles of the bank, with and without the queries in it."""
+    """For any blocks of queries and tiles of the bank, whether or not the bank contains the queries."""
     monkeypatch.setattr(knn, "MIN_ROWS", rows)
     torch.manual_seed(0)
     bank, labels = unit(300, 8), torch.randint(0, 5, (300,))

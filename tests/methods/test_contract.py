@@ -1,4 +1,4 @@
-"""What every method on disk keeps, with every loss that fits it."""
+"""The contract that every method on disk keeps, with every loss that fits it."""
 
 import copy
 import json
@@ -45,7 +45,7 @@ def test_no_gradient_reaches_what_is_detached(kind) -> None:
 @pytest.mark.parametrize("bn_groups", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=case_name)
 def test_every_method_trains_saves_and_continues_equal(case, bn_groups) -> None:
-    """Two steps with batches of different sizes, a copy through the state dict, one more step of both."""
+    """Two steps with batches of different sizes, a copy through the state dict, then another step of both."""
     kind, option, cut = case
     first, second = (task_of(build(kind, cut=cut, bn_groups=bn_groups, **option)) for _ in range(2))
     before = copy.deepcopy(first.state_dict())

@@ -28,7 +28,7 @@ INFONCE = loss_config("infonce", alpha=None)
 
 
 def grouped(kind: str, option: dict, step: int):  # type: ignore[no-untyped-def]
-    """A batch with other groups at each step, and the group of each image, its own where it has none."""
+    """A batch with different groups at each step, and each image's group, a unique one if it has none."""
     batch = training_batch(kind, option, IMAGES, step)
     batch = batch_of(batch.views, GROUPS.roll(step), first=step * IMAGES)
     own = torch.arange(1000, 1000 + IMAGES) + step * IMAGES  # a number of its own for each image
@@ -101,7 +101,7 @@ def test_a_method_with_groups_equals_a_masked_dense_loss(case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
 def test_groups_of_one_image_change_nothing(case) -> None:
-    """Neither with groups of one image, nor where the data has groups and these images have none."""
+    """The same goes for images without a group in data that has groups."""
     kind, option, cut = case
     plain = task_of(build(kind, cut=cut, **option))
     batch = training_batch(kind, option, IMAGES, 0)

@@ -147,7 +147,7 @@ def test_neighbours_are_found_in_full_precision() -> None:
 
 @pytest.mark.parametrize("kind", ["moco_v3", "byol", "simsiam", "nnclr"])
 def test_patches_are_compared_with_targets_of_whole_views(kind) -> None:
-    """Six embeddings an image against the projection of the uncut other view."""
+    """Six embeddings per image against the projection of the uncut other view."""
     method = build(kind, cut=FAST, **({"ema": EMA} if kind == "nnclr" else {}))
     inputs = views(4)
     reference = copy.deepcopy(method)

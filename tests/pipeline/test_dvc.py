@@ -97,7 +97,7 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
 
 
 def test_a_second_repro_does_nothing(clone) -> None:
-    """And takes less than a tenth of the time of the first."""
+    """It takes less than a tenth of the time of the first."""
     began = time.monotonic()
     output = clone.dvc("repro")
     assert "Data and pipelines are up to date" in output

@@ -35,7 +35,7 @@ def test_a_process_that_hangs_ends_the_others() -> None:
 
 
 def test_a_process_whose_launcher_is_gone_ends(monkeypatch) -> None:
-    """Even though its neighbour is alive."""
+    """It ends even though its neighbour is alive."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     neighbour = FORKING.Process(target=watch, args=(store.port, 1, 60.0), daemon=True)
     neighbour.start()

@@ -147,7 +147,7 @@ def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_pat
 
 @pytest.mark.slow
 def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
-    """Through torch.compile, to rounding; names of tensors stay as they are."""
+    """torch.compile changes the weights only by rounding, and does not change tensor names."""
     views = [torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     losses, names = {}, {}
     for compiled in (False, True):

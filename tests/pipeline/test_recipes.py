@@ -101,7 +101,7 @@ def test_a_recipe_allows_another_loss(tmp_path: Path, recipe: str, loss: str) ->
 
 
 def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
-    """Of each paper, the settings that are easily lost when files inherit from each other."""
+    """The settings of each paper that are easily lost when files inherit from each other."""
 
     def params(recipe: str) -> config.Params:
         return config.check(compose(tmp_path, f"recipe={recipe}"))

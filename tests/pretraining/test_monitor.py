@@ -17,7 +17,7 @@ from pipeline.pretrain import build
 
 @pytest.fixture
 def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
-    """The default method, untrained, and a function that measures it and returns what it printed too."""
+    """The default method, untrained, and a function that measures it and also returns what it printed."""
     task = build(params, here, 120).eval()
     task.alignment = torch.tensor(0.25)
     settings = params.optim.monitor.model_copy(update={"bank": 60, "queries": 30})

@@ -67,7 +67,7 @@ class Measured(NamedTuple):
 
 
 def measured(name: str) -> Iterator[Measured]:
-    """What runs must measure; of curves and of columns that only vary a number, those of the last column."""
+    """What runs must measure; for curves and for columns that only vary a number, only the last column."""
     paper = paper_tables.load(name)
     for table in paper.tables:
         swept = not any(column.metric for column in table.columns)
@@ -223,7 +223,7 @@ def test_a_setting_equals_the_printed_one_or_says_why_not(place: str) -> None:
 
 
 def test_five_printed_gains_contradict_the_numbers_they_compare() -> None:
-    """Of gains between two numbers that the same paper prints: place, printed gain, actual difference."""
+    """Gains between two numbers that the same paper prints: place, printed gain, actual difference."""
     found = [(name, *gain) for name in paper_tables.NAMES for gain in gains(name)]
     assert len(found) == 27
     assert {gain for gain in found if gain[-1] != gain[-2]} == {

@@ -35,7 +35,7 @@ def folder(tmp_path_factory, shard_folder, scenes_folder) -> Path:
     return folder
 
 
-# What each test compares: with how many processes, and which way of taking the steps.
+# What each test compares: the number of processes, and the way of taking the steps.
 COMPARED = {
     "test_two_processes_take_the_steps_of_one": (2, "plain"),
     "test_four_processes_take_the_steps_of_one": (4, "plain"),
@@ -47,7 +47,7 @@ COMPARED = {
 
 @pytest.fixture(scope="module")
 def found(folder, request) -> dict[int, dict[str, dict[str, Tensor]]]:
-    """What two and four processes found, of what the selected tests compare."""
+    """The results of two and four processes that the selected tests compare."""
     wanted: dict[int, list[str]] = {2: ["parts", "evaluations", "transfer"], 4: ["parts", "evaluations"]}
     for item in request.session.items:
         if item.path == Path(__file__) and item.originalname in COMPARED:
@@ -62,7 +62,7 @@ def found(folder, request) -> dict[int, dict[str, dict[str, Tensor]]]:
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-12) -> None:
-    """Each tensor to a fraction of the length of all weights: some, like biases, are still near zero."""
+    """Each tensor, to a fraction of the norm of all weights: some, like biases, are still near zero."""
     assert found.keys() == expected.keys()
     length = torch.cat([value.flatten() for key, value in expected.items() if key.endswith(WEIGHTS)]).norm()
     for key, value in expected.items():
@@ -94,7 +94,7 @@ def test_four_processes_take_the_steps_of_one(found, number) -> None:
 
 @pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
 def test_microbatches_take_the_steps_of_the_whole_batch(number) -> None:
-    """Gradients, batch statistics, queue: all of it, where groups of batch norm fit in a microbatch."""
+    """Gradients, batch statistics and queue are equal if groups of batch norm fit in a microbatch."""
     assert_equal(ranks.trajectory(number, microbatches=3, groups=12), single(number, groups=12))
 
 
@@ -113,7 +113,7 @@ def test_microbatches_on_two_processes(found, number) -> None:
 
 @pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
 def test_groups_of_images_on_two_processes(found, number) -> None:
-    """Queries meet no negative of their own group, wherever it lies, and their losses have one mean."""
+    """A query's own group never counts as negatives, whichever rank has it; the mean loss is the same."""
     assert_equal(found[2][f"groups {number}"], single(number, image_groups=True))
 
 

@@ -21,7 +21,7 @@ from tests.support.project import ROOT
 from tests.support.tiny import TinyBackbone
 
 TAU = 0.2
-IMAGES = 96  # in the training split, as far as a method is told
+IMAGES = 96  # in the training split, according to the setup of a method
 LARGEST = 20  # of whole numbers: queues, banks, prototypes
 HEAD = heads.Config(hidden=[7], out=5, norm=True, last_norm="none", last_bias=True, std=None)
 EMA = Ema(momentum=0.9, schedule="cosine")
@@ -104,7 +104,7 @@ def case_name(case: tuple[str, dict, patches.Config]) -> str:
 
 
 def loss_config(kind: str, **settings: Any) -> LossConfig:
-    """The configuration of a loss, as shipped but for the settings."""
+    """The shipped configuration of a loss with these settings changed."""
     return module_of("losses", kind).Config(**{**shipped("loss")[kind], **settings})
 
 

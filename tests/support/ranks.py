@@ -44,7 +44,7 @@ from tests.support.tiny import TinyBackbone, evaluated
 
 IMAGES, STEPS = 24, 5
 WEIGHTS = ("weight", "bias")
-# Images of a group: all, 8, 2. Of two processes with 12 images each, a group of 8 lies on one or on both.
+# Images of a group: all, 8, 2. With 12 images on each of two processes, a group of 8 is on one or spans both.
 GROUPS = (1, 3, 12)
 # Other ways to take the same steps.
 # float32: rounding that turns one activation positive must not be amplified by later steps.
@@ -55,7 +55,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "microbatches": {"microbatches": 3, "groups": 12},
     "groups": {"image_groups": True},
 }
-# Options and patches take one of the losses that fit, in turns.
+# Options and patches use the losses that fit in rotation.
 CELLS = [
     (case, loss)
     for number, case in enumerate(CASES)
@@ -121,7 +121,9 @@ def trajectory(
         losses.append(mean_over_ranks(value.detach()))
     state = {**task.state_dict(), "losses": torch.stack(losses)}
     everything = torch.cat([value.double().flatten() for value in state.values()])
-    assert all(torch.equal(other, everything) for other in gather(everything[None])), "processes have parted"
+    assert all(torch.equal(other, everything) for other in gather(everything[None])), (
+        "processes have diverged"
+    )
     return state
 
 
@@ -160,7 +162,7 @@ def parts() -> dict[str, Tensor]:
 
 
 def unequal() -> dict[str, Tensor]:
-    """Batch norm of one group of which ranks hold different numbers of rows, like a detector's regions."""
+    """Batch norm of one group, with a different number of rows on each rank, like a detector's regions."""
     edges = [
         IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1))
         for r in range(distributed.ranks() + 1)

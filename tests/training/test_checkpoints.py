@@ -90,7 +90,7 @@ def test_the_newest_two_are_kept_and_a_truncated_one_is_replaced_by_the_previous
 
 @pytest.mark.parametrize("other", [nn.Linear(3, 4), nn.Sequential(nn.Linear(3, 3)), nn.BatchNorm1d(3)])
 def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path, other) -> None:
-    """Such as one of an earlier version, whose queue had no groups."""
+    """For example, one of an earlier version, whose queue did not have groups."""
     store = Checkpoints(tmp_path)
     trained(1, store)
     with pytest.raises(ValueError) as error:

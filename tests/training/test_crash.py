@@ -69,7 +69,7 @@ def start(ranks: int, folder: Path, *arguments: object) -> list:
 
 @pytest.fixture(scope="module")
 def small(params) -> Params:
-    """What the run reads of the parameters; the others would take every process seconds to unpickle."""
+    """The parameters that the run reads; all of them would take every process seconds to unpickle."""
     return Params.model_construct(dataset=params.dataset, baselines=params.baselines)
 
 

@@ -127,7 +127,7 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
     """Copy the backbone's tensors into the detector; returns which tensors were copied and which are new.
 
     Raises:
-        ValueError: a tensor of the backbone has no counterpart, or one of another shape.
+        ValueError: a tensor of the backbone lacks a counterpart, or its counterpart has another shape.
     """
     ours = network.state_dict()
     theirs = names(backbone.state_dict())

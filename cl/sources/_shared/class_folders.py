@@ -113,7 +113,7 @@ def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether it has an image's name and cannot block its reader; broken links count and fail when read."""
+    """Whether it is named like an image and cannot block a reader; broken links count, and fail when read."""
     path = Path(entry.path)
     if path.name.startswith(".") or path.suffix.lower() not in EXTENSIONS:
         return False
