@@ -46,7 +46,7 @@ def log_partition(
         (N,) in the queries' dtype, nats; -inf for a query whose negatives are all of its own group.
 
     Raises:
-        ValueError: a query has no negative that counts, or both `excluded` and `selected` are given.
+        ValueError: exclusion or selection leaves no column, or both `excluded` and `selected` are given.
     """
     if selected is not None:
         if excluded is not None:

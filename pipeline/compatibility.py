@@ -28,17 +28,19 @@ class Cell(NamedTuple):
 
 
 def methods() -> list[str]:
-    """The methods of pipeline/conf at the size of the embedded data."""
+    """The methods at the size of the embedded data; `<method>_imagenet` are those of published size."""
     names = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
     return [name for name in names if not name.endswith("_imagenet")]
 
 
 def losses() -> dict[str, str]:
-    """For each kind of loss the first of its files."""
-    first: dict[str, str] = {}
+    """For each kind of loss its own file, or the first that chooses it."""
+    files: dict[str, str] = {}
     for path in sorted((CONF / "loss").glob("*.yaml")):
-        first.setdefault(_composed(f"loss={path.stem}")["loss"]["kind"], path.stem)
-    return first
+        kind = _composed(f"loss={path.stem}")["loss"]["kind"]
+        if path.stem == kind or kind not in files:
+            files[kind] = path.stem
+    return files
 
 
 def cells() -> list[Cell]:

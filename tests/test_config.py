@@ -170,7 +170,7 @@ def test_detectron2_holds_no_small_stem() -> None:
         (
             "views.random.order",
             ["jitter", "blur"],
-            "order=['jitter', 'blur'] does not name each of jitter, grayscale",
+            "order=['jitter', 'blur'] must name each of jitter, grayscale",
         ),
         (
             "optim.milestones",
@@ -179,35 +179,35 @@ def test_detectron2_holds_no_small_stem() -> None:
         ),
         ("optim.monitor.k", 1000, "k=1000 must be at most bank=256"),
         ("views.random.area", [1.0, 0.2], "[1.0, 0.2] must be an ascending pair of non-negative numbers"),
-        ("views.random.blur.kernel", 4, "kernel=4 has no middle; choose an odd number of taps"),
+        ("views.random.blur.kernel", 4, "kernel=4 must be an odd number of taps"),
         ("dataset.scenes.side", [10, 500], "side=[10, 500] does not fit into scenes of size=128"),
         (
             "transfers.voc_c4.detector",
             "mask_rcnn_c4",
-            "detector=mask_rcnn_c4 needs masks, which kind=voc has not",
+            "detector=mask_rcnn_c4 needs masks, which kind=voc does not have",
         ),
         (
             "transfers.voc_c4.milestones",
             [240],
-            "milestones=[240] are iterations, ascending, between 0 and iterations=240",
+            "milestones=[240] must be ascending and between 0 and iterations=240",
         ),
         (
             "transfers.voc_c4.batch_size",
             1000,
-            "batch_size=1000 leaves 2 iterations, in which milestones=[200] coincide",
+            "batch_size=1000 leaves 2 iterations, so that milestones=[200] coincide",
         ),
-        ("transfers.voc_c4.warmup", 241, "warmup=241 is more than iterations=240; lower it"),
+        ("transfers.voc_c4.warmup", 241, "warmup=241 exceeds iterations=240; lower it"),
         (
             "transfers.voc_c4.test",
             "test2007",
-            "'test2007' is no split of VOC: expected year and list, such as 2007/trainval",
+            "'test2007' is not a VOC split: expected <year>/<list>, such as 2007/trainval",
         ),
-        ("transfers.voc_c4.pooled", 7, "pooled=7 is odd, but res5 halves it; choose 14 as the papers"),
+        ("transfers.voc_c4.pooled", 7, "pooled=7 must be even, since res5 halves it"),
         ("transfers.voc_c4.backbone_lr", 0, "transfers.voc_c4.backbone_lr=0: input should be greater than 0"),
         (
             "transfers.coco_c4.detector",
             "faster_rcnn_fpn",
-            "faster_rcnn_fpn takes pooled=7 and five anchors, one for each of P2",
+            "faster_rcnn_fpn requires pooled=7 and five anchors, one each for P2",
         ),
     ],
 )

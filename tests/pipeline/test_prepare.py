@@ -202,8 +202,8 @@ def write_earlier_shards(stage: Stage) -> dict[str, str]:
 
 def assert_disk_full_message(log: str, reason: str) -> None:
     assert f"Error: {reason}" in log
-    assert "nothing half-written is left" in log
-    assert "what is finished is kept in data/shards.partial: run again to go on from there" in log
+    assert "no half-written file is left" in log
+    assert "finished work is kept in data/shards.partial: run again to continue from there" in log
     assert "Traceback" not in log
     assert "Exception ignored" not in log
 

@@ -110,7 +110,7 @@ def test_an_old_model_and_launches_that_cannot_work_are_refused_in_a_sentence(pr
         "CL_PROCESSES=2 with CL_LAUNCH=torchrun: choose one": launched(
             CL_PROCESSES="2", CL_LAUNCH="torchrun"
         ),
-        "CL_LAUNCH=srun python has started this process without RANK and WORLD_SIZE; choose a launcher": (
+        "CL_LAUNCH=srun python started this process without RANK and WORLD_SIZE; choose a launcher": (
             launched(CL_PROCESSES="", CL_LAUNCH="srun python", CL_LAUNCHED="1")
         ),
     }

@@ -59,7 +59,7 @@ def test_an_index_that_points_outside_its_shards_is_refused(copied, field, value
     index[3][field] = value
     np.save(copied / "val.npy", index)
     with pytest.raises(
-        ValueError, match="row 3 of val.npy goes with no shard: run `dvc repro prepare` again"
+        ValueError, match="row 3 of val.npy does not match its shard: run `dvc repro prepare` again"
     ):
         Reader(copied, "val").pixels(3)
 
@@ -67,9 +67,9 @@ def test_an_index_that_points_outside_its_shards_is_refused(copied, field, value
 def test_an_index_of_another_length_or_type_is_refused(copied) -> None:
     index = np.load(copied / "val.npy")
     for changed, words in (
-        (index[:-1], "does not go with the manifest"),
-        (index["shard"], "is no index"),
-        (index[None], "is no index"),
+        (index[:-1], "does not match the manifest"),
+        (index["shard"], "is not an index"),
+        (index[None], "is not an index"),
     ):
         np.save(copied / "val.npy", changed)
         with pytest.raises(ValueError, match=words):
@@ -77,7 +77,7 @@ def test_an_index_of_another_length_or_type_is_refused(copied) -> None:
     index["height"], index["width"] = 3, 5
     np.save(copied / "val.npy", index)
     with pytest.raises(
-        ValueError, match="row 0 of val.npy goes with no shard: run `dvc repro prepare` again"
+        ValueError, match="row 0 of val.npy does not match its shard: run `dvc repro prepare` again"
     ):
         Reader(copied, "val").pixels(0)
     for damaged in (b"", b"\x93NUMPY", (copied / "train.npy").read_bytes()[:-1]):

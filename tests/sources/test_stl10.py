@@ -118,7 +118,7 @@ def test_the_knn_bank_contains_only_labelled_images(context, params) -> None:
     """The test images are also among the unlabelled ones, where they would be the nearest."""
     settings = params.evaluations["knn"].model_copy(update={"k": 12})
     assert knn.evaluate(settings, context)["pixels_top1"] == 100
-    with pytest.raises(ValueError, match="k=13 needs as many labelled training images, there are 12"):
+    with pytest.raises(ValueError, match="k=13 needs at least 13 labelled training images, found 12"):
         knn.evaluate(settings.model_copy(update={"k": 13}), context)
 
 
@@ -142,7 +142,7 @@ def test_the_monitor_uses_the_first_labelled_images(context, params, here, quiet
     task = SimpleNamespace(
         method=method, machine=here, alignment=torch.zeros(()), has_groups=False, progress=0.0
     )
-    monitor.watch(task, settings, context.train, context.val, context.source, quiet)
+    monitor.watch(task, settings, context.train, context.val, source=context.source, progress=quiet)
     assert context.train.seen == set(context.train.labelled[:5])
 
 
