@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from xml.etree import ElementTree
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#3a86ff", "#e07a1f", "#2a9d5c", "#b5179e", "#d1343a", "#6c757d", "#17a2b8", "#8a6d3b")
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -114,13 +115,18 @@ class Chart:
 
     def svg(self) -> Markup:
         """The drawing in the colour of the surrounding text, with each point's value as a tooltip."""
+        import matplotlib  # slow to import, and not needed by stages without charts
+
         with matplotlib.rc_context(STYLE):
             figure = self._figure()
             file = io.StringIO()
             figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         return Markup(self._annotated(file.getvalue()))
 
-    def _figure(self) -> Figure:
+    def _figure(self) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(5.2, 2.9), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
@@ -137,7 +143,7 @@ class Chart:
         self._add_legend(figure, axes)
         return figure
 
-    def _add_legend(self, figure: Figure, axes: Axes) -> None:
+    def _add_legend(self, figure: "Figure", axes: "Axes") -> None:
         """Inside the axes for a few series, to their right for many, none for one."""
         if 1 < len(self.series) <= MAX_INSIDE:
             axes.legend(frameon=False, fontsize=8)
@@ -146,7 +152,7 @@ class Chart:
             columns = math.ceil(len(self.series) / LEGEND_ROWS)
             axes.legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1), ncols=columns)
 
-    def _draw(self, axes: Axes, points: list[Point], label: str, colour: Any, gid: str) -> None:
+    def _draw(self, axes: "Axes", points: list[Point], label: str, colour: Any, gid: str) -> None:
         x, y, sd = (np.array([getattr(point, key) or 0.0 for point in points]) for key in Point._fields)
         (line,) = axes.plot(x, y, color=colour, label=label, linewidth=1.3, **SHAPES[self.kind])
         line.set_gid(gid)

@@ -1,6 +1,7 @@
 """What a method hands to a loss: contrasts with negatives, pairs without them, or two views of a batch."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from cl.reductions import log_partition
 from cl.runtime.distributed import mean_over_ranks, ranks
+from cl.runtime.machine import to_device
 
 EPSILON = 1e-5  # added to variances, as batch norm does
 
@@ -32,7 +34,7 @@ class Term(Protocol):
     def positives(self) -> Tensor: ...
 
     def squared_distances(self) -> Tensor:
-        """(N, P): |q - p|^2 of the positive pairs as unit rows."""
+        """(N, P): 2 - 2 q . p of the positive pairs, their squared distance where both are unit rows."""
 
     def largest_logit(self) -> Tensor:
         """A scalar for the message about a loss that is not finite."""
@@ -88,6 +90,10 @@ class Contrast:
 
     def negative_counts(self) -> Tensor:
         """(N,): how many negatives count for each query, in the queries' dtype."""
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> Tensor:
         if self.selected is not None:
             columns = self.queries.new_full((len(self.queries),), self.selected.shape[1])
             same = self._same_group_as(self.selected)
@@ -120,18 +126,20 @@ class Contrast:
         return total / mean_over_ranks(counted.to(values.dtype).mean()).clamp(min=1e-12)
 
     def batch_mean(self, x: Tensor) -> Tensor:
-        """(P,): mean of x (N, P) over the queries of all ranks, leaving out those without negatives."""
+        """(P,): mean of x (N, P) over all ranks' queries that have negatives; 1 if none has."""
         if self.query_groups is None:
             return mean_over_ranks(x.mean(0))
         counted = self.has_negatives()[:, None].to(x.dtype)
-        return mean_over_ranks((x * counted).mean(0)) / mean_over_ranks(counted.mean(0)).clamp(min=1e-12)
+        fraction = mean_over_ranks(counted.mean(0))
+        mean = mean_over_ranks((x * counted).mean(0)) / fraction.clamp(min=1e-12)
+        return mean.where(fraction > 0, 1)
 
     def queries_without_negatives(self) -> Tensor:
         """Scalar int64: the number of queries, over all ranks, that are without negatives due to groups."""
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): |q - p|^2 of the positive pairs, as unit rows."""
+        """(N, P): 2 - 2 q . p, the squared distance of positive pairs where both are unit rows."""
         return 2 - 2 * self.positive_logits() * self.temperature
 
     def largest_logit(self) -> Tensor:
@@ -149,7 +157,7 @@ class Contrast:
         groups = self._groups()
         if groups is None:
             return None
-        return groups[1][columns.to(groups[1].device)] == groups[0][:, None]
+        return groups[1][to_device(columns, groups[1].device)] == groups[0][:, None]
 
 
 @dataclass(frozen=True)
@@ -221,6 +229,7 @@ class TwoViews:
 
     @staticmethod
     def _standardised(view: Tensor) -> Tensor:
+        view = view if view.dtype == torch.float64 else view.float()  # bfloat16 is too coarse for statistics
         centred = view - mean_over_ranks(view.mean(0))
         variance = mean_over_ranks(centred.square().mean(0))
         return centred / (variance + EPSILON).sqrt()

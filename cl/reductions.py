@@ -46,7 +46,7 @@ def log_partition(
         (N,) in the queries' dtype, nats; -inf for a query whose negatives are all of its own group.
 
     Raises:
-        ValueError: no negatives remain for a query, or both `excluded` and `selected` are given.
+        ValueError: no columns remain after exclusion or selection, or both of these are given.
     """
     if selected is not None:
         if excluded is not None:

@@ -176,8 +176,8 @@ def results(
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     produced = Results(partial / "files")
-    produced.folder.mkdir(parents=True)
     try:
+        produced.folder.mkdir(parents=True)
         with _measured() as used:
             yield produced
         _write_json(partial / "provenance.json", {**provenance.record(stage, name, used), **produced.notes})

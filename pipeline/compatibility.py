@@ -28,17 +28,19 @@ class Cell(NamedTuple):
 
 
 def methods() -> list[str]:
-    """The methods of pipeline/conf at the size of the embedded data."""
+    """The methods at the size of the embedded data; at their published size, they are `<method>_imagenet`."""
     names = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
     return [name for name in names if not name.endswith("_imagenet")]
 
 
 def losses() -> dict[str, str]:
-    """The first configuration file of each kind of loss, by kind."""
-    first: dict[str, str] = {}
+    """The configuration file of each kind of loss: its own, or the first that chooses it."""
+    files: dict[str, str] = {}
     for path in sorted((CONF / "loss").glob("*.yaml")):
-        first.setdefault(_composed(f"loss={path.stem}")["loss"]["kind"], path.stem)
-    return first
+        kind = _composed(f"loss={path.stem}")["loss"]["kind"]
+        if path.stem == kind or kind not in files:
+            files[kind] = path.stem
+    return files
 
 
 def cells() -> list[Cell]:

@@ -33,7 +33,7 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     Uses all visible GPUs, or CL_PROCESSES processes. Results of another encoder are written to others/.
     """
     params = command.params()
-    selected = names or tuple(params.evaluations)
+    selected = dict.fromkeys(names or params.evaluations)
     for name in selected:
         command.choose(name, params.evaluations, "evaluations")
     if prefix is not None and file is None:

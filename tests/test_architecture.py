@@ -40,7 +40,7 @@ MAY_IMPORT = {
 }
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     """The package of `cl/` that a module is in, or its own name at the top level."""
     top, *rest = module.split(".")
     return rest[0] if top == "cl" and rest else top
@@ -72,8 +72,8 @@ IMPORTS = {module: imported(path) for module, path in FILES.items()}
 def test_a_package_imports_only_what_is_below_it(package) -> None:
     allowed = {package, "cl", *MAY_IMPORT[package].split()}
     for module, others in IMPORTS.items():
-        if module.startswith("cl.") and room(module) == package:
-            assert {room(other) for other in others} <= allowed, module
+        if module.startswith("cl.") and package_of(module) == package:
+            assert {package_of(other) for other in others} <= allowed, module
 
 
 def test_the_allowed_imports_run_one_way() -> None:
@@ -82,7 +82,7 @@ def test_the_allowed_imports_run_one_way() -> None:
     for package, allowed in MAY_IMPORT.items():
         assert set(allowed.split()) <= known, package
         known.add(package)
-    assert known == {room(module) for module in FILES if module.startswith("cl.")}
+    assert known == {package_of(module) for module in FILES if module.startswith("cl.")}
 
 
 def test_no_imports_are_circular() -> None:
@@ -122,3 +122,21 @@ def test_no_test_file_imports_another() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests."):
                 assert node.module.startswith("tests.support"), f"{path} imports {node.module}"
+
+
+# Names of version 0.1 that said less than the field's terms.
+OLD_NAMES = {
+    *("sent", "settle", "heed", "push", "drawn", "skip", "Strict", "Inputs", "Framework", "framework"),
+    *("Answers", "of_run", "look", "chunks", "pieces", "alone", "Found", "cross", "store", "box"),
+}
+
+
+def test_old_names_do_not_come_back() -> None:
+    for module, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            defined = (
+                getattr(node, "name", None) if isinstance(node, ast.FunctionDef | ast.ClassDef) else None
+            )
+            assert defined not in OLD_NAMES, f"{module}: {defined}"
+            if isinstance(node, ast.keyword | ast.arg) and module.startswith("cl.methods"):
+                assert node.arg not in OLD_NAMES, f"{module}: {node.arg}"

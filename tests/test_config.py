@@ -202,7 +202,7 @@ def test_detectron2_refuses_a_small_stem() -> None:
             "test2007",
             "'test2007' is not a VOC split: expected <year>/<list>, such as 2007/trainval",
         ),
-        ("transfers.voc_c4.pooled", 7, "pooled=7 must be even, since res5 halves it; the papers use 14"),
+        ("transfers.voc_c4.pooled", 7, "pooled=7 must be even, since res5 halves it"),
         ("transfers.voc_c4.backbone_lr", 0, "transfers.voc_c4.backbone_lr=0: input should be greater than 0"),
         (
             "transfers.coco_c4.detector",

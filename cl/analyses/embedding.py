@@ -4,7 +4,6 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
-from sklearn.manifold import TSNE, trustworthiness
 
 from cl.analyses import Context
 from cl.charts import Chart
@@ -23,6 +22,8 @@ class Config(BaseConfig):
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours close in features?"""
+    from sklearn.manifold import TSNE, trustworthiness  # slow to import, and not needed by other stages
+
     positions = context.val.labelled[: config.images]
     least = 3 * config.perplexity
     if len(positions) <= least:

@@ -31,8 +31,9 @@ class ToDevice:
             ready = self._batch(batch)
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
-        for tensor in (*ready.views, ready.labels, ready.positions):
-            tensor.record_stream(current)
+        for tensor in (*ready.views, ready.labels, ready.positions, ready.groups):
+            if tensor is not None:
+                tensor.record_stream(current)
         return ready
 
     def _batch(self, batch: "HostBatch") -> Batch:

@@ -96,9 +96,9 @@ def fine_tune(
 
 
 def _evaluate(detections: list[Detections], dataset: DataSet, config: Config, out: Path) -> dict[str, float]:
-    metrics, by_class = engine(config.engine).evaluate(detections, dataset, config)
     dataset.findings.write(out / "data.csv")
     draw(detections, dataset, out / "detections.png")
+    metrics, by_class = engine(config.engine).evaluate(detections, dataset, config)
     table = np.stack(list(by_class.values()), axis=1)  # (classes, metrics)
     cells = [["" if np.isnan(value) else round(float(value), 2) for value in row] for row in table]
     rows = [[name, *row] for name, row in zip(dataset.classes, cells, strict=True)]

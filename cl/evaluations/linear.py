@@ -84,7 +84,7 @@ class Stored:
         """Batches of steps start to stop - 1."""
         for step in range(start, stop):
             rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
-            yield Batch([self.features[rows]], self.labels[rows], rows)
+            yield Batch([self.features[rows]], self.labels[rows], positions=rows)  # of the stored features
 
     def inputs(self, device: torch.device) -> Callable[[Batch], Batch]:
         """The identity: batches are already on the device."""

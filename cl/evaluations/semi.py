@@ -72,7 +72,9 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
         ValueError: the list is missing, has another md5, or names images that are missing from the training
             split.
     """
-    chosen = listed(config, context.train) if config.list else drawn(config, context.train, context.seed)
+    chosen = (
+        listed(config, context.train) if config.list else sample_labels(config, context.train, context.seed)
+    )
     keys = [context.train.keys[position].decode() for position in chosen]
     (context.out / "labels.txt").write_text("".join(f"{key}\n" for key in keys))
     truth = labels_of(context.val, context.machine.device)
@@ -159,7 +161,7 @@ def _read(config: Config) -> str:
     return content.decode(errors="replace")
 
 
-def drawn(config: Config, train: Reader, seed: int) -> np.ndarray:
+def sample_labels(config: Config, train: Reader, seed: int) -> np.ndarray:
     """Positions of a stratified sample of the labelled images, sorted."""
     assert config.fraction
     return train.labelled[choose(train.labels[train.labelled], config.fraction, seed)]

@@ -26,12 +26,14 @@ class MethodConfig(BaseConfig):
 
     scale: multiplies the loss.
     gives: the type of the method's terms, which a loss must take (`LossConfig.takes`).
-    takes_patches: whether it has a predictor, which combinatorial patches need.
+    has_predictor: whether `optim.predictor_lr` has something to act on, the attribute `predictor`.
+    takes_patches: whether it encodes combinatorial patches.
     several_positives: how to choose this method with several positives per query; None where it has only one.
     least_views: how many views per image it needs.
     """
 
     gives: ClassVar[type[Term]]
+    has_predictor: ClassVar[bool] = False
     takes_patches: ClassVar[bool] = False
     several_positives: ClassVar[str | None] = None
     least_views: ClassVar[int] = 2
@@ -53,7 +55,7 @@ class MethodConfig(BaseConfig):
         Raises:
             ValueError: they do not fit together.
         """
-        if params.optim.predictor_lr == "fixed" and not self.takes_patches:
+        if params.optim.predictor_lr == "fixed" and not self.has_predictor:
             raise ValueError(
                 f"optim.predictor_lr=fixed, but method={self.kind} has no predictor; choose scheduled"
             )
@@ -64,7 +66,7 @@ class Setup:
     """What a method is built from, besides its own parameters.
 
     temperature: None where the method's terms have none.
-    bn_groups, microbatches: of the batch of all ranks.
+    bn_groups, microbatches: of the batch of all ranks; the task that trains the method applies them.
     images: in the training split.
     """
 
@@ -100,7 +102,10 @@ class BaseMethod(nn.Module):
         )
 
     def begin_epoch(self, epoch: int) -> None:
-        """Called before the first step of an epoch, counted from 0."""
+        """Called before the forward pass of an epoch's first step; epochs count from 0.
+
+        It is not called when a run resumes within an epoch, so what it computes must be in buffers.
+        """
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""

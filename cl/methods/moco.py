@@ -89,7 +89,8 @@ class Method(BaseMethod):
             torch.cat([gather(k[:, 0]) for k in keys.values()]),
             None if groups is None else torch.cat([groups, groups]),
         )
-        return [self._against_queue(queries[a], keys[b], batch) for a, b in pairs(len(batch.views))]
+        second_key_first = sorted(pairs(len(batch.views)), key=lambda pair: -pair[1])
+        return [self._against_queue(queries[a], keys[b], batch) for a, b in second_key_first]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.

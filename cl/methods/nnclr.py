@@ -28,7 +28,10 @@ class Config(PredictingConfig):
 
 
 class Method(Predicting):
-    """NNCLR, section 3.2: the neighbour is the query; predictions are its keys and carry the gradient."""
+    """NNCLR, section 3.2: the neighbour is the query; predictions are its keys and carry the gradient.
+
+    A neighbour stands in for an image, so the group that counts is the image's.
+    """
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup, config.ema)

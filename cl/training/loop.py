@@ -85,9 +85,9 @@ def train(
 
 
 def _begin(task: Task, step: int, steps: int, steps_per_epoch: int) -> None:
+    task.begin_step(step, step / steps)  # first: random numbers of an epoch come from its first step
     if step % steps_per_epoch == 0:
         task.begin_epoch(step // steps_per_epoch)
-    task.begin_step(step, step / steps)
 
 
 def _optimize(

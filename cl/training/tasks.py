@@ -25,7 +25,10 @@ class Task(nn.Module):
         self.machine = machine
 
     def begin_epoch(self, epoch: int) -> None:
-        """Called before the first step of an epoch, counted from 0."""
+        """Called before the forward pass of an epoch's first step; epochs count from 0.
+
+        It is not called when a run resumes within an epoch, so what it computes must be in buffers.
+        """
 
     def begin_step(self, step: int, progress: float) -> None:
         """Called before `forward`; `progress` in [0, 1) is the fraction of steps done."""

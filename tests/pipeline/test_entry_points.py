@@ -34,10 +34,9 @@ def test_a_mistake_gives_a_one_line_error(project) -> None:
     unknown = [sys.executable, "-m", "pipeline.evaluate", "knm"]
     result = subprocess.run(unknown, cwd=project, capture_output=True, text=True)
     assert result.returncode == 1
-    known = "knn, linear, semi_1, semi_10"
-    assert result.stderr == (
-        f"Error: evaluations in params.yaml does not contain 'knm'; choose one of {known}\n"
-    )
+    choices = "knn, linear, semi_1, semi_10"
+    message = f"evaluations in params.yaml does not contain 'knm'; choose one of {choices}"
+    assert result.stderr == f"Error: {message}\n"
 
 
 MISTAKES = {

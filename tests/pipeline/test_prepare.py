@@ -42,6 +42,7 @@ class Stage:
         signal.signal(
             signal.SIGINT, signal.default_int_handler
         )  # background jobs of a shell start without it
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # workers need more than one core
         os.chdir(self.folder)
         os.environ["CL_RAW"] = "raw"
         sys.stdout = sys.stderr = open(log, "w", buffering=1)

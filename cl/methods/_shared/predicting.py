@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class PredictingConfig(MethodConfig):
     """A method with a predictor, which takes combinatorial patches."""
 
+    has_predictor: ClassVar[bool] = True
     takes_patches: ClassVar[bool] = True
     predictor: heads.Config
 
