@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.project import ROOT, TINY
+from tests.support.stages import Stage, answers
 
 FILES = [
     "cl/losses/margin.py",
@@ -46,15 +47,15 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 def test_they_train_together(extended) -> None:
     sizes = [setting for setting in TINY if not setting.startswith("dataset.")]
     choices = ["loss=margin", "method=oneway", "dataset=digits", "evaluation=[knn,centroid]"]
-    for stage in (
-        ["compose", *choices, *sizes],
-        ["prepare"],
-        ["pretrain"],
-        ["evaluate", "knn"],
-        ["evaluate", "centroid"],
-    ):
-        result = run(extended, f"pipeline.{stage[0]}", *stage[1:])
-        assert result.returncode == 0, result.stderr
+    stages = [
+        ("compose", *choices, *sizes),
+        ("prepare",),
+        ("pretrain",),
+        ("evaluate", "knn"),
+        ("evaluate", "centroid"),
+    ]
+    for answer in answers(extended, [Stage(stage) for stage in stages]):
+        assert answer.code == 0, answer.stderr
     provenance = json.loads((extended / "results/pretrain.provenance.json").read_text())
     assert provenance["parameters"]["loss"] == {"kind": "margin", "margin": 0.5}
     assert provenance["parameters"]["method"]["kind"] == "oneway"
@@ -66,7 +67,7 @@ def test_they_train_together(extended) -> None:
 
 def test_all_suites_include_them_without_another_edit(extended) -> None:
     """Every test that is derived from the files on disk, and the dependencies that dvc.yaml names."""
-    result = run(extended, "pytest", "-v", "-m", "not slow", "-k", f"{' or '.join(KINDS)} or dependencies")
+    result = run(extended, "pytest", "-vv", "-m", "not slow", "-k", f"{' or '.join(KINDS)} or dependencies")
     assert result.returncode == 0, result.stdout[-5000:]
     for kind in KINDS:
         assert len(re.findall(rf"{kind}.*PASSED", result.stdout)) > 1, kind
@@ -80,8 +81,13 @@ def test_all_other_tests_still_pass_beside_them(extended) -> None:
 
 
 def test_their_mistakes_are_named_like_all_others(extended) -> None:
-    run(extended, "pipeline.compose", "loss=margin", "loss.margin=-1")
-    assert "loss.margin=-1: input should be greater than 0" in run(extended, "pipeline.pretrain").stderr
-    run(extended, "pipeline.compose", "loss=margin", "method=byol")
+    stages = [
+        ("compose", "loss=margin", "loss.margin=-1"),
+        ("pretrain",),
+        ("compose", "loss=margin", "method=byol"),
+        ("pretrain",),
+    ]
+    _, negative, _, mismatch = answers(extended, [Stage(stage) for stage in stages])
+    assert "loss.margin=-1: input should be greater than 0" in negative.stderr
     message = "method=byol gives pairs without negatives, but loss=margin takes contrasts with negatives"
-    assert message in run(extended, "pipeline.pretrain").stderr
+    assert message in mismatch.stderr

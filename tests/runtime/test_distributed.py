@@ -45,19 +45,30 @@ COMPARED = {
 }
 
 
+# And those that are one job as a whole.
+WHOLE_JOBS = [
+    ("test_building_blocks", "parts", (2, 4)),
+    ("test_evaluations_on_several_processes", "evaluations", (2, 4)),
+    ("test_a_detector_on_two_processes", "transfer", (2,)),
+]
+
+
 @pytest.fixture(scope="module")
 def found(folder, request) -> dict[int, dict[str, dict[str, Tensor]]]:
     """The results of two and four processes that the selected tests compare."""
-    wanted: dict[int, list[str]] = {2: ["parts", "evaluations", "transfer"], 4: ["parts", "evaluations"]}
-    for item in request.session.items:
-        if item.path == Path(__file__) and item.originalname in COMPARED:
+    wanted: dict[int, list[str]] = {2: [], 4: []}
+    selected = [item for item in request.session.items if item.path == Path(__file__)]
+    for test, job, counts in WHOLE_JOBS:
+        if any(item.originalname == test for item in selected):
+            for processes in counts:
+                wanted[processes].append(job)
+    for item in selected:
+        if item.originalname in COMPARED:
             processes, way = COMPARED[item.originalname]
             wanted[processes].append(f"{way} {item.callspec.params['number']}")
     (folder / "wanted.json").write_text(json.dumps(wanted))
-    command = [sys.executable, ranks.__file__, folder]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen([*command, str(rank)], env=environment) for rank in range(4)]
-    assert [process.wait(timeout=500) for process in started] == [0] * 4
+    subprocess.run([sys.executable, ranks.__file__, folder], env=environment, check=True, timeout=500)
     return {processes: torch.load(folder / f"{processes}.pt") for processes in (2, 4)}
 
 

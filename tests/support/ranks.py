@@ -2,6 +2,7 @@
 
 import io
 import json
+import multiprocessing
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -109,9 +110,9 @@ def trajectory(
         batch = training_batch(kind, option, IMAGES, step)
         if image_groups:
             batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
+        task.begin_step(step, step / STEPS)
         if step == 0:
             task.begin_epoch(0)
-        task.begin_step(step, step / STEPS)
         value = model(local(as_type(batch, dtype)))
         value.backward()
         nn.utils.clip_grad_norm_(task.parameters(), 1.0)
@@ -271,4 +272,10 @@ def run(job: str, folder: Path) -> dict[str, Tensor]:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), int(sys.argv[2]))
+    fork = multiprocessing.get_context("fork")  # what is imported here serves all four
+    processes = [fork.Process(target=work, args=(Path(sys.argv[1]), rank)) for rank in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    sys.exit(any(process.exitcode for process in processes))
