@@ -179,7 +179,7 @@ def ranks(session: Session) -> None:
             processes = mp.start_processes(_rank, settings, number, join=False, start_method="spawn")
             while not processes.join(RANKS_TIMEOUT):
                 pass
-        single, shared = (torch.load(f"{folder}/{number}.pt") for number in (1, 2))
+        single, shared = (torch.load(f"{folder}/{number}.pt", weights_only=True) for number in (1, 2))
     for cell, expected, found in zip(cells, single, shared, strict=True):
         error = relative_error(found, expected)
         session.report(

@@ -70,7 +70,7 @@ def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) ->
     """The given prefix if an encoder has it; if none is given, that of the only online encoder.
 
     Raises:
-        ValueError: there is no such encoder, or more than one.
+        ValueError: no encoder matches, or several do.
     """
     prefixes = _prefixes(tensors)
     if prefix is not None:

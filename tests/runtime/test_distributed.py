@@ -69,7 +69,7 @@ def found(folder, request) -> dict[int, dict[str, dict[str, Tensor]]]:
     (folder / "wanted.json").write_text(json.dumps(wanted))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, ranks.__file__, folder], env=environment, check=True, timeout=500)
-    return {processes: torch.load(folder / f"{processes}.pt") for processes in (2, 4)}
+    return {processes: torch.load(folder / f"{processes}.pt", weights_only=True) for processes in (2, 4)}
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-12) -> None:

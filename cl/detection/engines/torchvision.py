@@ -57,8 +57,8 @@ class MaskHead(nn.Module):
     """The same res5 on the mask regions, normalised by the running statistics of the box regions.
 
     detectron2 takes the mask features from the pass over the boxes. Here they come from a second pass, over
-    positive regions only. Its own batch statistics must neither normalise it, because there is no such batch
-    at test time, nor update the running statistics.
+    positive regions only. Batch statistics of that pass are not used, since a test has no such batch, and do
+    not enter the running statistics.
     """
 
     def __init__(self, res5: Res5) -> None:
