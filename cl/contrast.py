@@ -94,19 +94,15 @@ class Contrast:
 
     @cached_property
     def _counts(self) -> Tensor:
-        if self.selected is not None:
-            columns = self.queries.new_full((len(self.queries),), self.selected.shape[1])
-            same = self._same_group_as(self.selected)
-            return columns if same is None else columns - same.sum(1)
-        excluded = 0 if self.excluded is None else self.excluded.shape[1]
-        counts = self.queries.new_full((len(self.queries),), len(self.negatives) - excluded)
+        columns = self.excluded if self.selected is None else self.selected
+        listed = 0 if columns is None else columns.shape[1]
+        candidates = len(self.negatives) - listed if self.selected is None else listed
+        counts = self.queries.new_full((len(self.queries),), candidates)
         groups = self._groups()
         if groups is None:
             return counts
-        ordered = groups[1].sort().values
-        in_group = torch.searchsorted(ordered, groups[0], right=True) - torch.searchsorted(ordered, groups[0])
-        same = None if self.excluded is None else self._same_group_as(self.excluded)
-        return counts - in_group if same is None else counts - in_group + same.sum(1)
+        same = 0 if columns is None else self._same_group(columns).sum(1)
+        return counts - _group_sizes(*groups) + same if self.selected is None else counts - same
 
     def has_negatives(self) -> Tensor:
         """(N,) bool: whether any negative counts for a query; groups can leave a query without any."""
@@ -152,12 +148,18 @@ class Contrast:
         assert self.negative_groups is not None, "groups of queries and of negatives go together"
         return self.query_groups, self.negative_groups
 
-    def _same_group_as(self, columns: Tensor) -> Tensor | None:
+    def _same_group(self, columns: Tensor) -> Tensor:
         """(N, E) bool: which of the columns (N, E) belong to the query's own group."""
-        groups = self._groups()
-        if groups is None:
-            return None
-        return groups[1][to_device(columns, groups[1].device)] == groups[0][:, None]
+        assert self.query_groups is not None
+        assert self.negative_groups is not None
+        columns = to_device(columns, self.negative_groups.device)
+        return self.negative_groups[columns] == self.query_groups[:, None]
+
+
+def _group_sizes(queries: Tensor, negatives: Tensor) -> Tensor:
+    """(N,) int64: how many of the negatives' groups (K,) equal each query's (N,), in memory linear in both."""
+    ordered = negatives.sort().values
+    return torch.searchsorted(ordered, queries, right=True) - torch.searchsorted(ordered, queries)
 
 
 @dataclass(frozen=True)

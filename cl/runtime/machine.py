@@ -86,8 +86,9 @@ def _keep_freed_memory() -> None:
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Copy a CPU tensor to the device without waiting for the work queued there."""
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+    """The tensor on the device; copied from the CPU to a GPU without waiting for the work queued there."""
+    pinned = x.pin_memory() if (x.device.type, device.type) == ("cpu", "cuda") else x
+    return pinned.to(device, non_blocking=True)
 
 
 def slow_bf16() -> bool:
