@@ -157,7 +157,7 @@ class Contrast:
 
 
 def _group_sizes(queries: Tensor, negatives: Tensor) -> Tensor:
-    """(N,) int64: how many of the negatives' groups (K,) equal each query's (N,), in memory linear in both."""
+    """(N,) int64: how many of the negatives (K,) are of each query's group (N,), in linear memory."""
     ordered = negatives.sort().values
     return torch.searchsorted(ordered, queries, right=True) - torch.searchsorted(ordered, queries)
 
