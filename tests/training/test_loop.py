@@ -54,6 +54,35 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(
         ]
 
 
+@pytest.mark.parametrize(("at", "then"), [(3, [1, 2, 3]), (4, [2, 3])])
+def test_an_epoch_begins_once_even_if_the_run_is_cut(
+    shard_folder, params, here, quiet, tmp_path, monkeypatch, at, then
+) -> None:
+    """Three steps per epoch: a run cut after step 3 resumes with epoch 1, one cut within it with epoch 2."""
+    calls: list[str] = []
+    monkeypatch.setattr(
+        tasks.Classification, "begin_epoch", lambda self, epoch: calls.append(f"epoch {epoch}")
+    )
+    monkeypatch.setattr(
+        tasks.Classification, "begin_step", lambda self, step, progress: calls.append(f"step {step}")
+    )
+    saved = Checkpoints.save
+
+    def cut(self, step, *arguments):  # type: ignore[no-untyped-def]
+        saved(self, step, *arguments)
+        if step == at:
+            raise PowerCutError
+
+    monkeypatch.setattr(Checkpoints, "save", cut)
+    with pytest.raises(PowerCutError):
+        train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0))
+    assert calls[:2] == ["step 0", "epoch 0"], "random numbers of an epoch come from its first step"
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    calls.clear()
+    train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0))
+    assert [call for call in calls if call.startswith("epoch")] == [f"epoch {epoch}" for epoch in then]
+
+
 def test_measuring_after_an_epoch_changes_nothing(shard_folder, params, here, quiet) -> None:
     """It happens in eval mode, and training continues in train mode."""
     plain, _ = train_tiny(shard_folder, params, here, quiet)
