@@ -17,8 +17,8 @@ from cl.config import Params
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import HostBatch, TrainSet
-from cl.data.to_device import ToDevice
+from cl.data.sets import TrainSet
+from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import View, draw_colour_params, generator
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.distributed import local_part, mean_over_ranks

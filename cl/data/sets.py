@@ -1,7 +1,6 @@
 """Batches of views for training, in the order of `cl.data.order`, and whole splits for evaluation."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,26 +9,11 @@ from torch import Tensor
 from cl.data import ring
 from cl.data.order import CHUNK, WINDOW, Plan
 from cl.data.reader import Reader
-from cl.data.to_device import ToDevice
+from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import DRAWS, View, centre, draw_colour_params, generator, random_crop_box, resize
 from cl.sources import Source
 
 AHEAD = CHUNK * WINDOW // 2  # samples, over all processes, that are fetched ahead from remote shards
-
-
-@dataclass(frozen=True)
-class HostBatch:
-    """V views of N images, before augmentation.
-
-    images: V tensors (N, 3, S, S) uint8.
-    colour_params: (V, N, DRAWS); each row is a `cl.data.views.ColourParams`.
-    labels, positions: (N,) int64; positions in the index.
-    """
-
-    images: list[Tensor]
-    colour_params: Tensor
-    labels: Tensor
-    positions: Tensor
 
 
 class TrainSet:

@@ -1,6 +1,6 @@
 """Moves batches to the training device, where they are augmented and normalised."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,8 +11,20 @@ from cl.data.views import View
 from cl.runtime.machine import to_device
 from cl.sources import Source
 
-if TYPE_CHECKING:
-    from cl.data.sets import HostBatch
+
+@dataclass(frozen=True)
+class HostBatch:
+    """V views of N images, before augmentation.
+
+    images: V tensors (N, 3, S, S) uint8.
+    colour_params: (V, N, DRAWS); each row is a `cl.data.views.ColourParams`.
+    labels, positions: (N,) int64; positions in the index.
+    """
+
+    images: list[Tensor]
+    colour_params: Tensor
+    labels: Tensor
+    positions: Tensor
 
 
 class ToDevice:
@@ -23,7 +35,7 @@ class ToDevice:
         self.mean, self.std = normalisation(source, device)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, batch: "HostBatch") -> Batch:
+    def __call__(self, batch: HostBatch) -> Batch:
         """The batch, ready for a method."""
         if self.stream is None:
             return self._batch(batch)
@@ -36,7 +48,7 @@ class ToDevice:
                 tensor.record_stream(current)
         return ready
 
-    def _batch(self, batch: "HostBatch") -> Batch:
+    def _batch(self, batch: HostBatch) -> Batch:
         views = [
             augment(to_device(images, self.device), colour_params, view, mean=self.mean, std=self.std)
             for images, colour_params, view in zip(batch.images, batch.colour_params, self.views, strict=True)

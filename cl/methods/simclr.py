@@ -52,9 +52,7 @@ class Method(BaseMethod):
         Otherwise, each pair of a view and a target view forms one.
         """
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
-        both = torch.stack(embeddings[:2], 1).flatten(
-            0, 1
-        )  # (2N, D), image-major: i's views are 2i and 2i + 1
+        both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
         if len(batch.views) == 2 and self.pool == "both_views" and self.negatives is None:
             return [self._all_against_all(both, batch)]
         pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]

@@ -23,7 +23,7 @@ def build(config: Config) -> "Network":
     """The network: (N, 3, H, W) to average-pooled features (N, `fc_features`)."""
     from cl.networks.resnet import Network  # late: torchvision takes seconds to import
 
-    return Network(config)
+    return Network(config.kind, config.width, config.stem, zero_init_residual=config.zero_init_residual)
 
 
 def load(config: Config, path: Path) -> "Network":

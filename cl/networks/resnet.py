@@ -1,12 +1,7 @@
 """torchvision's residual networks without their classifier, optionally wider or for small images."""
 
-from typing import TYPE_CHECKING
-
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
-
-if TYPE_CHECKING:
-    from cl.networks.backbones import Config
 
 BLOCKS: dict[str, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
     "resnet18": (BasicBlock, [2, 2, 2, 2]),
@@ -17,19 +12,19 @@ BLOCKS: dict[str, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
 class Network(ResNet):
     """The network with layers `width` times as wide (ResNet-50: 24, 94 or 375 million parameters)."""
 
-    def __init__(self, config: "Config") -> None:
-        self.width = config.width
-        super().__init__(*BLOCKS[config.kind], zero_init_residual=config.zero_init_residual)
-        channels = 64 * config.width
-        if config.stem == "small":
+    def __init__(self, kind: str, width: int, stem: str, *, zero_init_residual: bool) -> None:
+        self.width = width
+        super().__init__(*BLOCKS[kind], zero_init_residual=zero_init_residual)
+        channels = 64 * width
+        if stem == "small":
             self.conv1 = nn.Conv2d(3, channels, 3, padding=1, bias=False)
             self.maxpool = nn.Identity()
-        elif config.width > 1:
+        elif width > 1:
             self.conv1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False)
-        if config.stem == "small" or config.width > 1:
+        if stem == "small" or width > 1:
             nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
             self.bn1 = nn.BatchNorm2d(channels)
-        self.fc_features = channels * 8 * BLOCKS[config.kind][0].expansion
+        self.fc_features = channels * 8 * BLOCKS[kind][0].expansion
         self.fc: nn.Module = nn.Identity()
 
     def _make_layer(self, block, planes: int, *args, **kwargs) -> nn.Sequential:  # type: ignore[no-untyped-def]
