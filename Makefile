@@ -56,7 +56,7 @@ $(ready): requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"cl needs Python 3.11 or newer, found {v.major}.{v.minor}; run make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv .venv
 	command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
-	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --require-hashes requirements.lock
+	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade
