@@ -3,6 +3,7 @@
 `python -m pipeline.compatibility` prints a table, and the reasons why combinations are refused.
 """
 
+import itertools
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -34,30 +35,35 @@ def methods() -> list[str]:
 
 
 def losses() -> dict[str, str]:
-    """The configuration file of each kind of loss: its own, or the first that chooses it."""
+    """The configuration file of each kind of loss: its own, or the first that names it."""
     files: dict[str, str] = {}
     for path in sorted((CONF / "loss").glob("*.yaml")):
-        kind = _composed(f"loss={path.stem}")["loss"]["kind"]
-        if path.stem == kind or kind not in files:
+        kind = config.read(path).get("kind")  # a file without one builds on another
+        if kind and (path.stem == kind or kind not in files):
             files[kind] = path.stem
     return files
 
 
+def combinations() -> list[tuple[str, str, str, str]]:
+    """Every method with every loss, kind of views and kind of patches."""
+    return list(itertools.product(methods(), losses().values(), VIEWS, PATCHES))
+
+
 def cells() -> list[Cell]:
-    """All combinations, each checked as the parameters of an experiment are."""
-    found = []
-    for method in methods():
-        values = _composed(f"method={method}")
-        for loss in losses().values():
-            for view, views in VIEWS.items():
-                for cut, patches in PATCHES.items():
-                    combined = values | {
-                        "loss": _composed(f"loss={loss}")["loss"],
-                        "views": _enough_views(_composed(f"views={views}")["views"], values["method"]),
-                        "patches": _composed(f"patches={patches}")["patches"],
-                    }
-                    found.append(Cell(method, loss, view, cut, combined, _refusal(combined)))
-    return found
+    """All combinations."""
+    return [cell(*names) for names in combinations()]
+
+
+@cache
+def cell(method: str, loss: str, views: str, patches: str) -> Cell:
+    """A combination, checked as the parameters of an experiment are."""
+    values = _composed(f"method={method}")
+    combined = values | {
+        "loss": _composed(f"loss={loss}")["loss"],
+        "views": _enough_views(_composed(f"views={VIEWS[views]}")["views"], values["method"]),
+        "patches": _composed(f"patches={PATCHES[patches]}")["patches"],
+    }
+    return Cell(method, loss, views, patches, combined, _refusal(combined))
 
 
 @cache
