@@ -156,24 +156,30 @@ def below_numbers() -> dict:
         ({"a": torch.zeros(1)}, "should hold one residual network, found tensors such as a"),
         ({}, "should hold one residual network, found no tensors at all"),
         ([1, 2], "holds a list, expected named tensors"),
-        (two_networks(), "found those below 'first.', 'second.'; choose one with --prefix"),
+        (two_networks, "found those below 'first.', 'second.'; choose one with --prefix"),
         (
-            resnet34().state_dict(),
+            lambda: resnet34().state_dict(),
             r"\[3, 4, 6, 3\] basic blocks and 64 channels .*; expected resnet18 or resnet50",
         ),
         (
-            without("layer3.1.bn2.weight"),
+            lambda: without("layer3.1.bn2.weight"),
             'is not a resnet18 with imagenet stem: .*Missing key.*"layer3.1.bn2.weight"',
         ),
-        ({**without(""), "layer2.0.se.weight": torch.zeros(2)}, 'Unexpected key.*"layer2.0.se.weight"'),
-        ({**without(""), "attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
-        (below_numbers() | {"attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
-        ({**without(""), "layer1.0.conv1.weight": torch.zeros(64, 32, 3, 3)}, "size mismatch"),
+        (
+            lambda: {**without(""), "layer2.0.se.weight": torch.zeros(2)},
+            'Unexpected key.*"layer2.0.se.weight"',
+        ),
+        (lambda: {**without(""), "attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
+        (
+            lambda: below_numbers() | {"attention.weight": torch.zeros(2)},
+            'Unexpected key.*"attention.weight"',
+        ),
+        (lambda: {**without(""), "layer1.0.conv1.weight": torch.zeros(64, 32, 3, 3)}, "size mismatch"),
     ],
 )
 def test_a_file_that_is_not_an_encoder_is_refused(content, message, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save(content, tmp_path / "a.pth")
+    torch.save(content() if callable(content) else content, tmp_path / "a.pth")
     with pytest.raises(ValueError, match=message):
         foreign.load("a.pth")
     assert not Path("surprised").exists()
