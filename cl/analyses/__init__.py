@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +21,9 @@ from cl.data.views import View
 from cl.losses import LossConfig
 from cl.methods import BaseMethod
 from cl.runtime.machine import Machine
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Context:
     views: list[View]
     train: Reader
     val: Reader
-    source: Source
+    source: "Source"
     loss: LossConfig
     scale: float
     batch_size: int

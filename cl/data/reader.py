@@ -12,7 +12,6 @@ from cl.data.cache import Cache
 from cl.data.remote import RemoteFolder
 from cl.shards import images
 from cl.shards.manifest import INDEX, Manifest, Shard
-from cl.sources import UNLABELLED
 
 OPEN = (
     256  # shards that a process keeps open, two descriptors each; ImageNet has more than a process may open
@@ -64,13 +63,13 @@ class Reader:
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """(n,) int64; UNLABELLED for images without a label."""
+        """(n,) int64; -1 for images without a label."""
         return self.index["label"].astype(np.int64)
 
     @property
     def labelled(self) -> np.ndarray:
         """The positions of the images that have a label, in the order of the index; (m,) int64."""
-        return np.flatnonzero(self.index["label"] != UNLABELLED)
+        return np.flatnonzero(self.index["label"] >= 0)
 
     def read(self, position: int) -> memoryview:
         """The stored bytes at `position` of the index: an image file, or pixels."""

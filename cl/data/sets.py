@@ -1,6 +1,7 @@
 """Batches of views for training, in the order of `cl.data.order`, and whole splits for evaluation."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,7 +12,9 @@ from cl.data.order import CHUNK, WINDOW, Plan
 from cl.data.reader import Reader
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import DRAWS, View, centre, draw_colour_params, generator, random_crop_box, resize
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 AHEAD = CHUNK * WINDOW // 2  # samples, over all processes, that are fetched ahead from remote shards
 
@@ -22,7 +25,7 @@ class TrainSet:
     def __init__(
         self,
         reader: Reader,
-        source: Source,
+        source: "Source",
         views: list[View],
         plan: Plan,
         subset: np.ndarray | None = None,

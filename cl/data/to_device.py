@@ -1,6 +1,7 @@
 """Moves batches to the training device, where they are augmented and normalised."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,7 +10,9 @@ from cl.batch import Batch
 from cl.data.augment import augment
 from cl.data.views import View
 from cl.runtime.machine import to_device
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class HostBatch:
 class ToDevice:
     """Moves a batch to the device, augments and normalises it; on a GPU, during the previous step."""
 
-    def __init__(self, source: Source, views: list[View], device: torch.device) -> None:
+    def __init__(self, source: "Source", views: list[View], device: torch.device) -> None:
         self.device, self.views = device, views
         self.mean, self.std = normalisation(source, device)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -57,7 +60,7 @@ class ToDevice:
         return Batch(views, labels, positions)
 
 
-def normalisation(source: Source, device: torch.device) -> tuple[Tensor, Tensor]:
+def normalisation(source: "Source", device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (3, 1, 1) of RGB in [0, 1]."""
     mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (source.mean, source.std))
     return mean, std

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,10 +23,12 @@ from cl.detection.samples import TrainImages, prefetch
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
-from cl.sources import Source
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from cl.training.tasks import Task
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Detection(Task):
 
 
 def fine_tune(
-    config: Config, backbone: ResNet, dataset: DataSet, source: Source, run: Run
+    config: Config, backbone: ResNet, dataset: DataSet, source: "Source", run: Run
 ) -> dict[str, float]:
     """Fine-tune all layers of a detector and return its metrics, those of `average_precision.evaluate`.
 

@@ -15,11 +15,12 @@ from cl.data.reader import Reader
 from cl.features.knn import top1
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
-from cl.sources import Source
 from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
+
+    from cl.sources import Source
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Context:
     encoder: Encoder
     train: Reader
     val: Reader
-    source: Source
+    source: "Source"
     seed: int
     machine: Machine
     progress: Progress

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +14,9 @@ from cl.data.sets import EvalSet
 from cl.data.to_device import normalisation
 from cl.runtime.distributed import gather, rank, ranks
 from cl.runtime.machine import Machine
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 BATCH = 256
 FEW = 1024  # images; up to this number, reading them here is faster than starting data workers
@@ -45,7 +48,11 @@ class Unit(nn.Module):
 
 
 def extract(
-    encoder: nn.Module, reader: Reader, source: Source, machine: Machine, positions: np.ndarray | None = None
+    encoder: nn.Module,
+    reader: Reader,
+    source: "Source",
+    machine: Machine,
+    positions: np.ndarray | None = None,
 ) -> Tensor:
     """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of index or `positions`.
 
@@ -58,7 +65,7 @@ def extract(
 def extract_all(
     encoder: nn.Module,
     reader: Reader,
-    source: Source,
+    source: "Source",
     machine: Machine,
     positions: np.ndarray | None = None,
     dtype: torch.dtype = torch.float32,
@@ -79,7 +86,7 @@ def extract_all(
 
 
 def _outputs(
-    encoder: nn.Module, reader: Reader, source: Source, machine: Machine, positions: np.ndarray
+    encoder: nn.Module, reader: Reader, source: "Source", machine: Machine, positions: np.ndarray
 ) -> Iterator[tuple[Tensor, ...]]:
     """The encoder's outputs in eval mode, batch by batch."""
     mean, std = normalisation(source, machine.device)

@@ -1,5 +1,7 @@
 """What is measured while a method trains: kNN accuracy on part of the data, and signs of collapse."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
@@ -13,7 +15,9 @@ from cl.pretraining import collapse
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 MEMORY = 64 * 2**20  # bytes
 EARLY = 0.25  # fraction of the run without alarm: untrained encoders map all images to nearly one point
@@ -36,7 +40,7 @@ class Config(BaseConfig):
 
 @torch.no_grad()
 def watch(
-    task: PretrainingTask, config: Config, train: Reader, val: Reader, *, source: Source, progress: Progress
+    task: PretrainingTask, config: Config, train: Reader, val: Reader, *, source: "Source", progress: Progress
 ) -> dict[str, float]:
     """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
 
@@ -63,7 +67,7 @@ def watch(
     return measured | measures
 
 
-def _features(task: PretrainingTask, reader: Reader, count: int, source: Source) -> tuple[Tensor, Tensor]:
+def _features(task: PretrainingTask, reader: Reader, count: int, source: "Source") -> tuple[Tensor, Tensor]:
     """Backbone features and labels of `count` images."""
     positions = reader.labelled[:count]  # the shards are shuffled: any part is a fair sample
     features = extract(task.method.backbone, reader, source, task.machine, positions)

@@ -1,14 +1,15 @@
 """Image files to pixels and back; checking and reading decode in the same way."""
 
 import io
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import simplejpeg
 from PIL import Image as Picture
 from PIL import UnidentifiedImageError
 
-from cl.sources import Storage
+if TYPE_CHECKING:
+    from cl.sources import Storage
 
 EXTENSIONS = {
     "JPEG": "jpg",
@@ -85,7 +86,7 @@ class Encoded(NamedTuple):
     turned: bool
 
 
-def encode(content: bytes, storage: Storage) -> Encoded:
+def encode(content: bytes, storage: "Storage") -> Encoded:
     """Check an image file, and shrink or re-encode it if the settings say so.
 
     Raises:
@@ -123,7 +124,7 @@ def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:
     return np.asarray(Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC))
 
 
-def _encode_pixels(pixels: np.ndarray, storage: Storage, turned: bool) -> Encoded:
+def _encode_pixels(pixels: np.ndarray, storage: "Storage", turned: bool) -> Encoded:
     """Encode as JPEG, or as .npy with encode=raw; the pixels are already upright."""
     kind = "raw" if storage.encode == "raw" else "jpeg"
     height, width = pixels.shape[:2]

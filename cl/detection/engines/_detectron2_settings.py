@@ -5,19 +5,21 @@ Its defaults suit Detectron's own models: BGR, no division by the standard devia
 transfer.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from cl.detection.config import Config
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 C4_HEADS = "Res5ROIHeadsExtraNorm"  # registered by `cl.detection.engines.detectron2`
 DEPTH = {"resnet18": 18, "resnet50": 50}
 NORM = "SyncBN"
 
 
-def settings(config: Config, kind: str, source: Source, classes: int, *, polygons: bool) -> dict[str, Any]:
+def settings(config: Config, kind: str, source: "Source", classes: int, *, polygons: bool) -> dict[str, Any]:
     """The keys to set, by their dotted names.
 
     Args:
@@ -29,7 +31,7 @@ def settings(config: Config, kind: str, source: Source, classes: int, *, polygon
     return keys | _images(config, polygons=polygons) | _solver(config)
 
 
-def _network(config: Config, kind: str, source: Source, classes: int) -> dict[str, Any]:
+def _network(config: Config, kind: str, source: "Source", classes: int) -> dict[str, Any]:
     return {
         "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
         "MODEL.WEIGHTS": "",

@@ -9,7 +9,7 @@ import json
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -36,7 +36,9 @@ from cl.detection.data import DataSet
 from cl.detection.engines._detectron2_settings import names, settings
 from cl.detection.records import Record
 from cl.detection.samples import Sample, resized
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 VOC_METRICS = {"ap50": "AP50", "ap75": "AP75", "ap": "AP"}  # our name, detectron2's name
 COCO_COLUMNS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # detectron2's names of COCO_METRICS
@@ -71,7 +73,7 @@ class Res5ROIHeadsExtraNorm(Res5ROIHeads):
 class Detector(nn.Module):
     """`cl.detection.engines.Detector`; copies the backbone's tensors."""
 
-    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, source: Source) -> None:
+    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, source: "Source") -> None:
         super().__init__()
         self.config = config
         segmentations = [s for record in dataset.train for s in record.segmentations or []]

@@ -9,7 +9,7 @@ with batch norm in pyramid and head (EqCo, appendix B.5).
 
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,7 +32,9 @@ from cl.detection.data import DataSet
 from cl.detection.samples import Sample, resized_size
 from cl.networks.batch_norm import update_running_stats
 from cl.runtime.machine import to_device
-from cl.sources import Source
+
+if TYPE_CHECKING:
+    from cl.sources import Source
 
 __all__ = ["Detector", "evaluate"]
 
@@ -77,7 +79,7 @@ class MaskHead(nn.Module):
 class Detector(nn.Module):
     """`cl.detection.engines.Detector`; takes over the modules of the backbone."""
 
-    def __init__(self, config: Config, backbone: ResNet, dataset: DataSet, source: Source) -> None:
+    def __init__(self, config: Config, backbone: ResNet, dataset: DataSet, source: "Source") -> None:
         super().__init__()
         self.masks = config.masks
         settings = {
