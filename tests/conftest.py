@@ -1,5 +1,6 @@
 """What the tests share: tiny data, a tiny encoder, the shipped configuration."""
 
+import gc
 import io
 import os
 import shutil
@@ -26,6 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
         torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking all modules again and again: a tenth of the time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -91,3 +91,10 @@ def test_the_error_for_an_unknown_recipe_lists_all_recipes(tmp_path, monkeypatch
     assert answer.exit_code == 1
     assert answer.stderr.startswith("Error: In 'config': Could not find 'recipe/dcl/table9'")
     assert "dcl/table1_imagenet100" in answer.stderr
+
+
+def test_the_error_for_an_unknown_key_names_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(main, ["losss=dcl"])
+    assert answer.exit_code == 1
+    assert "losss" in answer.stderr
