@@ -169,6 +169,14 @@ def test_groups_where_the_queries_are_the_negatives(monkeypatch, tile) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+def test_rows_may_be_of_other_groups_as_queries_than_as_negatives() -> None:
+    both = unit(7, 5)
+    groups = GROUPS[0], GROUPS[0].roll(1)
+    value = log_partition(both, both, None, 0.2, groups=groups)
+    reference = dense_without(both, both, groups[0][:, None] == groups[1], 0.2)
+    torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("way", ["neither", "selected", "symmetric"])
 def test_a_query_whose_negatives_are_all_of_its_group_has_no_gradient(way) -> None:
     queries = unit(3, 5).requires_grad_()

@@ -1,5 +1,7 @@
 """A method with a loss as the training loop sees it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -46,6 +48,33 @@ def test_a_run_says_how_many_negatives_a_query_has(kind, option, count) -> None:
     task = task_of(build(kind, **option))
     task(batch_of(views(6)))
     assert task.negatives == count
+
+
+def test_terms_count_by_their_weights(monkeypatch) -> None:
+    """The sum of weight times loss over the terms, divided by their number."""
+    task = task_of(build("moco", symmetric=True))
+    batch = batch_of(views(6))
+    terms = task.method(batch)
+    first, second = (task.loss(term, task.loss_config, 0.0) for term in terms)
+    weighted = [replace(term, weight=weight) for term, weight in zip(terms, (0.5, 3.0), strict=True)]
+    monkeypatch.setattr(task.method, "forward", lambda batch: weighted)
+    torch.testing.assert_close(task(batch), (0.5 * first + 3 * second) / 2)
+
+
+def test_a_method_is_told_which_epoch_begins(monkeypatch) -> None:
+    task, told = task_of(build("byol")), []
+    monkeypatch.setattr(task.method, "begin_epoch", told.append)
+    task.begin_epoch(7)
+    assert told == [7]
+
+
+def test_queries_without_negatives_are_counted_until_they_are_reported() -> None:
+    """The first batch is of one group; in the second, every query has negatives."""
+    task = task_of(build("moco_v3"))
+    task(batch_of(views(4), torch.zeros(4, dtype=torch.int64)))
+    assert task.take_without_negatives() == 2 * 4
+    task(batch_of(views(6), torch.tensor([0, 0, 0, 0, 1, 1])))
+    assert task.take_without_negatives() == 0
 
 
 def test_microbatches_hold_the_activations_of_one_at_a_time() -> None:
