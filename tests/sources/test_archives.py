@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
+from tqdm import tqdm
 
 from cl.sources import Splits, cifar10, cifar100, stl10
 from cl.sources._shared import archives
@@ -195,6 +196,7 @@ def test_a_truncated_download_is_refused(offered) -> None:
 def fetch(archive: tuple, raw: Path) -> None:
     """Unpack in another process, which needs the attributes of the tiny archive."""
     base, attributes = archive
+    tqdm.set_lock(threading.RLock())  # forks share the usual one, and a killed process would keep it
     archives.ensure_unpacked(type("Tiny", (base,), attributes), raw)
 
 
