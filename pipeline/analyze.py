@@ -23,7 +23,7 @@ def main(name: str) -> None:
     from cl.runtime.tensor_files import load_state, load_tensors
 
     here = machine.find(params.precision, deterministic=params.deterministic)
-    train, val = (locations.reader(split) for split in ("train", "val"))
+    train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     backbone = backbones.build(params.backbone)
     setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train))
     method = module_of("methods", params.method.kind).Method(params.method, setup)

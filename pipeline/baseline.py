@@ -90,7 +90,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     if config.training is None:
         return backbone
     here = machine.find(params.precision, deterministic=params.deterministic)
-    reader = locations.reader("train")
+    reader = locations.reader("train", params.dataset)
     settings, labelled = config.training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))

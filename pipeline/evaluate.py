@@ -116,8 +116,8 @@ def evaluate(
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         context = Context(
             encoder=encoder,
-            train=locations.reader("train"),
-            val=locations.reader("val"),
+            train=locations.reader("train", params.dataset),
+            val=locations.reader("val", params.dataset),
             source=params.dataset,
             seed=seed,
             machine=here,

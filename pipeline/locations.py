@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cl.data.cache import Cache
     from cl.data.reader import Reader
     from cl.detection.config import Config as Transfer
+    from cl.sources import Source
 
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
@@ -20,6 +21,15 @@ BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safe
 def raw() -> Path:
     """The folder of the raw data sets."""
     return Path(os.environ.get("CL_RAW", "data/raw"))
+
+
+def table_sha256(dataset: "Source") -> str | None:
+    """The hash of the table that lists the images; None without a table, or if it is not on this machine."""
+    table = dataset.table_path(raw())
+    if table is None or not table.is_file():
+        return None
+    with table.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
@@ -32,12 +42,23 @@ def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
             yield f"transfers.{name} will need {folder}, which does not exist yet"
 
 
-def reader(split: str) -> "Reader":
-    """The images of one split, from data/shards or from the folder or URL in CL_SHARDS."""
+def reader(split: str, dataset: "Source") -> "Reader":
+    """The images of one split, from data/shards or from the folder or URL in CL_SHARDS.
+
+    Raises:
+        ValueError: the shards are missing or damaged, or the table that lists the images has changed.
+    """
     from cl.data.reader import Reader
 
     manifest()
-    return Reader(_shards(), split, _cache())
+    found = Reader(_shards(), split, _cache())
+    known, now = found.manifest.table_sha256, table_sha256(dataset)
+    if known and now and known != now:
+        raise ValueError(
+            f"{dataset.table_path(raw())} has changed since the images were prepared: run "
+            "`dvc repro -f prepare`"
+        )
+    return found
 
 
 def manifest() -> bytes:

@@ -9,6 +9,7 @@ from pipeline import command, locations
 if TYPE_CHECKING:
     from cl.console.progress import Progress
     from cl.shards.manifest import Manifest
+    from cl.sources import Splits
 
 
 @click.command()
@@ -23,6 +24,7 @@ def main() -> None:
     from cl.runtime.cores import cores
     from cl.runtime.kinds import module_of
     from cl.shards import writing
+    from cl.sources import check_labels
 
     progress = command.progress("prepare")
     with (
@@ -31,24 +33,40 @@ def main() -> None:
         command.published(locations.SHARDS, resumable=True) as shards_folder,
         command.published(locations.SCENES) as scenes_folder,
     ):
+        table_sha256 = locations.table_sha256(dataset)
         splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
+        check_labels(splits, dataset.labels)
         scenes.write(dataset.scenes, scenes_folder)
         # Shards come last: a run killed after the last of them starts over.
         with progress.count(len(splits.train) + len(splits.val), "images") as report:
-            manifest = writing.write(splits, dataset.kind, dataset, shards_folder, report, workers=cores())
-        _say_what_was_left_out(progress, splits.ignored, manifest)
+            manifest = writing.write(
+                splits,
+                dataset.kind,
+                dataset,
+                shards_folder,
+                report,
+                workers=cores(),
+                table_sha256=table_sha256,
+            )
+        _say_what_was_left_out(progress, splits, manifest)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
-        results.notes["ignored_files"] = splits.ignored
+        results.notes["left_out"] = dict(splits.left_out)
 
 
-def _say_what_was_left_out(progress: "Progress", ignored: int, manifest: "Manifest") -> None:
-    if ignored:
-        progress.say(f"ignored {ignored} files among the images whose names are not those of images")
+def _say_what_was_left_out(progress: "Progress", splits: "Splits", manifest: "Manifest") -> None:
+    """A line for each reason, with the first image of those that cannot be read."""
+    for reason, count in splits.left_out.items():
+        progress.say(f"left out {count} files: {reason}")
+    suffixes = {image.key: image.path.suffix for image in (*splits.train, *splits.val)}
+    unreadable: dict[tuple[str, str], list[str]] = {}
     for name, split in manifest.splits.items():
         for key, reason in split.skipped.items():
-            progress.say(f"left out {name}/{key}: {reason}")
+            unreadable.setdefault((suffixes[key], reason), []).append(f"{name}/{key}")
+    for (suffix, reason), keys in unreadable.items():
+        others = f" and {len(keys) - 1} other {suffix} files" if len(keys) > 1 else ""
+        progress.say(f"left out {keys[0]}{suffix}{others}: {reason}")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def main() -> None:
     here = machine.find(params.precision, deterministic=params.deterministic)
     progress = command.progress("pretrain")
     _warn(params, progress)
-    bank, queries = locations.reader("train"), locations.reader("val")
+    bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     with command.results("pretrain") as results:
         task = build(params, here, len(bank))

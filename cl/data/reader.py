@@ -66,6 +66,13 @@ class Reader:
         """(n,) int64; -1 for images without a label."""
         return self.index["label"].astype(np.int64)
 
+    @cached_property
+    def groups(self) -> np.ndarray | None:
+        """(n,) int64: the group of each image, -1 for none; None where the data has no groups."""
+        if self.manifest.splits[self._split].groups is None:
+            return None
+        return _rows(self._folder.path(f"{self._split}_groups.npy"))
+
     @property
     def labelled(self) -> np.ndarray:
         """The positions of the images that have a label, in the order of the index; (m,) int64."""

@@ -65,11 +65,13 @@ class TrainSet:
         filled = ring.filled(self.fill, range(start, stop), lambda _: self.plan.share, self.arrays, workers)
         for step, (*images, colour_params) in enumerate(filled, start):
             positions = self._step(step)[1]
+            groups = self.reader.groups
             yield HostBatch(
                 [_channels_first(x) for x in images],
                 torch.from_numpy(colour_params).transpose(0, 1),
                 torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
                 torch.from_numpy(positions),
+                None if groups is None else torch.from_numpy(groups[positions]),
             )
 
     def inputs(self, device: torch.device) -> ToDevice:

@@ -21,13 +21,14 @@ class HostBatch:
 
     images: V tensors (N, 3, S, S) uint8.
     colour_params: (V, N, DRAWS); each row is a `cl.data.views.ColourParams`.
-    labels, positions: (N,) int64; positions in the index.
+    labels, positions, groups: (N,) int64, as in `cl.batch.Batch`.
     """
 
     images: list[Tensor]
     colour_params: Tensor
     labels: Tensor
     positions: Tensor
+    groups: Tensor | None
 
 
 class ToDevice:
@@ -57,7 +58,8 @@ class ToDevice:
             for images, colour_params, view in zip(batch.images, batch.colour_params, self.views, strict=True)
         ]
         labels, positions = (to_device(x, self.device) for x in (batch.labels, batch.positions))
-        return Batch(views, labels, positions)
+        groups = None if batch.groups is None else to_device(batch.groups, self.device)
+        return Batch(views, labels, positions, groups)
 
 
 def normalisation(source: "Source", device: torch.device) -> tuple[Tensor, Tensor]:

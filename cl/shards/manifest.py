@@ -3,6 +3,7 @@
 <folder>/train-000000.tar ...     members <key>.jpg and <key>.cls, as any WebDataset reader expects
 <folder>/train.npy                the index: one INDEX row per sample
 <folder>/train_keys.npy           the samples' keys, n byte strings
+<folder>/train_groups.npy         the samples' groups, n int64, -1 for none; only where the data has groups
 <folder>/manifest.json            classes, counts, sizes and hashes of the shards; skipped images with reasons
 
 `cl.shards.writing` writes them, `cl.data.reader` reads them.
@@ -39,9 +40,13 @@ class Shard(BaseConfig):
 
 
 class Split(BaseConfig):
-    """One split; `skipped` maps the keys of unreadable images to the reasons."""
+    """One split; `skipped` maps the keys of unreadable images to the reasons.
+
+    groups: how many there are; None where the data has none.
+    """
 
     images: int
+    groups: int | None = None
     shards: list[Shard]
     reencoded: int
     turned: int
@@ -56,3 +61,4 @@ class Manifest(BaseConfig):
     classes: list[str]
     classes_sha256: str
     splits: dict[str, Split]
+    table_sha256: str | None = Field(default=None, description="of the table that lists the images")

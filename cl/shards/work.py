@@ -82,7 +82,8 @@ class Work:
         for image in (image for order in self.orders.values() for image in order):
             if image.path not in status:
                 status[image.path] = _status(image.path)
-            sha.update(f"{image.key}\0{image.label}\0{image.path}\0{status[image.path]}\n".encode())
+            facts = (image.key, image.label, image.group, image.path, status[image.path])
+            sha.update("\0".join(map(str, facts)).encode() + b"\n")
         return sha.hexdigest()
 
 

@@ -26,7 +26,14 @@ MAX_KEY_BYTES = 200
 
 
 def write(
-    splits: Splits, kind: str, storage: Storage, folder: Path, report: Callable[..., None], *, workers: int
+    splits: Splits,
+    kind: str,
+    storage: Storage,
+    folder: Path,
+    report: Callable[..., None],
+    *,
+    workers: int,
+    table_sha256: str | None = None,
 ) -> Manifest:
     """Write the shards, index and manifest of both splits into `folder`; the caller must have it `exclusive`.
 
@@ -35,6 +42,7 @@ def write(
     Args:
         report: called with the number of images just done; `kept=True` for those done before this call.
         workers: number of processes; the bytes do not depend on it.
+        table_sha256: of the table that lists the images, for the manifest.
 
     Raises:
         ValueError: two images share a key, a key is too long, a class has no readable image, or a worker was
@@ -50,8 +58,9 @@ def write(
     except ValueError:
         shutil.rmtree(folder)
         raise
-    manifest = _manifest(kind, storage, splits.classes, written)
-    (folder / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
+    manifest = _manifest(kind, storage, splits.classes, written, table_sha256)
+    content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # without what the data does not have
+    (folder / "manifest.json").write_text(content + "\n")
     shutil.rmtree(work.notes)
     return manifest
 
@@ -91,7 +100,7 @@ def _check_keys(listed: list[Image]) -> None:
             raise ValueError(f"the name of {image.path} is longer than {MAX_KEY_BYTES} bytes; rename it")
         if image.key in paths:
             raise ValueError(
-                f"{paths[image.key]} and {image.path} have the same name without extension, {image.key!r}; "
+                f"{paths[image.key]} and {image.path} would both be stored as {image.key!r}; "
                 "rename one of them"
             )
         paths[image.key] = image.path
@@ -160,11 +169,15 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
             work.shard(job).unlink(missing_ok=True)
     index = np.concatenate([np.empty(0, INDEX), *(packed.rows for packed in kept)])
     keys = np.concatenate([np.empty(0, "S1"), *(packed.keys for packed in kept)])
-    _check_classes(split, classes, index["label"], skipped)
+    _check_classes(split, classes, work.orders[split], index["label"], skipped)
     _save(work.folder / f"{split}.npy", index)
     _save(work.folder / f"{split}_keys.npy", keys)
+    groups = _groups(work.orders[split], keys)
+    if groups is not None:
+        _save(work.folder / f"{split}_groups.npy", groups)
     return Split(
         images=len(index),
+        groups=None if groups is None else len(np.unique(groups[groups >= 0])),
         shards=[packed.shard for packed in kept],
         reencoded=sum(packed.reencoded for packed in kept),
         turned=sum(packed.turned for packed in kept),
@@ -172,21 +185,37 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
     )
 
 
-def _check_classes(split: str, classes: list[str], labels: np.ndarray, skipped: dict[str, str]) -> None:
-    counts = np.bincount(labels[labels != UNLABELLED], minlength=len(classes))
-    empty = np.flatnonzero(counts == 0)
-    if len(empty):
+def _groups(listed: list[Image], keys: np.ndarray) -> np.ndarray | None:
+    """(n,) int64: the number of each image's group, -1 for none; None if no image has one."""
+    names = sorted({image.group for image in listed} - {""})
+    if not names:
+        return None
+    numbers = {"": -1, **{name: number for number, name in enumerate(names)}}
+    by_key = {image.key.encode(): numbers[image.group] for image in listed}
+    return np.array([by_key[key] for key in keys.tolist()], np.int64)
+
+
+def _check_classes(
+    split: str, classes: list[str], listed: list[Image], labels: np.ndarray, skipped: dict[str, str]
+) -> None:
+    """All classes need a training image; a validation split may lack some, but not for damaged files."""
+    expected = {image.label for image in listed} - {UNLABELLED} if split == "val" else range(len(classes))
+    empty = sorted(set(expected) - set(np.unique(labels).tolist()))
+    if empty:
         reasons = "; ".join(f"{key}: {reason}" for key, reason in list(skipped.items())[:3])
         raise ValueError(f"class {classes[empty[0]]} has no readable image in {split} ({reasons})")
 
 
-def _manifest(kind: str, storage: Storage, classes: list[str], splits: dict[str, Split]) -> Manifest:
+def _manifest(
+    kind: str, storage: Storage, classes: list[str], splits: dict[str, Split], table_sha256: str | None
+) -> Manifest:
     return Manifest(
         kind=kind,
         storage=storage.model_dump(include=set(Storage.model_fields)),
         classes=classes,
         classes_sha256=hashlib.sha256("\n".join(classes).encode()).hexdigest(),
         splits=splits,
+        table_sha256=table_sha256,
     )
 
 

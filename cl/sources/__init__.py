@@ -1,8 +1,9 @@
 """Data sources, one file each: a pydantic `Config`, and `splits(config, raw)` to list each split's images."""
 
 import io
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +18,15 @@ UNLABELLED = -1
 
 @dataclass(frozen=True)
 class Image:
-    """An image file and the number of its class, or UNLABELLED."""
+    """An image file and the number of its class, or UNLABELLED.
+
+    group: of images that are no negatives of each other and stay in one split; "" where it is alone.
+    """
 
     key: str
     path: Path
     label: int
+    group: str = field(default="", kw_only=True)
 
     def read(self) -> bytes:
         """Return the encoded image."""
@@ -52,18 +57,44 @@ def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int])
 
 @dataclass(frozen=True)
 class Splits:
-    """The classes, in the order of their labels, and the images of each split; all of `val` is labelled.
+    """The classes, in the order of their labels, and the images of each split.
 
-    ignored: the number of files and hidden folders among the images whose names are not those of images.
+    left_out: how many files and other entries are no images of the data set, by the reason.
     """
 
     classes: list[str]
     train: list[Image]
     val: list[Image]
-    ignored: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
 
-    def __post_init__(self) -> None:
-        assert all(image.label != UNLABELLED for image in self.val)
+
+Labels = Literal["none", "some", "all"]
+
+
+def check_labels(found: Splits, expected: Labels) -> None:
+    """Compare the labels that a source found with what `dataset.labels` promises.
+
+    Raises:
+        ValueError: they contradict each other, or there is only one class.
+    """
+    listed = [*found.train, *found.val]
+    labelled = sum(image.label != UNLABELLED for image in listed)
+    actual = "none" if not labelled else "all" if labelled == len(listed) else "some"
+    if actual != expected and (expected, actual) != ("some", "all"):
+        raise ValueError(
+            f"dataset.labels={expected}, but {labelled} of {len(listed)} images have a label; "
+            f"choose dataset.labels={actual}"
+        )
+    if len(found.classes) == 1:
+        raise ValueError(
+            f"all labels are {found.classes[0]!r}, so every accuracy would be 100 %; give two classes or "
+            "more, or choose dataset=unlabelled"
+        )
+    for name, images in (("training", found.train), ("validation", found.val)):
+        if labelled and all(image.label == UNLABELLED for image in images):
+            raise ValueError(
+                f"no {name} image has a label; label some, or choose dataset.labels=none without labels"
+            )
 
 
 class Scenes(BaseConfig):
@@ -110,11 +141,16 @@ class Source(Storage):
     """The settings common to all data sources; each source's own `Config` extends it."""
 
     kind: str
+    labels: Labels = Field(description="which images have one; the evaluations that need labels follow it")
     mean: tuple[float, float, float] = Field(description="of RGB in [0, 1], for normalisation")
     std: tuple[float, float, float]
     resize: int = Field(gt=0, description="evaluation: short side after resizing, pixels")
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
     scenes: Scenes
+
+    def table_path(self, raw: Path) -> Path | None:
+        """The table that lists the images, where there is one: a change to it is noticed by its hash."""
+        return None
 
     @model_validator(mode="after")
     def _crop_fits(self) -> "Source":

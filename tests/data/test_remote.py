@@ -167,22 +167,21 @@ def test_a_killed_process_leaves_no_incomplete_piece(folder, server, tmp_path) -
     assert cache_bytes(cache.folder) <= limit
 
 
-def test_the_entry_points_read_where_cl_shards_says(folder, server, tmp_path, monkeypatch) -> None:
-
+def test_the_entry_points_read_where_cl_shards_says(folder, server, params, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CL_SHARDS", server.url)
-    reader = locations.reader("val")
+    reader = locations.reader("val", params.dataset)
     assert reader.read(0) == Reader(folder, "val").read(0)
     assert (tmp_path / "scratch" / "cache").is_dir()
     assert locations.manifest() == (folder / "manifest.json").read_bytes()
     shutil.copytree(folder, tmp_path / "data" / "shards")
-    locations.reader("val")
+    locations.reader("val", params.dataset)
     (tmp_path / "data" / "shards" / "manifest.json").write_text("{}")
     with pytest.raises(
         ValueError,
         match=rf"CL_SHARDS={server.url} contains different shards from data/shards, which DVC tracks as",
     ):
-        locations.reader("val")
+        locations.reader("val", params.dataset)
     monkeypatch.setenv("CL_CACHE_GB", "much")
     with pytest.raises(ValueError, match="CL_CACHE_GB=much: give a number of gigabytes"):
-        locations.reader("val")
+        locations.reader("val", params.dataset)

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-from PIL import Image as Picture
 
 from cl.data.reader import Reader
 from cl.sources import photos
@@ -66,8 +65,9 @@ def test_a_class_without_a_readable_image_is_refused(tmp_path) -> None:
 
 def test_equal_names_are_refused(tmp_path) -> None:
     root = tree(tmp_path / "own")
-    Picture.new("RGB", (2, 3)).save(root / "train" / "cat" / "0.png")
-    with pytest.raises(ValueError, match="have the same name without extension, 'cat/0'; rename one of them"):
+    picture_file(root / "train" / "cat" / "a.b.jpg")
+    picture_file(root / "train" / "cat" / "a_b.jpg")
+    with pytest.raises(ValueError, match="would both be stored as 'cat/a_b_jpg'; rename one of them"):
         write_shards(class_folders(root), tmp_path / "shards", 4)
 
 

@@ -35,6 +35,16 @@ def source(tmp_path, monkeypatch) -> Callable[[str], Source]:  # type: ignore[no
                 overrides = [f"dataset.list={tmp_path / 'list.txt'}"]
             case "folder":
                 write_class_folders(raw / "folder")
+            case "unlabelled":
+                write_class_folders(raw / "unlabelled")
+                overrides = ["dataset.holdout=0.5"]
+            case "table":
+                write_class_folders(raw / "table")
+                rows = [
+                    f"{path.relative_to(raw / 'table')},{path.parent.name},{path.parts[-3]}"
+                    for path in sorted(raw.rglob("*.JPEG"))
+                ]
+                (raw / "table/images.csv").write_text("\n".join(["path,label,split", *rows]))
             case "photos":
                 overrides = TINY
             case "cifar10":

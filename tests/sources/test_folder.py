@@ -39,7 +39,7 @@ PLAIN = ["cat/0", "cat/1", "dog/0", "dog/1"]
 
 def test_nothing_is_ignored_if_everything_is_an_image(root) -> None:
     found = listed(root)
-    assert (keys(found), found.ignored) == (PLAIN, 0)
+    assert (keys(found), found.left_out.total()) == (PLAIN, 0)
     assert [image.label for image in found.train] == [0, 0, 1, 1]
 
 
@@ -67,14 +67,25 @@ def test_files_that_are_not_images_of_a_class_are_counted(name, root) -> None:
     """Hidden files and folders, files without an image suffix, files next to the class folders."""
     picture(root / name)
     found = listed(root)
-    assert (keys(found), len(found.val), found.ignored) == (PLAIN, 4, 1)
+    assert (keys(found), len(found.val), found.left_out.total()) == (PLAIN, 4, 1)
     assert found.classes == ["cat", "dog"]
 
 
 def test_hidden_and_foreign_files_add_up(root) -> None:
     for name in ("train/cat/.a.png", "train/dog/b.txt", "val/dog/c", "val/d.png", "train/.e/f.png"):
         picture(root / name)
-    assert listed(root).ignored == 5
+    assert listed(root).left_out == {
+        "hidden": 1,
+        "with suffix .txt": 1,
+        "without a suffix": 1,
+        "next to the class folders": 2,
+    }
+
+
+def test_images_that_differ_in_their_suffix_keep_it(root) -> None:
+    for name in ("a.jpg", "a.png", "b.c.jpg"):
+        picture(root / "train/cat" / name)
+    assert keys(listed(root)) == ["cat/0", "cat/1", "cat/a_jpg", "cat/a_png", "cat/b_c", *PLAIN[2:]]
 
 
 def test_images_may_be_at_any_depth_with_suffixes_in_any_case(root) -> None:
@@ -83,7 +94,7 @@ def test_images_may_be_at_any_depth_with_suffixes_in_any_case(root) -> None:
     found = listed(root)
     inside = ["a", "b", "deep/c", "deep/er/d", "folder_png/e", "v1_2/f"]
     assert keys(found) == ["cat/0", "cat/1", *(f"cat/{name}" for name in inside), "dog/0", "dog/1"]
-    assert found.ignored == 0
+    assert found.left_out.total() == 0
     assert all(image.path.is_file() for image in found.train)
 
 
@@ -92,7 +103,7 @@ def test_class_folders_and_images_may_be_links(root, tmp_path) -> None:
     (root / "train/cat").symlink_to(tmp_path / "elsewhere")
     (root / "train/dog/2.png").symlink_to(tmp_path / "elsewhere/0.png")
     found = listed(root)
-    assert (keys(found), found.ignored) == ([*PLAIN, "dog/2"], 0)
+    assert (keys(found), found.left_out.total()) == ([*PLAIN, "dog/2"], 0)
     assert found.train[-1].read() == (tmp_path / "elsewhere/0.png").read_bytes()
 
 
@@ -102,7 +113,7 @@ def test_a_link_to_a_folder_below_a_class_is_refused(target, root) -> None:
     (root / "train/cat/more").symlink_to(target)
     with pytest.raises(
         ValueError,
-        match=r"train/cat/more is a link to a folder, but only class folders may be links; put the images",
+        match=r"train/cat/more is a link to a folder, which may lead to a loop; put the images",
     ):
         listed(root)
 
@@ -111,7 +122,7 @@ def test_broken_links_are_listed_for_prepare_to_report(root) -> None:
     (root / "train/cat/2.png").symlink_to("nothing")
     (root / "train/cat/3.png").symlink_to("3.png")
     found = listed(root)
-    assert (keys(found), found.ignored) == (["cat/0", "cat/1", "cat/2", "cat/3", "dog/0", "dog/1"], 0)
+    assert (keys(found), found.left_out.total()) == (["cat/0", "cat/1", "cat/2", "cat/3", *PLAIN[2:]], 0)
     for image in found.train[2:4]:
         with pytest.raises(OSError):
             image.read()
@@ -121,7 +132,7 @@ def test_a_pipe_is_ignored_rather_than_waited_for(root) -> None:
     os.mkfifo(root / "train/cat/2.png")
     (root / "train/cat/3.png").symlink_to("2.png")
     found = listed(root)
-    assert (keys(found), found.ignored) == (PLAIN, 2)
+    assert (keys(found), found.left_out.total()) == (PLAIN, 2)
 
 
 def test_a_file_in_place_of_a_class_folder_is_not_a_class(root) -> None:
@@ -131,7 +142,7 @@ def test_a_file_in_place_of_a_class_folder_is_not_a_class(root) -> None:
         listed(root)
     shutil.rmtree(root / "val/cat")
     found = listed(root)
-    assert (found.classes, found.ignored) == (["dog"], 1)
+    assert (found.classes, found.left_out.total()) == (["dog"], 1)
 
 
 def test_a_class_whose_files_are_all_ignored_is_refused(root) -> None:

@@ -40,7 +40,7 @@ def labels_of(found: Splits) -> dict[str, int]:
 def test_intact_archives_list_every_image(ilsvrc) -> None:
     found = outcome(ilsvrc)
     assert isinstance(found, Splits)
-    assert (len(found.train), len(found.val), found.ignored) == (9, 6, 0)
+    assert (len(found.train), len(found.val), found.left_out.total()) == (9, 6, 0)
     assert found.classes == sorted(WNIDS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image as Picture
 
 from cl.runtime.kinds import kinds
-from cl.sources import UNLABELLED, raw_images
+from cl.sources import UNLABELLED, check_labels, raw_images
 from tests.support.archives import contents, noise, splits_of, write_and_read
 
 
@@ -19,15 +19,16 @@ def test_every_source_keeps_the_contract(kind, source, tmp_path) -> None:
     settings = source(kind)
     found = splits_of(settings, tmp_path / "raw")
     known = set(range(len(found.classes)))
-    assert {image.label for image in found.val} == known
-    assert {image.label for image in found.train} - {UNLABELLED} == known
+    check_labels(found, settings.labels)
+    for images in (found.train, found.val):
+        assert {image.label for image in images} - {UNLABELLED} == known
     readers = write_and_read(found, tmp_path / "a")
     assert [len(reader) for reader in readers] == [len(found.train), len(found.val)]
     write_and_read(splits_of(settings, tmp_path / "raw"), tmp_path / "b")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-NEED_FILES = {"cifar10", "cifar100", "folder", "imagenet", "imagenet100", "stl10"}
+NEED_FILES = set(kinds("sources")) - {"photos"}
 
 
 @pytest.mark.parametrize("kind", kinds("sources"))
@@ -35,7 +36,7 @@ def test_a_source_without_files_says_where_to_put_them(kind, source, tmp_path) -
     try:
         found = splits_of(source(kind), tmp_path / "nowhere")
     except ValueError as error:
-        assert re.search(r"no (file|folder) .*put .*nowhere.* CL_RAW", str(error))
+        assert re.search(r"no (file|folder|table) .*nowhere.*(put|write) .* CL_RAW", str(error))
         assert "\n" not in str(error)
     else:  # it comes with its images
         assert kind not in NEED_FILES

@@ -153,7 +153,7 @@ def test_the_supervised_baseline_trains_on_the_labelled_images_only(
 
     # A machine without workers, whose reads would be recorded in other processes.
     monkeypatch.setattr(machine, "find", lambda *_, **__: here)
-    monkeypatch.setattr(locations, "reader", lambda split: context.train)
+    monkeypatch.setattr(locations, "reader", lambda split, dataset: context.train)
     baseline.train(
         params.baselines["supervised"], "supervised", params, Checkpoints(tmp_path / "checkpoints", 60)
     )

@@ -1,12 +1,11 @@
 """Class folders of images: `<root>/{train,val}/<class>/<image>`."""
 
-import os
-from collections.abc import Container, Iterator
+from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 
 from cl.sources import Image, Splits
-
-EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
+from cl.sources._shared.trees import SUFFIXES, check_utf8, images_below, keys_of
 
 
 def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
@@ -32,9 +31,9 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
             f"{root / 'val'} contains the class {unknown[0]}, which is not in {root / 'train'}; "
             "add it there, or remove it here"
         )
-    train, train_ignored = _images(root / "train", classes)
-    val, val_ignored = _images(root / "val", classes)
-    return Splits(classes, train, val, train_ignored + val_ignored)
+    train, left_out_of_train = _images(root / "train", classes)
+    val, left_out_of_val = _images(root / "val", classes)
+    return Splits(classes, train, val, left_out_of_train + left_out_of_val)
 
 
 def check_complete(path: Path, wanted: list[str], present: Container[str]) -> None:
@@ -59,7 +58,7 @@ def _check_layout(root: Path) -> None:
 def _class_names(folder: Path) -> list[str]:
     names = sorted(path.name for path in folder.iterdir() if _is_class(path))
     for name in names:
-        _check_utf8(str(folder / name))
+        check_utf8(str(folder / name))
     return names
 
 
@@ -67,56 +66,20 @@ def _is_class(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(".")
 
 
-def _check_utf8(path: str) -> None:
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the name {path!a} is not valid UTF-8; rename it") from error
-
-
-def _images(root: Path, classes: list[str]) -> tuple[list[Image], int]:
-    """List the images of all classes, sorted by name, and count what is ignored."""
-    images = []
-    ignored = sum(not _is_class(path) for path in root.iterdir())
+def _images(root: Path, classes: list[str]) -> tuple[list[Image], Counter[str]]:
+    """List the images of all classes, sorted by name, and count what is left out."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    left_out = Counter({"next to the class folders": sum(not _is_class(path) for path in root.iterdir())})
     for label, name in enumerate(classes):
-        entries = list(_entries_below(root / name))
-        files = sorted(Path(entry.path) for entry in entries if _is_image(entry))
+        files, others = images_below(root / name)
         if not files:
             raise ValueError(
-                f"the class folder {root / name} contains no images ({', '.join(sorted(EXTENSIONS))}); "
+                f"the class folder {root / name} contains no images ({', '.join(sorted(SUFFIXES))}); "
                 "add some, or remove the folder"
             )
-        images += [Image(_key(path.relative_to(root)), path, label) for path in files]
-        ignored += len(entries) - len(files)
-    return images, ignored
-
-
-def _key(path: Path) -> str:
-    return str(path.with_suffix("")).replace(".", "_")  # WebDataset splits a name at its first dot
-
-
-def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """The files in a folder and its subfolders; a hidden folder counts as one entry."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            _check_utf8(entry.path)
-            visible = not entry.name.startswith(".")
-            if visible and entry.is_dir(follow_symlinks=False):
-                yield from _entries_below(Path(entry.path))
-                continue
-            if visible and entry.is_symlink() and Path(entry.path).is_dir():  # it may lead to a loop
-                raise ValueError(
-                    f"{entry.path} is a link to a folder, but only class folders may be links; "
-                    "put the images there instead"
-                )
-            yield entry
-
-
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether it is named like an image and cannot block a reader; broken links count, and fail when read."""
-    path = Path(entry.path)
-    if path.name.startswith(".") or path.suffix.lower() not in EXTENSIONS:
-        return False
-    if entry.is_symlink():
-        return path.is_file() or not path.exists()
-    return entry.is_file()
+        paths += files
+        labels += [label] * len(files)
+        left_out += others
+    keys = keys_of([path.relative_to(root) for path in paths])
+    return [Image(*fields) for fields in zip(keys, paths, labels, strict=True)], +left_out

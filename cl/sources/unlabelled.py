@@ -1,0 +1,48 @@
+"""Any tree of images without labels: `<raw>/<name>/<any folders>/<image>`.
+
+Hidden files and files without an image suffix are left out and counted.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from cl.sources import UNLABELLED, Image, Source, Splits
+from cl.sources._shared.trees import held_out, images_below, keys_of
+
+
+class Config(Source):
+    """Your own images, by the name of their folder."""
+
+    kind: Literal["unlabelled"]
+    name: str
+    labels: Literal["none"]
+    holdout: float = Field(gt=0, lt=1, description="share of the images that is not trained on")
+
+
+def splits(config: Config, raw: Path) -> Splits:
+    """List the images below `raw/<name>`; a hash of an image's path decides whether it is held out.
+
+    Raises:
+        ValueError: the folder is missing, a split would be empty, a name is not valid UTF-8, or a folder
+            below it is a link.
+    """
+    root = raw / config.name
+    if not root.is_dir():
+        raise ValueError(
+            f"no folder {root}; put the images there, in any folders, or set CL_RAW to another parent"
+        )
+    paths, left_out = images_below(root)
+    names = [path.relative_to(root) for path in paths]
+    train: list[Image] = []
+    val: list[Image] = []
+    for key, name in zip(keys_of(names), names, strict=True):
+        split = val if held_out(str(name), config.holdout) else train
+        split.append(Image(key, root / name, UNLABELLED))
+    if not train or not val:
+        raise ValueError(
+            f"dataset.holdout={config.holdout} of the {len(paths)} images in {root} leaves {len(train)} "
+            f"training and {len(val)} validation images, expected at least one of each"
+        )
+    return Splits([], train, val, left_out)

@@ -1,0 +1,215 @@
+"""Own images: a tree of folders without labels, and a table that lists images."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from PIL import Image as Picture
+from pyarrow import parquet
+
+from cl import config
+from cl.data.reader import Reader
+from cl.sources import UNLABELLED, Image, Source, Splits, check_labels, table, unlabelled
+from tests.support.project import compose
+from tests.support.tiny import write_shards
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Picture.new("RGB", (8, 8)).save(path, "PNG")
+
+
+@pytest.fixture
+def raw(tmp_path) -> Path:
+    """`own`, with 40 images in nested folders, and other files."""
+    for number in range(40):
+        picture(tmp_path / f"raw/own/{'ab'[number % 2]}/day {number % 3}/{number}.png")
+    (tmp_path / "raw/own/notes.txt").touch()
+    (tmp_path / "raw/own/.hidden.png").touch()
+    return tmp_path / "raw"
+
+
+def settings(tmp_path: Path, kind: str, *overrides: str) -> Source:
+    values = compose(tmp_path, f"dataset={kind}", "dataset.name=own", *overrides)
+    return config.check(values).dataset
+
+
+def names(images: list[Image], raw: Path) -> set[str]:
+    return {str(image.path.relative_to(raw / "own")) for image in images}
+
+
+def test_a_tree_of_images_is_listed_without_labels(raw, tmp_path) -> None:
+    found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.3"), raw)
+    assert (found.classes, len(found.train) + len(found.val)) == ([], 40)
+    assert {image.label for image in (*found.train, *found.val)} == {UNLABELLED}
+    assert not {image.key for image in found.train} & {image.key for image in found.val}
+    assert found.left_out == {"with suffix .txt": 1, "hidden": 1}
+
+
+def test_an_image_keeps_its_split_when_others_are_added(raw, tmp_path) -> None:
+    """Also when one of the same name but another suffix is added, which changes its key."""
+    config_ = settings(tmp_path, "unlabelled", "dataset.holdout=0.3")
+    before = unlabelled.splits(config_, raw)
+    for number in range(40):
+        picture(raw / f"own/{'ab'[number % 2]}/day {number % 3}/{number}.jpg")
+        picture(raw / f"own/more/{number}.png")
+    after = unlabelled.splits(config_, raw)
+    for split in ("train", "val"):
+        assert names(getattr(before, split), raw) < names(getattr(after, split), raw)
+
+
+def test_the_share_that_is_held_out_is_the_given_one(raw, tmp_path) -> None:
+    for number in range(960):
+        picture(raw / f"own/more/{number}.png")
+    found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.2"), raw)
+    assert 160 < len(found.val) < 240  # 200 +- 3 standard deviations
+
+
+def test_an_empty_split_is_refused(tmp_path) -> None:
+    picture(tmp_path / "raw/own/only.png")
+    with pytest.raises(ValueError, match=r"holdout=0.1 of the 1 images in .*own leaves 1 training and"):
+        unlabelled.splits(settings(tmp_path, "unlabelled"), tmp_path / "raw")
+
+
+def write(raw: Path, text: str, name: str = "images.csv") -> None:
+    (raw / "own" / name).write_text(text)
+
+
+def listed(raw: Path, tmp_path: Path, *overrides: str) -> Splits:
+    return table.splits(settings(tmp_path, "table", *overrides), raw)
+
+
+COMPLETE = """path,label,group,split
+a/day 0/0.png,dog,first,train
+b/day 1/1.png,,,val
+a/day 2/2.png,cat,second,
+b/day 0/3.png,dog,second,val
+"""
+
+
+def facts(found: Splits) -> list[tuple]:
+    return [
+        (split, image.path.name, image.label, image.group)
+        for split in ("train", "val")
+        for image in getattr(found, split)
+    ]
+
+
+def test_a_table_gives_labels_groups_and_splits(raw, tmp_path) -> None:
+    """The third row has no split of its own: it goes where its group is."""
+    write(raw, COMPLETE)
+    found = listed(raw, tmp_path, "dataset.labels=some")
+    assert found.classes == ["cat", "dog"]
+    assert facts(found) == [
+        ("train", "0.png", 1, "first"),
+        ("val", "1.png", UNLABELLED, ""),
+        ("val", "2.png", 0, "second"),
+        ("val", "3.png", 1, "second"),
+    ]
+
+
+def test_a_parquet_table_equals_a_csv_table(raw, tmp_path) -> None:
+    write(raw, COMPLETE)
+    from_csv = listed(raw, tmp_path, "dataset.labels=some")
+    columns = [line.split(",") for line in COMPLETE.splitlines()]
+    cells = {name: [row[i] or None for row in columns[1:]] for i, name in enumerate(columns[0])}
+    parquet.write_table(pyarrow.table(cells), raw / "own/other.parquet")
+    from_parquet = listed(raw, tmp_path, "dataset.labels=some", "dataset.table=other.parquet")
+    assert facts(from_parquet) == facts(from_csv)
+
+
+def test_a_label_may_be_a_number(raw, tmp_path) -> None:
+    cells = {"path": ["a/day 0/0.png", "b/day 1/1.png"], "label": [10, 9], "split": ["train", "val"]}
+    parquet.write_table(pyarrow.table(cells), raw / "own/images.parquet")
+    assert listed(raw, tmp_path).classes == ["10", "9"]
+
+
+def test_a_group_is_never_split(raw, tmp_path) -> None:
+    rows = [
+        f"{path.relative_to(raw / 'own')},{path.name[0]}" for path in sorted((raw / "own").rglob("*/*.png"))
+    ]
+    write(raw, "\n".join(["path,group", *rows]))
+    found = listed(raw, tmp_path, "dataset.labels=none", "dataset.holdout=0.5")
+    assert len(found.train) + len(found.val) == 40
+    assert not {image.group for image in found.train} & {image.group for image in found.val}
+
+
+def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
+    write(raw, "path,split\na/day 0/0.png,train\nb/day 1/1.png,val\nnotes.txt,val\nmovie.heic,\n")
+    assert listed(raw, tmp_path, "dataset.labels=none").left_out == {
+        "with suffix .txt": 1,
+        "with suffix .heic": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,label\na.png,cat\n", "images.csv has the columns name, label; expected path, and optionally"),
+        ("path\n/etc/a.png\n", "row 2: /etc/a.png leads out of the table's folder; give a path below it"),
+        ("path\nb.png\na/../../a.png\n", "row 3: a/../../a.png leads out of the table's folder"),
+        ("path,label\n,cat\n", "row 2: the path is empty"),
+        ("path\na.png\nb.png\na.png\n", "row 4: a.png is already in row 2; remove one"),
+        ("path,split\na.png,test\n", "row 2: split=test should be train, val or empty"),
+        (
+            "path,group,split\na.png,g,train\nb.png,g,val\n",
+            "group g is in train in row 2, but in val in row 3; a group belongs to one split",
+        ),
+        ("path,label\na.png\n", "images.csv cannot be read as a table: CSV parse error"),
+        ("", "images.csv cannot be read as a table: Empty CSV file"),
+        ("path,split\na.png,train\n", "gives 1 training and 0 validation images, expected at least one"),
+    ],
+)
+def test_a_wrong_table_is_refused(text, message, raw, tmp_path) -> None:
+    write(raw, text)
+    with pytest.raises(ValueError, match=message):
+        listed(raw, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "message"),
+    [
+        ([0, 1], "none", "dataset.labels=none, but 4 of 4 images have a label; choose dataset.labels=all"),
+        ([0, UNLABELLED], "none", "labels=none, but 2 of 4 images have a label; choose dataset.labels=some"),
+        ([0, UNLABELLED], "all", "labels=all, but 2 of 4 images have a label; choose dataset.labels=some"),
+        ([UNLABELLED] * 2, "some", "labels=some, but 0 of 4 images have a label; choose dataset.labels=none"),
+    ],
+)
+def test_labels_must_be_as_promised(labels, expected, message) -> None:
+    images = [Image(str(number), Path("a.png"), label) for number, label in enumerate(labels)]
+    with pytest.raises(ValueError, match=message):
+        check_labels(Splits(["cat", "dog"], images, images), expected)
+    check_labels(Splits(["cat", "dog"], images, images), message[-4:].lstrip("="))
+
+
+def test_one_class_is_no_label() -> None:
+    images = [Image("a", Path("a.png"), 0)]
+    with pytest.raises(ValueError, match="all labels are 'all', so every accuracy would be 100 %; give two"):
+        check_labels(Splits(["all"], images, images), "all")
+
+
+def test_a_split_without_any_label_is_refused() -> None:
+    labelled, unlabelled = ([Image("a", Path("a.png"), label)] for label in (0, UNLABELLED))
+    with pytest.raises(ValueError, match="no validation image has a label; label some, or choose"):
+        check_labels(Splits(["cat", "dog"], labelled, unlabelled), "some")
+
+
+def test_groups_come_back_from_the_shards(raw, tmp_path) -> None:
+    """Equal numbers for equal groups, -1 for an image without one."""
+    for number in range(4):
+        picture(raw / f"own/c/{number}.png")
+    write(raw, COMPLETE + "c/0.png,cat,first,train\nc/1.png,cat,,train\nc/2.png,dog,third,train\n")
+    found = listed(raw, tmp_path, "dataset.labels=some")
+    write_shards(found, tmp_path / "shards", 2)
+    train = Reader(tmp_path / "shards", "train")
+    by_key = dict(zip(train.keys.tolist(), train.groups.tolist(), strict=True))
+    assert by_key == {b"a/day 0/0": 0, b"c/0": 0, b"c/1": -1, b"c/2": 1}
+    assert train.manifest.splits["train"].groups == 2
+    assert np.array_equal(np.unique(Reader(tmp_path / "shards", "val").groups), [-1, 0])
+
+
+def test_shards_without_groups_have_no_file_of_them(shard_folder) -> None:
+    assert Reader(shard_folder, "train").groups is None
+    assert not list(shard_folder.glob("*groups*"))
+    assert "groups" not in (shard_folder / "manifest.json").read_text()
