@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from ruamel.yaml import YAML, YAMLError
 
-from cl.contrast import Contrast
+from cl import rules
 from cl.data.views import View
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
@@ -14,7 +14,7 @@ from cl.methods import MethodConfig
 from cl.networks import backbones, patches
 from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
-from cl.runtime.kinds import config_of, kinds, module_of
+from cl.runtime.kinds import config_of
 from cl.runtime.machine import Precision
 from cl.sources import Source
 from cl.training import optim
@@ -98,148 +98,9 @@ class Params(BaseConfig):
 
     @model_validator(mode="after")
     def _fit_together(self) -> "Params":
-        for check in CHECKS:
+        for check in rules.CHECKS:
             check(self)
         return self
-
-
-def _loss_fits_method(params: Params) -> None:
-    method, loss = params.method, params.loss
-    if loss.takes is not method.gives:
-        raise ValueError(
-            f"method={method.kind} gives {method.gives.description}, but loss={loss.kind} takes "
-            f"{loss.takes.description}; {_fitting_losses(params)}"
-        )
-    if loss.needs_several_positives and method.positives(len(params.view_sizes)) == 1:
-        configs = [module_of("methods", kind).Config for kind in kinds("methods")]
-        ways = [config.several_positives for config in configs if config.several_positives]
-        raise ValueError(
-            f"loss={loss.kind} needs several positives per query, but method={method.kind} gives one; "
-            f"choose {' or '.join(ways)}, or another loss: {_fitting_losses(params)}"
-        )
-
-
-def _fitting_losses(params: Params) -> str:
-    """A remedy: the losses that take what the method gives."""
-    several = params.method.positives(len(params.view_sizes)) > 1
-    configs = {kind: module_of("losses", kind).Config for kind in kinds("losses")}
-    fitting = [
-        kind
-        for kind, config in configs.items()
-        if config.takes is params.method.gives and (several or not config.needs_several_positives)
-    ]
-    return f"choose loss={' or '.join(fitting)}" if fitting else "no loss takes these: choose another method"
-
-
-def _temperature_fits_method(params: Params) -> None:
-    method, temperature = params.method, params.temperature
-    if method.gives is Contrast and temperature is None:
-        raise ValueError(f"method={method.kind} needs a temperature, found temperature=null; 0.1 is common")
-    if method.gives is not Contrast and temperature is not None:
-        raise ValueError(
-            f"temperature={temperature} has no effect with method={method.kind}; choose temperature=null"
-        )
-
-
-def _views_fit_method(params: Params) -> None:
-    sizes = params.view_sizes
-    large = params.method.large_views(len(sizes))
-    found = ", ".join(f"{size} px" for size in sizes)
-    if len(sizes) < params.method.least_views:
-        raise ValueError(
-            f"method={params.method.kind} takes {params.method.least_views} views or more, "
-            f"found {len(sizes)}: {found}"
-        )
-    if len(set(sizes[:large])) > 1:
-        raise ValueError(
-            f"the first {large} views of method={params.method.kind} must be of one size, found {found}"
-        )
-
-
-def _patches_fit_method_and_views(params: Params) -> None:
-    cut = params.patches
-    if isinstance(cut, patches.Whole):
-        return
-    if not params.method.takes_patches:
-        fitting = [kind for kind in kinds("methods") if module_of("methods", kind).Config.takes_patches]
-        raise ValueError(
-            f"method={params.method.kind} does not take combinatorial patches, which need a predictor; "
-            f"choose patches=whole or method={' or '.join(fitting)}"
-        )
-    if uneven := [size for size in params.view_sizes if size % cut.grid]:
-        raise ValueError(
-            f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches; "
-            f"choose a size that is a multiple of {cut.grid}"
-        )
-
-
-def _method_fits_the_rest(params: Params) -> None:
-    params.method.check(params)
-
-
-def _groups_fit_batch(params: Params) -> None:
-    group, batch = params.bn_group, params.optim.batch_size
-    if group != "global" and (group < 2 or batch % group):
-        raise ValueError(
-            f"bn_group={group} must divide optim.batch_size={batch} into groups of two or more images; "
-            "choose a divisor, or global"
-        )
-
-
-def _microbatches_hold_groups(params: Params) -> None:
-    microbatches, group, batch = params.optim.microbatches, params.bn_group, params.optim.batch_size
-    if microbatches > 1 and (group == "global" or batch % (microbatches * group)):
-        raise ValueError(
-            f"optim.microbatches={microbatches} makes microbatches of {batch / microbatches:g} images, which "
-            f"must be a multiple of bn_group={group}; choose another bn_group, or optim.microbatches=1"
-        )
-
-
-def _compiled_encoders_run_as_a_whole(params: Params) -> None:
-    cut = params.patches
-    if params.optim.compile and isinstance(cut, patches.Combine) and cut.stage in patches.STITCHED:
-        raise ValueError(
-            f"optim.compile=true compiles the encoder as a whole, but patches.stage={cut.stage} runs it in "
-            "parts; choose optim.compile=false"
-        )
-
-
-def _detectron2_has_the_backbone(params: Params) -> None:
-    backbone = params.backbone
-    for name, transfer in params.transfers.items():
-        if transfer.engine == "detectron2" and (backbone.width, backbone.stem) != (1, "imagenet"):
-            raise ValueError(
-                f"transfers.{name}.engine=detectron2 takes backbone.stem=imagenet and backbone.width=1, "
-                f"found {backbone.stem} and {backbone.width}; choose engine=torchvision or backbone=resnet50"
-            )
-
-
-def _baselines_name_what_exists(params: Params) -> None:
-    for name, baseline in params.baselines.items():
-        evaluations, transfers = params.selected(baseline)
-        for group, chosen, known in (
-            ("evaluations", evaluations, params.evaluations),
-            ("transfers", transfers, params.transfers),
-        ):
-            if unknown := [choice for choice in chosen if choice not in known]:
-                choices = ", ".join(known) or "nothing"
-                raise ValueError(
-                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; use one or all"
-                )
-
-
-CHECKS = (
-    _loss_fits_method,
-    _temperature_fits_method,
-    _views_fit_method,
-    _patches_fit_method_and_views,
-    _method_fits_the_rest,
-    _groups_fit_batch,
-    _microbatches_hold_groups,
-    _compiled_encoders_run_as_a_whole,
-    _detectron2_has_the_backbone,
-    _baselines_name_what_exists,
-)
 
 
 def read(path: Path) -> dict[str, Any]:

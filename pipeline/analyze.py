@@ -46,7 +46,8 @@ def main(name: str) -> None:
         )
         metrics = module_of("analyses", config.kind).analyze(config, context)
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    command.progress(name).say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
+    summary = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
+    command.progress(name).say(summary or "done")
 
 
 def _epochs(path: Path) -> list[dict[str, float]]:

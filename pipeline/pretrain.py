@@ -160,7 +160,8 @@ def _write_results(
 
     _write_rows(results.folder / "epochs.csv", rows)
     view_sheet.draw(data, results.folder / "views.png")
-    results.metrics |= {"pretrain_loss": rows[-1]["loss"], "pretrain_knn_top1": rows[-1]["knn_top1"]}
+    last = {"pretrain_loss": "loss", "pretrain_knn_top1": "knn_top1"}  # no kNN without labels
+    results.metrics |= {name: rows[-1][column] for name, column in last.items() if column in rows[-1]}
     results.notes |= {
         "effective_lr": lr,
         "negatives": negatives,

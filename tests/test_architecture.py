@@ -27,16 +27,17 @@ MAY_IMPORT = {
     "shards": "runtime sources",
     "losses": "contrast runtime",
     "methods": "batch contrast networks runtime",
-    "data": "batch runtime shards sources",
-    "features": "data runtime sources",
+    "data": "batch runtime shards",
+    "features": "data runtime",
     "training": "batch console data networks runtime",
-    "pretraining": "batch console contrast data features methods networks runtime sources training",
-    "evaluations": "batch console data features runtime sources training",
+    "pretraining": "batch console contrast data features methods networks runtime training",
+    "evaluations": "batch console data features runtime training",
     "detection": "console data networks runtime sources training",
     "exchange": "detection features networks runtime",
     "analyses": "batch charts console contrast data evaluations features losses methods networks pretraining "
-    "runtime sources",
-    "config": "contrast data detection losses methods networks pretraining runtime sources training",
+    "runtime",
+    "rules": "contrast networks runtime",
+    "config": "data detection losses methods networks pretraining rules runtime sources training",
 }
 
 

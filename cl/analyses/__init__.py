@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -20,10 +20,21 @@ from cl.data.sets import TrainSet
 from cl.data.views import View
 from cl.losses import LossConfig
 from cl.methods import BaseMethod
+from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
 
 if TYPE_CHECKING:
     from cl.sources import Source
+
+
+class AnalysisConfig(BaseConfig):
+    """The parameters that every analysis has.
+
+    needs_labels: whether it is left out where the data has no labels.
+    """
+
+    needs_labels: ClassVar[bool] = False
+    kind: str
 
 
 @dataclass(frozen=True)

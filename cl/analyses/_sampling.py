@@ -7,10 +7,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import Context
+from cl.analyses import AnalysisConfig, Context
 from cl.console.progress import Progress
 from cl.contrast import Contrast
-from cl.runtime.base_config import BaseConfig
 
 BLOCK = 2**22  # logits in memory at a time: 16 MiB
 
@@ -26,7 +25,7 @@ class Sample(NamedTuple):
     negative_logits: Tensor  # (b, K)
 
 
-class Sampling(BaseConfig):
+class Sampling(AnalysisConfig):
     """How queries and negatives are sampled.
 
     negatives: the numbers K of negatives per query.

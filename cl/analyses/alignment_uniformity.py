@@ -6,13 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import Context
+from cl.analyses import AnalysisConfig, Context
 from cl.charts import Chart
 from cl.pretraining import collapse
-from cl.runtime.base_config import BaseConfig
 
 
-class Config(BaseConfig):
+class Config(AnalysisConfig):
     """`batches` of `batch_size` images, two views each."""
 
     kind: Literal["alignment_uniformity"]

@@ -5,13 +5,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from cl.analyses import Context
+from cl.analyses import AnalysisConfig, Context
 from cl.charts import Chart
 from cl.features.extraction import Unit, extract_all
-from cl.runtime.base_config import BaseConfig
 
 
-class Config(BaseConfig):
+class Config(AnalysisConfig):
     """`images` of the validation split; `of`: the projector's embedding or the backbone's features."""
 
     kind: Literal["embedding"]
@@ -24,7 +23,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours close in features?"""
     from sklearn.manifold import TSNE, trustworthiness  # slow to import, and not needed by other stages
 
-    positions = context.val.labelled[: config.images]
+    positions = context.val.evaluated[: config.images]
     least = 3 * config.perplexity
     if len(positions) <= least:
         raise ValueError(
@@ -39,7 +38,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
         "map", f"{len(rows)} validation images by {config.of}, t-SNE", "first axis", "second axis", "points"
     )
     for label in np.unique(labels):
+        name = context.val.manifest.classes[label] if label >= 0 else "images"
         for x, y in points[labels == label]:
-            chart.add(context.val.manifest.classes[label], x, y)
+            chart.add(name, x, y)
     chart.save(context.out)
     return {"trustworthiness": 100 * float(trustworthiness(rows, points, n_neighbors=5))}

@@ -10,17 +10,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import Context
+from cl.analyses import AnalysisConfig, Context
 from cl.charts import Chart
 from cl.contrast import Contrast
 from cl.losses import infonce, jcl
 from cl.runtime import memory
-from cl.runtime.base_config import BaseConfig
 
 ROUNDS = 3
 
 
-class Config(BaseConfig):
+class Config(AnalysisConfig):
     """Random unit vectors of `width` numbers: `queries` with M' in `keys` against `negatives`."""
 
     kind: Literal["key_cost"]

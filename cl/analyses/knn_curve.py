@@ -1,16 +1,16 @@
 """Nearest-neighbour accuracy after every epoch of pretraining (DCL, Fig. 4)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from cl.analyses import Context
-from cl.runtime.base_config import BaseConfig
+from cl.analyses import AnalysisConfig, Context
 
 COLUMNS = {"knn_top1": "backbone's features", "knn_embedding_top1": "projector's embedding"}
 
 
-class Config(BaseConfig):
+class Config(AnalysisConfig):
     """No options: `optim.monitor` determines what was measured."""
 
+    needs_labels: ClassVar = True
     kind: Literal["knn_curve"]
 
 

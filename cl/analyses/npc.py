@@ -6,13 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import Context, as_numpy
+from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.charts import Chart, histogram
 from cl.contrast import Contrast
-from cl.runtime.base_config import BaseConfig
 
 
-class Config(BaseConfig):
+class Config(AnalysisConfig):
     """`anchors`: about how many anchors to measure per batch size; temperature: null for that of training."""
 
     kind: Literal["npc"]

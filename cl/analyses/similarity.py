@@ -5,12 +5,11 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from cl.analyses import Context, as_numpy
+from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.charts import histogram
-from cl.runtime.base_config import BaseConfig
 
 
-class Config(BaseConfig):
+class Config(AnalysisConfig):
     """`batches` of `batch_size` images, two views each."""
 
     kind: Literal["similarity"]

@@ -6,12 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import Context, as_numpy
+from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.charts import histogram
-from cl.runtime.base_config import BaseConfig
 
 
-class Config(BaseConfig):
+class Config(AnalysisConfig):
     """`images` of `augmentations` views each; `of`: projector's embedding or backbone's features."""
 
     kind: Literal["views"]

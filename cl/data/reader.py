@@ -78,6 +78,11 @@ class Reader:
         """The positions of the images that have a label, in the order of the index; (m,) int64."""
         return np.flatnonzero(self.index["label"] >= 0)
 
+    @property
+    def evaluated(self) -> np.ndarray:
+        """The positions of the labelled images, or of all images where the data has no labels; (m,) int64."""
+        return self.labelled if self.manifest.classes else np.arange(len(self))
+
     def read(self, position: int) -> memoryview:
         """The stored bytes at `position` of the index: an image file, or pixels."""
         shard, offset, length, _, height, width, _ = self.index[position].item()

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.features.knn import top1
+from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
 from cl.training.checkpoints import Checkpoints
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
 
     from cl.sources import Source
+
+
+class EvaluationConfig(BaseConfig):
+    """The parameters that every evaluation has.
+
+    needs_labels: whether it is left out where the data has no labels.
+    """
+
+    needs_labels: ClassVar[bool] = True
+    kind: str
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from cl.evaluations import Context, labels_of, write_per_class
+from cl.evaluations import Context, EvaluationConfig, labels_of, write_per_class
 from cl.features.extraction import Unit, extract_all
 from cl.features.knn import classify, top1
-from cl.runtime.base_config import BaseConfig
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-class Config(BaseConfig):
+class Config(EvaluationConfig):
     """`k` neighbours vote with weight exp(cosine / temperature).
 
     grid_k, grid_temperature: additional values, evaluated in the same pass and written to `grid.csv`.

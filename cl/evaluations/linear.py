@@ -15,10 +15,10 @@ from cl.batch import Batch
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.views import View
-from cl.evaluations import Context, labels_of, plan_of, write_per_class
+from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_per_class
 from cl.features.extraction import extract, fingerprint
 from cl.features.knn import top1
-from cl.runtime.base_config import BaseConfig, Seeds
+from cl.runtime.base_config import Seeds
 from cl.training import optim
 from cl.training.loop import Data, train
 from cl.training.tasks import Probes, classifier
@@ -26,7 +26,7 @@ from cl.training.tasks import Probes, classifier
 TOP = ("top1", "top5")
 
 
-class Config(BaseConfig):
+class Config(EvaluationConfig):
     """One classifier for each pair of `base_lrs` and `weight_decays`, trained in one pass over the backbone.
 
     An empty list stands for the value in `optim`; a non-empty list must include that value.
@@ -103,7 +103,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     backbone = context.backbone
     before = fingerprint(backbone)
     truth = labels_of(context.val, context.machine.device)
-    queries = extract(backbone, context.val, context.source, context.machine)
+    queries = extract(backbone, context.val, context.source, context.machine, context.val.labelled)
     torch.manual_seed(context.seed)
     first = classifier(backbone.fc_features, len(context.classes))
     heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(context.machine.device)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
-from cl.evaluations import Context, labels_of, plan_of, write_per_class
+from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_per_class
 from cl.features.extraction import extract, fingerprint
 from cl.features.knn import top1
-from cl.runtime.base_config import BaseConfig, Seeds
+from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.training import optim
 from cl.training.loop import train
@@ -25,7 +25,7 @@ from cl.training.tasks import Classification, Probes, Task, classifier
 Training = optim.Config
 
 
-class Config(BaseConfig):
+class Config(EvaluationConfig):
     """Which labels are used, and how the encoder is fine-tuned.
 
     The labels are either a `fraction` of each class, at least one, drawn with the seed; or those of a fixed
@@ -91,7 +91,8 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 @torch.no_grad()
 def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
     """(n,) predicted classes of the validation images."""
-    return head(extract(backbone, context.val, context.source, context.machine)).argmax(1)
+    val = context.val
+    return head(extract(backbone, val, context.source, context.machine, val.labelled)).argmax(1)
 
 
 def fine_tune(

@@ -44,20 +44,17 @@ def watch(
 ) -> dict[str, float]:
     """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
 
-    Both are measured on part of the labelled images, collapse on the validation images' embeddings; its alarm
-    goes to `progress`. `alignment` is that of the last batch's positive pairs.
+    Both are measured on part of the labelled images; without labels, there is no kNN, and collapse is
+    measured on part of all validation images. Its alarm goes to `progress`. `alignment` is that of the last
+    batch's positive pairs.
     """
-    bank, bank_labels = _features(task, train, config.bank, source)
-    queries, labels = _features(task, val, config.queries, source)
-    measured, classes = {}, len(train.manifest.classes)
-    networks: dict[str, nn.Module] = {"knn_top1": nn.Identity(), "knn_embedding_top1": task.method.projector}
-    for name, network in networks.items():
-        keys, embeddings = (F.normalize(network(features), dim=1) for features in (bank, queries))
-        k, temperature = [config.k], [config.temperature]
-        predicted, _ = classify(
-            embeddings, keys, bank_labels, classes, k=k, temperature=temperature, memory=MEMORY
-        )
-        measured[name] = top1(predicted[0, 0], labels)
+    chosen = val.evaluated[: config.queries]  # the shards are shuffled: any part is a fair sample
+    queries = extract(task.method.backbone, val, source, task.machine, chosen)
+    embeddings = F.normalize(task.method.projector(queries), dim=1)
+    measured: dict[str, float] = {}
+    if train.manifest.classes:
+        truth = torch.from_numpy(val.labels[chosen]).to(queries.device)
+        measured |= _knn(task, config, train, queries, truth, source)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measures = collapse.measures(embeddings)
     if task.has_groups:
@@ -67,8 +64,24 @@ def watch(
     return measured | measures
 
 
-def _features(task: PretrainingTask, reader: Reader, count: int, source: "Source") -> tuple[Tensor, Tensor]:
-    """Backbone features and labels of `count` images."""
-    positions = reader.labelled[:count]  # the shards are shuffled: any part is a fair sample
-    features = extract(task.method.backbone, reader, source, task.machine, positions)
-    return features, torch.from_numpy(reader.labels[positions]).to(task.machine.device)
+def _knn(
+    task: PretrainingTask, config: Config, train: Reader, queries: Tensor, truth: Tensor, source: "Source"
+) -> dict[str, float]:
+    chosen = train.evaluated[: config.bank]
+    bank = extract(task.method.backbone, train, source, task.machine, chosen)
+    labels = torch.from_numpy(train.labels[chosen]).to(bank.device)
+    networks: dict[str, nn.Module] = {"knn_top1": nn.Identity(), "knn_embedding_top1": task.method.projector}
+    measured = {}
+    for name, network in networks.items():
+        keys, rows = (F.normalize(network(features), dim=1) for features in (bank, queries))
+        predicted, _ = classify(
+            rows,
+            keys,
+            labels,
+            len(train.manifest.classes),
+            k=[config.k],
+            temperature=[config.temperature],
+            memory=MEMORY,
+        )
+        measured[name] = top1(predicted[0, 0], truth)
+    return measured

@@ -15,6 +15,7 @@ GLUE = {
     f"cl/{name}.py"
     for name in (
         "config",
+        "rules",
         "console/progress",
         "console/stop",
         "exchange/foreign",

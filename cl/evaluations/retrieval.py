@@ -1,0 +1,87 @@
+"""Instance retrieval: an augmented view must find its own image among all validation images."""
+
+import csv
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from cl.data.order import Plan
+from cl.data.sets import TrainSet
+from cl.data.views import View
+from cl.evaluations import Context, EvaluationConfig
+from cl.features.extraction import BATCH, Unit, extract_all
+from cl.features.knn import nearest
+
+FOUND = (1, 5)  # hits are counted among so many nearest images
+MEMORY = 256 * 2**20  # bytes
+
+
+class Config(EvaluationConfig):
+    """`queries`: how many images, at most, are looked up by one augmented view each."""
+
+    needs_labels: ClassVar = False
+    kind: Literal["retrieval"]
+    queries: int = Field(gt=0)
+    views: dict[str, View] = Field(min_length=1, max_length=1, description="the view to find the image by")
+
+
+def evaluate(config: Config, context: Context) -> dict[str, float]:
+    """hit1 and hit5 of the backbone's features, and `<name>_hit1`, ... of each head and representation.
+
+    Percent of the queries whose own image, in the evaluation's view, is among the 1 or 5 nearest by cosine.
+    """
+    heads = context.encoder.heads
+    encoders: list[tuple[list[str], nn.Module]] = [
+        (["backbone", *heads], Unit(context.backbone, list(heads.values())))
+    ]
+    encoders += [([name], Unit(module, [])) for name, module in context.encoder.representations.items()]
+    metrics: dict[str, float] = {}
+    for names, encoder in encoders:
+        banks = extract_all(encoder, context.val, context.source, context.machine)
+        positions, queries = _queries(config, context, encoder)
+        for name, bank, rows in zip(names, banks, queries, strict=True):
+            prefix = "" if name == "backbone" else f"{name}_"
+            hits = _hits(rows, bank, positions)
+            for n in FOUND:
+                metrics[f"{prefix}hit{n}"] = 100 * float(hits[:, :n].any(1).double().mean())
+            if name == "backbone":
+                _write(hits, positions, context)
+    return metrics
+
+
+def _write(hits: Tensor, positions: Tensor, context: Context) -> None:
+    """Write `images.csv`: each image that was looked up, and its place among the nearest, empty if beyond."""
+    with (context.out / "images.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", "place"])
+        for position, row in zip(positions.tolist(), hits.tolist(), strict=True):
+            writer.writerow([context.val.keys[position].decode(), row.index(True) + 1 if any(row) else ""])
+
+
+@torch.no_grad()
+def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tensor, list[Tensor]]:
+    """Positions (Q,) of random images, and the encoder's outputs (Q, D) for a view of each.
+
+    Each process looks up all of them, so that they are the same on any number of processes.
+    """
+    plan = Plan(len(context.val), min(BATCH, config.queries, len(context.val)), context.seed, 0, 1)
+    data = TrainSet(context.val, context.source, list(config.views.values()), plan)
+    to_input = data.inputs(context.machine.device)
+    positions: list[Tensor] = []
+    outputs: list[tuple[Tensor, ...]] = []
+    steps = min(plan.steps_per_epoch, config.queries // plan.batch_size)
+    for host_batch in data.batches(0, steps, context.machine.workers):
+        batch = to_input(host_batch)
+        with context.machine.autocast():
+            outputs.append(encoder(batch.views[0]))
+        positions.append(batch.positions)
+    return torch.cat(positions), [torch.cat(parts) for parts in zip(*outputs, strict=True)]
+
+
+def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:
+    """(Q, k) bool: which of the nearest images of each query is its own."""
+    k = min(max(FOUND), len(bank))
+    blocks = nearest(queries, bank, k, memory=MEMORY)
+    return torch.cat([found == positions[block, None] for block, _, found in blocks])

@@ -1,0 +1,58 @@
+"""A Hydra plugin: names the new key of a renamed one, and leaves out what data without labels cannot have."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.hydra import Hydra
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+PROJECT = Path(__file__).parents[2]
+
+
+def extended(compose: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `Hydra.compose_config`, since neither Hydra nor DVC calls plugins when they compose."""
+
+    @functools.wraps(compose)
+    def wrapped(self: Hydra, *args: Any, overrides: list[str], **kwargs: Any) -> Any:
+        try:
+            return _without_what_needs_labels(compose(self, *args, overrides=overrides, **kwargs))
+        except ConfigCompositionException:
+            _find_project()
+            from cl.config import RENAMED, renamed
+
+            for key in [override.partition("=")[0] for override in overrides]:
+                if key in RENAMED:
+                    raise ConfigCompositionException(renamed(key)) from None
+            raise
+
+    return wrapped
+
+
+def _find_project() -> None:
+    """`dvc` itself does not import from the project."""
+    if str(PROJECT) not in sys.path:
+        sys.path.append(str(PROJECT))
+
+
+def _without_what_needs_labels(composed: DictConfig) -> DictConfig:
+    """The parameters without the evaluations, analyses and baselines that data without labels cannot have."""
+    if OmegaConf.select(composed, "dataset.labels") != "none":
+        return composed
+    _find_project()
+    from cl.rules import needing_labels
+
+    left_out = needing_labels(OmegaConf.to_container(composed))  # type: ignore[arg-type]
+    with open_dict(composed):
+        for group, name in left_out:
+            del composed[group][name]
+    if left_out:
+        names = ", ".join(name for _, name in left_out)
+        print(f"dataset.labels=none: left out {names}, which need labels", file=sys.stderr)
+    return composed
+
+
+Hydra.compose_config = extended(Hydra.compose_config)  # type: ignore[method-assign]

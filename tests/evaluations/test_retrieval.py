@@ -1,0 +1,82 @@
+"""Instance retrieval, against a loop over all images."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cl.config import check
+from cl.data.reader import Reader
+from cl.data.views import View, centre, generator, random_crop_box, resize
+from cl.evaluations import retrieval
+from tests.support.project import TINY, compose
+from tests.support.tiny import evaluated
+
+
+class Colour(nn.Module):
+    """An encoder that sees only the mean colour."""
+
+    fc_features = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3))
+
+
+@pytest.fixture
+def config(tmp_path) -> retrieval.Config:
+    """Crops and flips only, of 20 images."""
+    plain = [f"evaluations.retrieval.views.random.{name}=0.0" for name in ("jitter.p", "grayscale")]
+    values = compose(tmp_path, *TINY, "evaluation=[retrieval]", "evaluations.retrieval.queries=20", *plain)
+    return check(values).evaluations["retrieval"]
+
+
+def nearest_places(config: retrieval.Config, reader: Reader, params) -> dict[str, int]:  # type: ignore[no-untyped-def]
+    """The place of each image among all, by the mean colour of a crop of it."""
+    mean, std = np.array(params.dataset.mean), np.array(params.dataset.std)
+    (view,) = config.views.values()
+
+    def unit(pixels: np.ndarray) -> np.ndarray:
+        x = (pixels.mean((0, 1)) / 255 - mean) / std
+        return x / np.linalg.norm(x)
+
+    bank = np.stack([unit(centre(reader.pixels(i), 32, 32)) for i in range(len(reader))])
+    places = {}
+    for position, key in enumerate(reader.keys.tolist()):
+        query = unit(crop_of(view, reader, position))
+        places[key.decode()] = int((bank @ query > bank[position] @ query).sum()) + 1
+    return places
+
+
+def crop_of(view: View, reader: Reader, position: int) -> np.ndarray:
+    pixels, out = reader.pixels(position), np.empty((1, view.size, view.size, 3), np.uint8)
+    resize(pixels, random_crop_box(pixels, view.area, generator(0, 0, position, 0)), view, out)
+    return out[0]
+
+
+def test_an_image_counts_as_found_if_it_is_among_the_nearest(config, shard_folder, params, tmp_path) -> None:
+    reader = Reader(shard_folder, "val")
+    context = evaluated(reader, reader, params, Colour(), tmp_path)
+    metrics = retrieval.evaluate(config, context)
+    expected = nearest_places(config, reader, params)
+    with (tmp_path / "images.csv").open() as file:
+        found = {row["image"]: row["place"] for row in csv.DictReader(file)}
+    assert len(found) == 20
+    shown = {key: str(place) if place <= 5 else "" for key, place in expected.items()}
+    agreeing = sum(place == shown[key] for key, place in found.items())
+    assert agreeing >= 19  # rounding may swap two of nearly equal colour
+    places = [int(place) if place else 6 for place in found.values()]
+    assert metrics["hit1"] == 100 * np.mean(np.array(places) == 1)
+    assert metrics["hit5"] == 100 * np.mean(np.array(places) <= 5)
+
+
+def test_an_encoder_of_constants_finds_by_chance(config, shard_folder, params, tmp_path) -> None:
+    class Constant(Colour):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ones(len(x), 3)
+
+    reader = Reader(shard_folder, "val")
+    metrics = retrieval.evaluate(config, evaluated(reader, reader, params, Constant(), tmp_path))
+    assert metrics["hit5"] <= 50
+    assert metrics["pixels_hit1"] > metrics["hit1"]

@@ -1,0 +1,135 @@
+"""Own images from prepare to the report: without labels, and with groups and a few labels in a table."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from skimage import data as photographs
+
+from cl import config
+from cl.data.reader import Reader
+from tests.support.project import TINY, compose
+from tests.support.stages import Stage, answers
+
+SIZES = [setting for setting in TINY if "patches" not in setting] + [
+    *("dataset.name=own", "dataset.resize=32", "dataset.crop=32", "dataset.holdout=0.3"),
+    *("transfer=[]", "optim.monitor.queries=20", "optim.monitor.bank=20"),
+    *("optim.monitor.k=3", "evaluations.retrieval.queries=20"),
+]
+ANALYSES = "analysis=[alignment_uniformity,neighbours,embedding,knn_curve]"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """A raw folder with 120 images in nested folders, six to a folder."""
+    raw = tmp_path_factory.mktemp("raw")
+    whole = [photographs.astronaut(), photographs.coffee(), photographs.chelsea(), photographs.rocket()]
+    rng = np.random.default_rng(0)
+    for number in range(120):
+        picture = whole[number // 6 % 4]
+        y, x = (int(rng.integers(0, side - 64)) for side in picture.shape[:2])
+        path = raw / f"own/site {number // 60}/object {number // 6}/{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Picture.fromarray(picture[y : y + 64, x : x + 64]).save(path)
+    (raw / "own/read me.txt").touch()
+    (raw / "own/empty.jpg").touch()
+    return raw
+
+
+def run(folder: Path, raw: Path, *stages: tuple[str, ...], code: int = 0) -> str:
+    """What the stages say; all succeed, or the last one fails."""
+    found = answers(folder, [Stage(stage, {"CL_RAW": str(raw)}) for stage in stages])
+    assert [answer.code for answer in found] == [*[0] * (len(found) - 1), code], found
+    return "".join(answer.stderr for answer in found)
+
+
+def test_images_without_labels_end_in_a_report_without_accuracies(project, images, tmp_path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(project, folder)
+    small = ["analyses.embedding.perplexity=5", "analyses.alignment_uniformity.batch_size=20"]
+    said = run(
+        folder,
+        images,
+        ("compose", "dataset=unlabelled", ANALYSES, *SIZES, *small),
+        ("prepare",),
+        ("pretrain",),
+        ("evaluate",),
+        *(("analyze", name) for name in ("alignment_uniformity", "neighbours", "embedding")),
+        ("baseline", "random"),
+        ("report",),
+    )
+    assert (
+        "dataset.labels=none: left out knn, linear, semi_1, semi_10, knn_curve, supervised, which need labels"
+        in said
+    )
+    assert "prepare: left out 1 files: with suffix .txt" in said
+    assert "empty.jpg: ValueError: the file is empty" in said
+    metrics: dict[str, float] = {}
+    for path in (folder / "results").rglob("*.json"):
+        if not path.name.endswith("provenance.json"):
+            metrics |= json.loads(path.read_text())
+    assert {"retrieval_hit1", "random_retrieval_hit1", "random_retrieval_pixels_hit5"} <= set(metrics)
+    assert {"alignment_uniformity_uniformity", "alignment_uniformity_effective_rank"} <= set(metrics)
+    assert not [name for name in metrics if "top1" in name or "same_class" in name]
+    page = (folder / "report/index.html").read_text()
+    assert "found by an augmented view" in page
+    assert "top-1" not in page
+
+
+def test_what_needs_labels_is_refused_where_there_are_none(tmp_path) -> None:
+    """In a params.yaml that was edited by hand; composing leaves it out."""
+    values = compose(tmp_path, "dataset=unlabelled")
+    assert list(values["evaluations"]) == ["retrieval"]
+    assert list(values["baselines"]) == ["random"]
+    labelled = compose(tmp_path)
+    for group, name in (("evaluations", "knn"), ("baselines", "supervised")):
+        wrong = {**values, group: {**values[group], name: labelled[group][name]}}
+        with pytest.raises(ValueError, match=f"{group}.{name} needs labels, but dataset.labels=none; remove"):
+            config.check(wrong)
+
+
+def write_table(images: Path, labelled: int) -> None:
+    """The images of each object as a group; every object's first images have the place as label."""
+    lines = ["path,label,group"]
+    for path in sorted((images / "own").rglob("*/*.jpg")):
+        name = path.relative_to(images / "own")
+        number = int(path.stem)
+        label = f"photo {number // 6 % 2}" if number % 6 < labelled else ""
+        lines.append(f"{name},{label},{path.parent.name}")
+    (images / "own/images.csv").write_text("\n".join(lines))
+
+
+def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_path) -> None:
+    """Groups stay in one split and reach training; a table that has changed is noticed by every stage."""
+    folder = tmp_path / "project"
+    shutil.copytree(project, folder)
+    write_table(images, labelled=2)
+    few = ["dataset.labels=some", "evaluation=[knn,linear]", "evaluations.knn.k=3", "analysis=[]"]
+    few += ["evaluations.linear.optim.epochs=1", "evaluations.linear.optim.batch_size=10", "baseline=[]"]
+    said = run(
+        folder,
+        images,
+        ("compose", "dataset=table", *few, *(size for size in SIZES if "retrieval" not in size)),
+        ("prepare",),
+        ("pretrain",),
+        ("evaluate",),
+    )
+    readers = [Reader(folder / "data/shards", split) for split in ("train", "val")]
+    assert sum(len(reader.labelled) for reader in readers) == 40
+    assert sum(len(reader) for reader in readers) == 120
+    for reader in readers:
+        objects = [key.decode().split("/")[1] for key in reader.keys.tolist()]
+        assert len(set(zip(objects, reader.groups.tolist(), strict=True))) == len(set(objects))
+    assert "knn_top1" in (folder / "results/evaluate/knn.json").read_text()
+    assert "linear_top1" in (folder / "results/evaluate/linear.json").read_text()
+    assert "queries_without_negatives" in (folder / "results/pretrain/epochs.csv").read_text()
+    write_table(images, labelled=3)
+    said = run(folder, images, ("evaluate", "knn"), code=1)
+    assert "images.csv has changed since the images were prepared: run `dvc repro -f prepare`" in said
+    write_table(images, labelled=6)
+    without = ("compose", "dataset=table", "dataset.labels=none", *SIZES)
+    said = run(folder, images, without, ("prepare",), code=1)
+    assert "dataset.labels=none, but 120 of 120 images have a label; choose dataset.labels=all" in said
