@@ -34,7 +34,7 @@ def test_a_mistake_gives_a_one_line_error(project) -> None:
     unknown = [sys.executable, "-m", "pipeline.evaluate", "knm"]
     result = subprocess.run(unknown, cwd=project, capture_output=True, text=True)
     assert result.returncode == 1
-    choices = "knn, linear, semi_1, semi_10"
+    choices = "knn, linear, semi_1, semi_10, retrieval"
     message = f"evaluations in params.yaml does not contain 'knm'; choose one of {choices}"
     assert result.stderr == f"Error: {message}\n"
 
