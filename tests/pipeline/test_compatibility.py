@@ -78,9 +78,17 @@ def test_every_method_and_every_loss_runs_somewhere() -> None:
     assert {values["loss"]["kind"] for values in running} == set(kinds("losses"))
 
 
+def row_of(table: list[str], name: str) -> dict[str, str]:
+    """The cells of a method's row by column."""
+    (row,) = (line for line in table if line.startswith(f"| {name} |"))
+    header, cells = ([cell.strip() for cell in line.split("|")] for line in (table[0], row))
+    return dict(zip(header, cells, strict=True))
+
+
 def test_the_table_shows_each_combination_and_each_reason_once() -> None:
     cells = compatibility.cells()
     table = compatibility.table(cells).splitlines()
     reasons = [line for line in table if line.startswith("- ")]
     assert len(reasons) == len(set(reasons)) == len({cell.refusal for cell in cells} - {""})
-    assert "| moco_v3 | refused | runs | runs | runs | refused |" in table
+    shown = row_of(table, "moco_v3")
+    assert [shown[loss] for loss in ("cosine", "dcl", "jcl")] == ["refused", "runs", "refused"]
