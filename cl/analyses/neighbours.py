@@ -74,7 +74,7 @@ def _one_per_class(truth: Tensor, rows: int) -> Tensor:
 
 
 def spread(number: int, rows: int) -> Tensor:
-    """At most `rows` of so many places, evenly spaced."""
+    """(min(rows, number),): places from 0 to number - 1, evenly spaced."""
     return torch.linspace(0, number - 1, min(rows, number)).round().long()
 
 

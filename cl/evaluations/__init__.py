@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
+from cl.features.extraction import Unit
 from cl.features.knn import top1
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import rank, ranks
@@ -51,6 +52,11 @@ class Encoder:
     @property
     def modules(self) -> list[nn.Module]:
         return [self.backbone, *self.heads.values(), *self.representations.values()]
+
+    def passes(self) -> list[tuple[list[str], Unit]]:
+        """The backbone with its heads, and each representation: the names of the outputs, and the module."""
+        together = ["backbone", *self.heads], Unit(self.backbone, list(self.heads.values()))
+        return [together, *(([name], Unit(module, [])) for name, module in self.representations.items())]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_per_class
-from cl.features.extraction import Unit, extract_all
+from cl.features.extraction import extract_all
 from cl.features.knn import classify, top1
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -86,11 +86,8 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
 def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Name, bank and queries of the backbone and its heads (one pass), then of each representation."""
-    heads = context.encoder.heads
-    encoders = [(["backbone", *heads], Unit(context.backbone, list(heads.values())))]
-    encoders += [([name], Unit(module, [])) for name, module in context.encoder.representations.items()]
     dtype = torch.float16 if config.half else torch.float32
-    for names, encoder in encoders:
+    for names, encoder in context.encoder.passes():
         train, val = context.train, context.val
         banks = extract_all(encoder, train, context.source, context.machine, train.labelled, dtype)
         queries = extract_all(encoder, val, context.source, context.machine, val.labelled)

@@ -11,10 +11,10 @@ from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
-from cl.features.extraction import BATCH, Unit, extract_all
+from cl.features.extraction import BATCH, extract_all
 from cl.features.knn import nearest
 
-FOUND = (1, 5)  # hits are counted among so many nearest images
+NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
 MEMORY = 256 * 2**20  # bytes
 
 
@@ -32,19 +32,14 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
     Percent of the queries whose own image, in the evaluation's view, is among the 1 or 5 nearest by cosine.
     """
-    heads = context.encoder.heads
-    encoders: list[tuple[list[str], nn.Module]] = [
-        (["backbone", *heads], Unit(context.backbone, list(heads.values())))
-    ]
-    encoders += [([name], Unit(module, [])) for name, module in context.encoder.representations.items()]
     metrics: dict[str, float] = {}
-    for names, encoder in encoders:
+    for names, encoder in context.encoder.passes():
         banks = extract_all(encoder, context.val, context.source, context.machine)
         positions, queries = _queries(config, context, encoder)
         for name, bank, rows in zip(names, banks, queries, strict=True):
             prefix = "" if name == "backbone" else f"{name}_"
             hits = _hits(rows, bank, positions)
-            for n in FOUND:
+            for n in NEAREST:
                 metrics[f"{prefix}hit{n}"] = 100 * float(hits[:, :n].any(1).double().mean())
             if name == "backbone":
                 _write(hits, positions, context)
@@ -82,6 +77,6 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
 
 def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:
     """(Q, k) bool: which of the nearest images of each query is its own."""
-    k = min(max(FOUND), len(bank))
+    k = min(max(NEAREST), len(bank))
     blocks = nearest(queries, bank, k, memory=MEMORY)
     return torch.cat([found == positions[block, None] for block, _, found in blocks])

@@ -44,8 +44,8 @@ def watch(
 ) -> dict[str, float]:
     """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
 
-    Both are measured on part of the labelled images; without labels, there is no kNN, and collapse is
-    measured on part of all validation images. Its alarm goes to `progress`. `alignment` is that of the last
+    Both are measured on part of the labelled images. Data without labels gives no accuracy, and collapse is
+    measured on part of its validation images. The alarm goes to `progress`. `alignment` is that of the last
     batch's positive pairs.
     """
     chosen = val.evaluated[: config.queries]  # the shards are shuffled: any part is a fair sample

@@ -20,7 +20,7 @@ UNLABELLED = -1
 class Image:
     """An image file and the number of its class, or UNLABELLED.
 
-    group: of images that are no negatives of each other and stay in one split; "" where it is alone.
+    group: images of one group are never negatives of each other and stay in one split; "" for none.
     """
 
     key: str
@@ -59,7 +59,7 @@ def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int])
 class Splits:
     """The classes, in the order of their labels, and the images of each split.
 
-    left_out: how many files and other entries are no images of the data set, by the reason.
+    left_out: the number of files and folders that were not listed, by reason.
     """
 
     classes: list[str]

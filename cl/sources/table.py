@@ -109,7 +109,7 @@ def _checked_path(text: str | None, place: str) -> PurePosixPath:
 
 
 def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
-    """The split of each group of which at least one row names it."""
+    """The split of each group that has one in at least one of its rows."""
     named: dict[str, Row] = {}
     for row in rows:
         if row.group and row.split:

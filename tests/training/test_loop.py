@@ -4,6 +4,8 @@ import itertools
 import math
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -26,12 +28,9 @@ class PowerCutError(Exception):
     pass
 
 
-@pytest.mark.parametrize(("at", "settings"), [(1, {}), (7, {}), *((4, settings) for settings in OPTIMIZERS)])
-def test_a_run_cut_anywhere_continues_to_the_same_weights(
-    shard_folder, params, here, quiet, tmp_path, monkeypatch, at, settings
-) -> None:
-    """Also in mid-epoch: 3 steps per epoch, a checkpoint after every step; the rows are the same too."""
-    whole, rows = train_tiny(shard_folder, params, here, quiet, settings=settings)
+@contextmanager
+def power_cut_after(at: int) -> Iterator[None]:
+    """End the run once it has saved the checkpoint of step `at`."""
     saved = Checkpoints.save
 
     def cut(self, step, *arguments):  # type: ignore[no-untyped-def]
@@ -39,10 +38,19 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(
         if step == at:
             raise PowerCutError
 
-    monkeypatch.setattr(Checkpoints, "save", cut)
-    with pytest.raises(PowerCutError):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(PowerCutError):
+        patch.setattr(Checkpoints, "save", cut)
+        yield
+
+
+@pytest.mark.parametrize(("at", "settings"), [(1, {}), (7, {}), *((4, settings) for settings in OPTIMIZERS)])
+def test_a_run_cut_anywhere_continues_to_the_same_weights(
+    shard_folder, params, here, quiet, tmp_path, at, settings
+) -> None:
+    """Also in mid-epoch: 3 steps per epoch, a checkpoint after every step; the rows are the same too."""
+    whole, rows = train_tiny(shard_folder, params, here, quiet, settings=settings)
+    with power_cut_after(at):
         train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), settings=settings)
-    monkeypatch.setattr(Checkpoints, "save", saved)
     resumed, again = train_tiny(
         shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), settings=settings
     )
@@ -66,18 +74,9 @@ def test_an_epoch_begins_once_even_if_the_run_is_cut(
     monkeypatch.setattr(
         tasks.Classification, "begin_step", lambda self, step, progress: calls.append(f"step {step}")
     )
-    saved = Checkpoints.save
-
-    def cut(self, step, *arguments):  # type: ignore[no-untyped-def]
-        saved(self, step, *arguments)
-        if step == at:
-            raise PowerCutError
-
-    monkeypatch.setattr(Checkpoints, "save", cut)
-    with pytest.raises(PowerCutError):
+    with power_cut_after(at):
         train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0))
     assert calls[:2] == ["step 0", "epoch 0"], "random numbers of an epoch come from its first step"
-    monkeypatch.setattr(Checkpoints, "save", saved)
     calls.clear()
     train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0))
     assert [call for call in calls if call.startswith("epoch")] == [f"epoch {epoch}" for epoch in then]

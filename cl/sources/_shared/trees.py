@@ -85,7 +85,7 @@ def keys_of(paths: Sequence[PurePath]) -> list[str]:
 
 
 def held_out(name: str, share: float) -> bool:
-    """Whether an image or group is in the validation split, of which it makes `share` of all.
+    """Whether an image or group belongs to the validation split, which holds about `share` of all.
 
     Only its own name decides, so that it stays where it is when others are added.
     """
