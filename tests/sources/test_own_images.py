@@ -97,9 +97,9 @@ def facts(found: Splits) -> list[tuple]:
 
 
 def test_a_table_gives_labels_groups_and_splits(raw, tmp_path) -> None:
-    """The third row has no split of its own: it goes where its group is."""
+    """The third row has no split of its own: it goes where its group is, not where a hash would put it."""
     write(raw, COMPLETE)
-    found = listed(raw, tmp_path, "dataset.labels=some")
+    found = listed(raw, tmp_path, "dataset.labels=some", "dataset.holdout=0.001")
     assert found.classes == ["cat", "dog"]
     assert facts(found) == [
         ("train", "0.png", 1, "first"),
