@@ -68,3 +68,13 @@ def test_evaluation_reads_every_sample_once(shard_folder) -> None:
     for batch_size, workers in ((25, 2), (60, 1), (7, 0), (100, 2)):
         images = torch.cat([block.clone() for block in data.batches(batch_size, workers)])
         assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), expected)
+
+
+def test_a_batch_has_the_groups_of_its_images(shard_folder, params) -> None:
+    reader = Reader(shard_folder, "train")
+    reader.groups = np.arange(len(reader)) * 7 % 5 - 1
+    data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(len(reader), 8, 0, 0, 1))
+    batch = data[2]
+    assert np.array_equal(batch.groups.numpy(), reader.groups[batch.positions.numpy()])
+    moved = data.inputs(torch.device("cpu"))(batch)
+    assert torch.equal(moved.groups, batch.groups)
