@@ -33,12 +33,14 @@ class PretrainingOptim(optim.Config):
     """The optimizer of pretraining, how its steps are computed, and what is measured while it trains.
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
+    backbone_lr_scale: the backbone's learning rate relative to that of the rest, for weights given by `init`.
     microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if the
         activations of all of it do not fit in memory; the gradient is that of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]
+    backbone_lr_scale: float = Field(gt=0)
     microbatches: int = Field(gt=0)
     compile: bool
     monitor: monitor.Config
@@ -59,11 +61,31 @@ class Baseline(BaseConfig):
     transfers: Literal["all"] | list[str]
 
 
+Hash = Annotated[str, Field(pattern=r"^(sha256|md5):[0-9a-f]+$")]
+
+
+class Init(BaseConfig):
+    """A trained backbone to start from: torchvision's, a checkpoint's or an experiment's, and its hash."""
+
+    name: str
+    hash: Hash = Field(description="of torchvision's weights, the first digits")
+
+
+class Parent(BaseConfig):
+    """An experiment to continue, and the hashes of its method and optimizer."""
+
+    name: str
+    method: Hash
+    optimizer: Hash
+
+
 class Params(BaseConfig):
     """`params.yaml`."""
 
     seed: Seed
     recipe: str | None
+    init: Init | None
+    start_from: Parent | None
     dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
     patches: Annotated[patches.Config, BeforeValidator(_parse_patches)]

@@ -93,6 +93,14 @@ def _patches_fit_method_and_views(params: "Params") -> None:
         )
 
 
+def _one_start(params: "Params") -> None:
+    if params.init and params.start_from:
+        raise ValueError(
+            f"init={params.init.name} gives a backbone to a new run, start_from={params.start_from.name} "
+            "continues a run; choose one"
+        )
+
+
 def _data_has_the_labels(params: "Params") -> None:
     if unneeded := needing_labels(params.model_dump()):
         group, name = unneeded[0]
@@ -159,6 +167,7 @@ CHECKS = (
     _temperature_fits_method,
     _views_fit_method,
     _patches_fit_method_and_views,
+    _one_start,
     _data_has_the_labels,
     _method_fits_the_rest,
     _groups_fit_batch,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
+START, OPTIMIZER = Path("models/start.safetensors"), Path("models/optimizer.safetensors")
 
 
 def raw() -> Path:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from cl.methods import BaseMethod
     from cl.pretraining.task import PretrainingTask
     from cl.runtime.machine import Machine
+    from cl.training.start import Start
+
+SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
+# What may differ between a run and the one it continues.
+CHANGEABLE = ("seed", "optim.epochs", "optim.base_lr", *(f"optim.{name}" for name in SCHEDULE))
 
 
 @click.command()
@@ -33,6 +38,7 @@ def main() -> None:
     params = command.params()
     from cl.pretraining.monitor import watch
     from cl.runtime import machine
+    from cl.training import start
     from cl.training.checkpoints import Checkpoints
     from cl.training.loop import train
 
@@ -41,24 +47,30 @@ def main() -> None:
     _warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
+    beginning = start.load(locations.START)
+    _check_parent(beginning)
     with command.results("pretrain") as results:
-        task = build(params, here, len(bank))
+        task = build(params, here, len(bank), beginning)
+        optimizer = _optimizer(params, task)
+        beginning.load_state(task.method, optimizer)
         data = _train_set(params, bank)
         progress.say(_summary(params, data, here))
         rows = train(
             task,
             data,
             params.optim,
-            _optimizer(params, task),
+            optimizer,
             progress=progress,
             checkpoints=checkpoints,
             each_epoch=lambda epoch: watch(
                 task, params.optim.monitor, bank, queries, source=params.dataset, progress=progress
             ),
+            epochs_before=beginning.epochs,
         )
         if command.is_main_process():
             _write_results(results, rows, data, params.optim.lr(), task.negatives)
-            _save_models(task.method)
+            results.notes["parent"] = _parent(beginning)
+            _save_models(task, optimizer, beginning, epochs=rows[-1]["epoch"])
     if command.is_main_process():
         checkpoints.discard()
 
@@ -72,11 +84,38 @@ def _warn(params: "Params", progress: "Progress") -> None:
         progress.say(sentence)
 
 
-def build(params: "Params", here: "Machine", images: int) -> "PretrainingTask":
+def _check_parent(beginning: "Start") -> None:
+    """Raises ValueError if the parent differs in a parameter that is not CHANGEABLE."""
+    if "parameters" not in beginning.origin:
+        return
+    ours, theirs = map(_fixed, (provenance.declared("pretrain")[1], beginning.origin["parameters"]))
+    if differing := [key for key in ours if ours[key] != theirs.get(key)]:
+        key = differing[0]
+        raise ValueError(
+            f"start_from={beginning.origin['name']} was trained with {key}={theirs.get(key)}, found "
+            f"{ours[key]}; only {', '.join(CHANGEABLE)} may differ"
+        )
+
+
+def _fixed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that a continued run shares with its parent."""
+    optim = {f"optim.{key}": value for key, value in parameters["optim"].items()}
+    return {key: value for key, value in (parameters | optim).items() if key not in ("optim", *CHANGEABLE)}
+
+
+def _parent(beginning: "Start") -> dict[str, Any] | None:
+    """What the results say about the weights that the run started from."""
+    return {key: value for key, value in beginning.origin.items() if key != "parameters"} or None
+
+
+def build(
+    params: "Params", here: "Machine", images: int, beginning: "Start | None" = None
+) -> "PretrainingTask":
     """The method with its loss, initialised from the seed, on the device.
 
     Args:
         images: in the training split.
+        beginning: has the weights of the backbone, if they are given.
     """
     import torch
 
@@ -87,8 +126,11 @@ def build(params: "Params", here: "Machine", images: int) -> "PretrainingTask":
 
     _check_microbatches(params)
     torch.manual_seed(params.seed)
+    backbone = backbones.build(params.backbone)
+    if beginning:
+        beginning.load_backbone(backbone, params.backbone)
     setup = Setup(
-        backbones.build(params.backbone),
+        backbone,
         params.temperature,
         params.patches,
         params.bn_groups,
@@ -136,7 +178,11 @@ def _optimizer(params: "Params", task: "PretrainingTask") -> "Optimizer":
     from cl.training import optim
 
     fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
-    return optim.build(params.optim, [optim.Part(task)], fixed)
+    scale, backbone = params.optim.backbone_lr_scale, task.method.backbone
+    parts = [optim.Part(task)]
+    if scale != 1:
+        parts = [optim.Part(backbone, scale), optim.Part(task, without=backbone)]
+    return optim.build(params.optim, parts, fixed)
 
 
 def _images_left_out(data: "TrainSet") -> int:
@@ -177,16 +223,21 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
 
 
-def _save_models(method: "BaseMethod") -> None:
-    """The backbone alone for evaluations, and the whole method for analyses."""
+def _save_models(task: "PretrainingTask", optimizer: "Optimizer", beginning: "Start", epochs: int) -> None:
+    """The backbone for evaluations, the method for analyses, the optimizer for runs that continue."""
     from cl.runtime.tensor_files import save_tensors
+    from cl.training.checkpoints import optimizer_state
 
     metadata = {
         "parameters": json.dumps(provenance.declared("pretrain")[1]),
         "data_manifest_sha256": locations.manifest_hash(),
+        "epochs": str(epochs),
     }
-    save_tensors(method.backbone.state_dict(), locations.BACKBONE, metadata)
-    save_tensors(method.state_dict(), locations.METHOD, metadata)
+    if parent := _parent(beginning):
+        metadata["parent"] = json.dumps(parent)
+    save_tensors(task.method.backbone.state_dict(), locations.BACKBONE, metadata)
+    save_tensors(task.method.state_dict(), locations.METHOD, metadata)
+    save_tensors(optimizer_state(task.method, optimizer), locations.OPTIMIZER, metadata)
 
 
 if __name__ == "__main__":

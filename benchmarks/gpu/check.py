@@ -28,10 +28,10 @@ from benchmarks.parameters import parameters
 from cl.data.augment import augment
 from cl.data.augment_gpu import recolour
 from cl.data.to_device import normalisation
-from cl.features.extraction import fingerprint
 from cl.reductions import log_partition
 from cl.runtime import machine
 from cl.runtime.distributed import _Gather
+from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from pipeline.compatibility import Cell
 

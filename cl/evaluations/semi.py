@@ -14,10 +14,11 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_per_class
-from cl.features.extraction import extract, fingerprint
+from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
+from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import train
 from cl.training.tasks import Classification, Probes, Task, classifier

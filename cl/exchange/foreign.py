@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from cl.features.extraction import fingerprint
 from cl.networks import backbones
-from cl.runtime.tensor_files import load_tensors
+from cl.runtime.tensor_files import below, fingerprint, load_tensors
 
 if TYPE_CHECKING:
     from cl.networks.resnet import Network
@@ -51,9 +50,15 @@ def load(file: str, prefix: str | None = None) -> ForeignEncoder:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
             hold exactly one network of a known architecture.
     """
-    tensors = _torchvision(file) if file.startswith("torchvision:") else _read(Path(file))
+    return recognise(
+        _torchvision(file) if file.startswith("torchvision:") else _read(Path(file)), file, prefix
+    )
+
+
+def recognise(tensors: dict[str, Tensor], file: str, prefix: str | None = None) -> ForeignEncoder:
+    """The encoder in a file, from the file's tensors; see `load`."""
     prefix = _choose_prefix(tensors, file, prefix)
-    encoder = _below(tensors, prefix)
+    encoder = below(tensors, prefix)
     named = _rename(encoder)
     config = _config(named, file)
     network = _build(config, named, file)
@@ -102,7 +107,8 @@ def _build(config: backbones.Config, tensors: dict[str, Tensor], file: str) -> "
     return network
 
 
-def _torchvision(name: str) -> dict[str, Tensor]:
+def torchvision_url(name: str) -> str:
+    """Where torchvision has the weights `torchvision:<network>[:<weights>]`; it ends in `-<hash>.pth`."""
     from torchvision.models import get_model_weights
 
     _, network, *version = name.split(":")
@@ -112,7 +118,11 @@ def _torchvision(name: str) -> dict[str, Tensor]:
     chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
     if chosen not in known:
         raise ValueError(f"{name} does not exist; {network} has the weights {', '.join(known)}")
-    url = known[chosen].url
+    return str(known[chosen].url)
+
+
+def _torchvision(name: str) -> dict[str, Tensor]:
+    url = torchvision_url(name)
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -160,10 +170,6 @@ def _prefixes(tensors: dict[str, Tensor]) -> list[str]:
     """The prefix of each ResNet's tensor names: what precedes `layer1.0.`, or the first numbered stage."""
     starts = (re.fullmatch(r"((?:.*\.)?)(?:layer1|\d+)\.0\.conv1\.weight", name) for name in tensors)
     return list(dict.fromkeys(match[1] for match in starts if match))
-
-
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,5 @@
 """Features of whole splits from a frozen encoder."""
 
-import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -99,11 +98,3 @@ def _outputs(
             outputs = encoder(x.contiguous(memory_format=torch.channels_last))
         yield outputs if isinstance(outputs, tuple) else (outputs,)
     encoder.train(was_training)
-
-
-def fingerprint(module: nn.Module) -> str:
-    """A hash of all parameters and buffers: equal only if they are equal bit for bit."""
-    sha = hashlib.sha256()
-    for name, tensor in module.state_dict().items():
-        sha.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-    return sha.hexdigest()

@@ -11,10 +11,12 @@ PRETRAINING = (
     "backbone",
     "bn_group",
     "dataset",
+    "init",
     "loss",
     "method",
     "optim",
     "patches",
+    "start_from",
     "temperature",
     "views",
 )

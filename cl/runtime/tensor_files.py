@@ -1,5 +1,6 @@
 """Files of tensors: safetensors with a checksum, written atomically and read without pickle."""
 
+import hashlib
 import json
 import os
 import re
@@ -95,6 +96,11 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
+def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix, named without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def load_state(module: nn.Module, tensors: dict[str, Tensor], path: Path, remedy: str) -> None:
     """Load tensors that were read from `path` into a module.
 
@@ -110,3 +116,11 @@ def load_state(module: nn.Module, tensors: dict[str, Tensor], path: Path, remedy
             f"or for other parameters; {remedy}"
         )
     module.load_state_dict(tensors)
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of all parameters and buffers: equal only if they are equal bit for bit."""
+    sha = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        sha.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()

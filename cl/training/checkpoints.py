@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cl.runtime.tensor_files import PARTIAL, DamagedError, load_state, load_tensors, save_tensors
+from cl.runtime.tensor_files import PARTIAL, DamagedError, below, load_state, load_tensors, save_tensors
 
 KEEP = 2
 
@@ -30,7 +30,7 @@ class Checkpoints:
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
         """Save everything that the next step depends on, then remove all but the newest few."""
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_state(optimizer).items()}
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_state(model, optimizer).items()}
         save_tensors(tensors, self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)})
         for old in self._files()[:-KEEP]:
             old.unlink(missing_ok=True)
@@ -53,8 +53,8 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
                 say(f"{error}. It was removed; the run continues from the previous checkpoint or starts over")
                 continue
-            load_state(model, _below(tensors, "model."), path, f"remove {self.folder} to start again")
-            _load_optimizer_state(optimizer, _below(tensors, "optimizer."))
+            load_state(model, below(tensors, "model."), path, f"remove {self.folder} to start again")
+            load_optimizer_state(model, optimizer, below(tensors, "optimizer."))
             return int(path.stem.removeprefix("step-")), json.loads(metadata["history"])
         return 0, {}
 
@@ -66,29 +66,22 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*.safetensors"))
 
 
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _optimizer_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors, named `<number of the parameter>.<name>`."""
+def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's tensors, named `<parameter of the model>.<name>`."""
     return {
-        f"{number}.{name}": value
-        for number, parameter in enumerate(_parameters(optimizer))
+        f"{parameter_name}.{name}": value
+        for parameter_name, parameter in model.named_parameters()
         for name, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor)
     }
 
 
-def _load_optimizer_state(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    parameters = _parameters(optimizer)
+def load_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Restore what `optimizer_state` returned for an equal model and optimizer."""
+    parameters = dict(model.named_parameters())
     for key, tensor in tensors.items():
-        number, name = key.split(".", 1)
-        parameter = parameters[int(number)]
+        parameter_name, name = key.rsplit(".", 1)
+        parameter = parameters[parameter_name]
         if tensor.shape == parameter.shape:  # same memory layout as its parameter
             tensor = torch.empty_like(parameter).copy_(tensor)
         optimizer.state[parameter][name] = tensor.to(parameter.device)  # the step too, if fused

@@ -41,11 +41,16 @@ def train(
     progress: Progress,
     checkpoints: Checkpoints | None = None,
     each_epoch: Callable[[int], dict[str, float]] | None = None,
+    epochs_before: int = 0,
 ) -> list[dict[str, Any]]:
     """Train `task` in place; return a row per epoch: epoch, step, loss, lr, gradient_norm, and rates.
 
     Every process of a run calls it; rows and weights are the same on all. The run resumes from the newest of
     `checkpoints`. What `each_epoch(epoch)` measures in eval mode joins the epoch's row.
+
+    Args:
+        epochs_before: epochs of the run that this one continues. Epochs and steps, and so the order of images
+            and their augmentation, count on from there; the schedule is that of the new epochs.
 
     Raises:
         FloatingPointError: a loss or a gradient is not finite; the last checkpoint is kept.
@@ -55,26 +60,28 @@ def train(
     steps_per_epoch = data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    ledger = Ledger(history, task.remedy)
+    before = epochs_before * steps_per_epoch
+    ledger = Ledger(history, task.remedy, epochs_before)
     inputs, model = data.inputs(task.machine.device), replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
         if start:
             meter.going_on(history["used"])
-        for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
+        batches = data.batches(before + start, before + steps, task.machine.workers)
+        for step, batch in enumerate(meter.waiting(batches), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
-            _begin(task, step, steps, steps_per_epoch)
+            _begin(task, before + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config.clip)
             task.after_step(done / steps)
-            ledger.add(step, lr, loss, norm, task.largest_logit)
+            ledger.add(before + step, lr, loss, norm, task.largest_logit)
             stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
             epoch_ends = done % steps_per_epoch == 0 or done == steps
             if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
                 ledger.flush()
             meter.step(data.plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
-                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
+                _end_epoch(ledger.end_epoch(before + done, lr, meter.rates()), task, meter, each_epoch)
             if checkpoints and (saving or stopping or done == steps) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
@@ -84,8 +91,8 @@ def train(
     return ledger.rows
 
 
-def _begin(task: Task, step: int, steps: int, steps_per_epoch: int) -> None:
-    task.begin_step(step, step / steps)  # first: random numbers of an epoch come from its first step
+def _begin(task: Task, step: int, progress: float, steps_per_epoch: int) -> None:
+    task.begin_step(step, progress)  # first: random numbers of an epoch come from its first step
     if step % steps_per_epoch == 0:
         task.begin_epoch(step // steps_per_epoch)
 
@@ -144,9 +151,11 @@ class Ledger:
     Args:
         history: what `state` returned in the run to resume, or {}.
         remedy: advice to the user when a loss is not finite.
+        epochs_before: as in `train`.
     """
 
-    def __init__(self, history: dict[str, Any], remedy: str) -> None:
+    def __init__(self, history: dict[str, Any], remedy: str, epochs_before: int = 0) -> None:
+        self.epochs_before = epochs_before
         self.rows: list[dict[str, Any]] = history.get("rows", [])
         self.losses: list[float] = history.get("losses", [])  # of the epoch's steps that were flushed
         self.norms: list[float] = history.get("norms", [])
@@ -197,7 +206,8 @@ class Ledger:
             "gradient_norm": sum(self.norms) / len(self.norms),
         }
         self.losses, self.norms = [], []
-        self.rows.append({"epoch": len(self.rows) + 1, "step": step, **means, "lr": lr, **rates})
+        epoch = self.epochs_before + len(self.rows) + 1
+        self.rows.append({"epoch": epoch, "step": step, **means, "lr": lr, **rates})
         return self.rows[-1]
 
 

@@ -134,11 +134,15 @@ def _cosine(done: float, final: float) -> float:
 
 
 class Part(NamedTuple):
-    """A module to train, its learning rate relative to the config's, its weight decay (or None)."""
+    """A module to train, its learning rate relative to the config's, its weight decay (or None).
+
+    without: a part of the module that is not trained, or is another part.
+    """
 
     module: nn.Module
     rate: float = 1.0
     weight_decay: float | None = None
+    without: nn.Module | None = None
 
 
 def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -> Optimizer:
@@ -161,7 +165,8 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
 def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[dict[str, Any]]:
     """Matrices, then biases and norm layers; first those scheduled, then the `unscheduled` (ids)."""
     decay = config.weight_decay if part.weight_decay is None else part.weight_decay
-    trained = [p for p in part.module.parameters() if p.requires_grad]
+    others = {id(p) for p in part.without.parameters()} if part.without else set()
+    trained = [p for p in part.module.parameters() if p.requires_grad and id(p) not in others]
     for fixed, vectors in product((False, True), repeat=2):
         yield {
             "params": [p for p in trained if (id(p) in unscheduled, p.ndim <= 1) == (fixed, vectors)],

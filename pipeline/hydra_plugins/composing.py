@@ -1,4 +1,8 @@
-"""A Hydra plugin: names the new key of a renamed one, and leaves out what data without labels cannot have."""
+"""A Hydra plugin that extends composition.
+
+It names the new key of a renamed one, leaves out what data without labels cannot have, and gives the weights
+to start from their hashes.
+"""
 
 import functools
 import sys
@@ -19,7 +23,8 @@ def extended(compose: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compose)
     def wrapped(self: Hydra, *args: Any, overrides: list[str], **kwargs: Any) -> Any:
         try:
-            return _without_what_needs_labels(compose(self, *args, overrides=overrides, **kwargs))
+            composed = compose(self, *args, overrides=overrides, **kwargs)
+            return _with_hashes(_without_what_needs_labels(composed))
         except ConfigCompositionException:
             _find_project()
             from cl.config import RENAMED, renamed
@@ -52,6 +57,22 @@ def _without_what_needs_labels(composed: DictConfig) -> DictConfig:
     if left_out:
         names = ", ".join(name for _, name in left_out)
         print(f"dataset.labels=none: left out {names}, which need labels", file=sys.stderr)
+    return composed
+
+
+def _with_hashes(composed: DictConfig) -> DictConfig:
+    """The parameters with the content of `init` and `start_from` beside their names."""
+    for key in ("init", "start_from"):
+        name = OmegaConf.select(composed, key)
+        if isinstance(name, str):
+            _find_project()
+            from pipeline import weights
+
+            resolve = {"init": weights.resolve_init, "start_from": weights.resolve_start}[key]
+            try:
+                OmegaConf.update(composed, key, resolve(name), force_add=True)
+            except ValueError as error:
+                raise ConfigCompositionException(str(error)) from None
     return composed
 
 

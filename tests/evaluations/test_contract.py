@@ -6,8 +6,8 @@ import pytest
 
 from cl.config import check, read
 from cl.data.reader import Reader
-from cl.features.extraction import fingerprint
 from cl.runtime.kinds import kinds, module_of
+from cl.runtime.tensor_files import fingerprint
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import evaluated
 

@@ -15,7 +15,8 @@ from cl import config
 from cl.console.stop import StoppedError
 from cl.data.order import Plan
 from cl.evaluations import Encoder, linear
-from cl.features.extraction import extract, fingerprint
+from cl.features.extraction import extract
+from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
 from tests.support.evaluations import model_tensors, read_heads, short, trained

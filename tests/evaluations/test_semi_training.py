@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.evaluations import linear, semi
-from cl.features.extraction import fingerprint
+from cl.runtime.tensor_files import fingerprint
 from cl.training.tasks import classifier
 from tests.support.evaluations import short, trained
 

@@ -9,12 +9,15 @@ import time
 import warnings
 
 import pytest
+import torch
 
 from cl.config import load
 from cl.data.reader import Reader
 from cl.evaluations import knn
 from cl.exchange import export
 from cl.networks import backbones
+from cl.runtime.tensor_files import load_tensors
+from cl.training import start
 from pipeline.compose import compose
 from tests.support.clone import SIZES, Clone
 from tests.support.commands import environment
@@ -174,6 +177,35 @@ def test_another_loss_trains_again_without_preparing_again(clone) -> None:
     back = clone.exp("loss=dcl")
     assert "Running stage 'pretrain'" not in back
     assert "is cached - skipping run" in back
+
+
+def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone) -> None:
+    """Both are found in DVC's cache by the hashes that composing puts beside the names."""
+
+    def stages(*arguments: str, names: tuple[str, ...] = ("weights",), code: int = 0) -> str:
+        clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "loss=dclw", *arguments)
+        return [clone.run(sys.executable, "-m", f"pipeline.{name}", code=code) for name in names][-1]
+
+    first, _ = load_tensors(clone.folder / "models" / "backbone.safetensors")
+    stages("init=HEAD")
+    given = start.load(clone.folder / "models" / "start.safetensors").tensors
+    assert given.keys() == {f"backbone.{name}" for name in first}
+    assert all(torch.equal(given[f"backbone.{name}"], tensor) for name, tensor in first.items())
+    continued = stages("start_from=with-dclw", names=("weights", "pretrain"))
+    assert "epoch 4" in continued
+    provenance = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())
+    assert (provenance["parent"]["name"], provenance["parent"]["licence"]) == ("with-dclw", "unknown")
+    cached = clone.folder / ".dvc/cache/files/md5" / provenance["parent"]["method"][4:6]
+    shutil.move(cached, clone.folder / "moved")
+    assert "the weights of with-dclw are neither in DVC's cache nor in its remote" in stages(
+        "start_from=with-dclw", code=1
+    )
+    shutil.move(clone.folder / "moved", cached)
+    unknown = clone.run(sys.executable, "-m", "pipeline.compose", "start_from=nothing", code=1)
+    assert "must be the name of an experiment, a branch or a commit; nothing is called 'nothing'" in unknown
+    clone.run("git", "checkout", "-q", "params.yaml")
+    clone.dvc("checkout", "--force")
+    assert "up to date" in clone.dvc("status")
 
 
 @pytest.mark.slow

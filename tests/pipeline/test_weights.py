@@ -1,0 +1,127 @@
+"""What pretraining starts from: a given backbone, or an experiment that it continues."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from cl import config
+from cl.networks import backbones
+from cl.runtime.tensor_files import load_tensors
+from cl.training import optim, start
+from pipeline.compose import compose
+from pipeline.pretrain import build
+from tests.support.stages import Stage, answers
+
+SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "views.random.size=16"]
+SETTINGS += ["optim.schedule=constant", "optim.warmup_epochs=0"]
+SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
+SETTINGS += ["evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]"]
+MODELS = ("backbone", "method", "optimizer")
+
+
+@pytest.fixture(scope="module")
+def prepared(project, tmp_path_factory, shard_folder) -> Path:
+    folder = tmp_path_factory.mktemp("weights") / "project"
+    shutil.copytree(project, folder)
+    shutil.copytree(shard_folder, folder / "data" / "shards")
+    return folder
+
+
+def run(folder: Path, *overrides: str, stages: tuple[str, ...] = ("weights", "pretrain")) -> str:
+    """The stages with these parameters; what the last one said if it failed."""
+    compose(folder / "params.yaml", [*SETTINGS, *overrides])
+    *_, last = answers(folder, [Stage((stage,), {"CL_SCRATCH": str(folder / "scratch")}) for stage in stages])
+    return last.stderr if last.code else ""
+
+
+def models(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {name: load_tensors(folder / "models" / f"{name}.safetensors")[0] for name in MODELS}
+
+
+def epochs(folder: Path) -> list[dict[str, str]]:
+    with (folder / "results" / "pretrain" / "epochs.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def saved(parent: Path, folder: Path) -> None:
+    """Save what the parent has learnt as the start of the next run."""
+    files = [parent / f"{name}.safetensors" for name in ("method", "optimizer")]
+    start.save(start.of_run(*files, {"name": "parent"}), folder / "models" / "start.safetensors")
+
+
+def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, tmp_path) -> None:
+    """Weights, target, queue, batch-norm statistics and momenta; order, augmentation and shuffling."""
+    assert run(prepared, "optim.epochs=4") == ""
+    expected, rows = models(prepared), epochs(prepared)
+    assert run(prepared, "optim.epochs=2") == ""
+    shutil.copytree(prepared / "models", tmp_path / "parent")
+    saved(tmp_path / "parent", prepared)
+    assert run(prepared, "optim.epochs=2", stages=("pretrain",)) == ""
+    assert [row["epoch"] for row in epochs(prepared)] == ["3", "4"]
+    assert [row["loss"] for row in epochs(prepared)] == [row["loss"] for row in rows[2:]]
+    assert [row["step"] for row in epochs(prepared)] == [row["step"] for row in rows[2:]]
+    for name, tensors in models(prepared).items():
+        assert tensors.keys() == expected[name].keys()
+        assert all(torch.equal(tensor, expected[name][key]) for key, tensor in tensors.items()), name
+    _, metadata = load_tensors(prepared / "models" / "method.safetensors")
+    assert metadata["epochs"] == "4"
+    assert '"name": "parent", "licence": "unknown"' in metadata["parent"]
+    saved(tmp_path / "parent", prepared)
+    answer = run(prepared, "temperature=0.3", "optim.base_lr=0.1", "seed=3", stages=("pretrain",))
+    assert answer.startswith(
+        "Error: start_from=parent was trained with temperature=0.2, found 0.3; only seed,"
+    )
+
+
+def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp_path, here) -> None:
+    run(prepared, stages=("weights",))
+    params = config.load(prepared / "params.yaml")
+    torch.manual_seed(7)
+    given = backbones.build(params.backbone)
+    torch.save({"state_dict": given.state_dict()}, tmp_path / "given.pth")
+    assert run(prepared, f"init={tmp_path / 'given.pth'}", stages=("weights",)) == ""
+    beginning = start.load(prepared / "models" / "start.safetensors")
+    assert beginning.origin["licence"] == "unknown"
+    fresh, started = (build(params, here, 120, weights).method for weights in (None, beginning))
+    for name, tensor in started.state_dict().items():
+        part, _, rest = name.partition(".")
+        if part == "target" and rest.startswith("0."):
+            part, rest = "backbone", rest.removeprefix("0.")
+        expected = given.state_dict()[rest] if part == "backbone" else fresh.state_dict()[name]
+        assert torch.equal(tensor, expected), name
+    wider = params.backbone.model_copy(update={"width": 2})
+    with pytest.raises(ValueError, match="has a resnet18 of width 1 with imagenet stem, but backbone is a"):
+        beginning.load_backbone(backbones.build(wider), wider)
+
+
+def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) -> None:
+    file = tmp_path / "given.pth"
+    file.write_bytes(b"one")
+    compose(prepared / "params.yaml", [*SETTINGS, f"init={file}"])
+    file.write_bytes(b"another")
+    changed, *_ = answers(prepared, [Stage(("weights",))])
+    file.unlink()
+    missing, *_ = answers(prepared, [Stage(("weights",))])
+    assert (
+        changed.stderr == f"Error: init={file} has changed since params.yaml was composed: compose it again\n"
+    )
+    assert missing.stderr.startswith(f"Error: init={file} does not exist; a run in a temporary copy")
+    assert changed.code == missing.code == 1
+
+
+def test_the_backbone_may_learn_at_its_own_rate(prepared, here) -> None:
+    from pipeline import pretrain
+
+    compose(prepared / "params.yaml", [*SETTINGS, "optim.backbone_lr_scale=0.1"])
+    params = config.load(prepared / "params.yaml")
+    task = build(params, here, 120)
+    optimizer = pretrain._optimizer(params, task)
+    optim.set_lr(optimizer, 1.0, 1.0)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    trained = {name: p for name, p in task.named_parameters() if p.requires_grad}
+    assert rates.keys() == {id(p) for p in trained.values()}
+    for name, parameter in trained.items():
+        assert rates[id(parameter)] == (0.1 if name.startswith("method.backbone.") else 1.0), name
