@@ -1,13 +1,18 @@
-"""The rules that parameters keep together; a ValueError says what was found and what to choose."""
+"""The rules that parameters keep, among themselves and with the data; errors say what to choose."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cl.contrast import Contrast
+from cl.data.order import Plan
+from cl.evaluations import plan_of
 from cl.networks import patches
 from cl.runtime.kinds import kinds, module_of
 
 if TYPE_CHECKING:
     from cl.config import Params
+    from cl.data.reader import Reader
 
 
 def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -21,6 +26,49 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
         if module_of(group, entry["kind"]).Config.needs_labels
     ]
     return found + [("baselines", name) for name, entry in values["baselines"].items() if entry["training"]]
+
+
+def check_data(params: "Params", train: "Reader", val: "Reader") -> None:
+    """Find all that the data has too few images or labels for, before any stage trains.
+
+    Raises:
+        ValueError: the message names every parameter that would make its stage fail.
+    """
+    if problems := list(data_problems(params, train, val)):
+        raise ValueError("; ".join(problems))
+
+
+def data_problems(params: "Params", train: "Reader", val: "Reader") -> Iterator[str]:
+    """What `check_data` refuses, one by one."""
+    checks: dict[str, Callable[[], Any]] = {
+        "optim": lambda: Plan(len(train), params.optim.batch_size, params.seed),
+        "optim.monitor": lambda: params.optim.monitor.check(train),
+    }
+    for group in ("evaluations", "analyses"):
+        for name, entry in getattr(params, group).items():
+            checks[f"{group}.{name}"] = partial(entry.check, train, val)
+    for name, baseline in params.baselines.items():
+        if baseline.training:
+            batch_size = baseline.training.optim.batch_size
+            checks[f"baselines.{name}.training.optim"] = partial(
+                plan_of, len(train.labelled), batch_size, params.seed
+            )
+    for place, check in checks.items():
+        try:
+            check()
+        except ValueError as error:
+            yield f"{place}: {error}"
+
+
+def size_warning(params: "Params") -> str | None:
+    """A sentence if pretraining sees images at another size than evaluations do."""
+    largest, crop = max(params.view_sizes), params.dataset.crop
+    if largest == crop:
+        return None
+    return (
+        f"pretraining sees views of {largest} px, evaluations images of {crop} px: choose views=... of "
+        f"{crop} px, or dataset.resize and dataset.crop of {largest}"
+    )
 
 
 def _loss_fits_method(params: "Params") -> None:

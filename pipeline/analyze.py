@@ -24,6 +24,7 @@ def main(name: str) -> None:
 
     here = machine.find(params.precision, deterministic=params.deterministic)
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
+    config.check(train, val)
     backbone = backbones.build(params.backbone)
     setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train))
     method = module_of("methods", params.method.kind).Method(params.method, setup)

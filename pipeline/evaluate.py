@@ -108,6 +108,8 @@ def evaluate(
     from cl.runtime.kinds import module_of
 
     config: Any = params.evaluations[name]
+    train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
+    config.check(train, val)
     here = machine.find(params.precision, deterministic=params.deterministic)
     for module in encoder.modules:
         here.place(module).eval()
@@ -116,8 +118,8 @@ def evaluate(
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         context = Context(
             encoder=encoder,
-            train=locations.reader("train", params.dataset),
-            val=locations.reader("val", params.dataset),
+            train=train,
+            val=val,
             source=params.dataset,
             seed=seed,
             machine=here,

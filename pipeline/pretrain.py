@@ -37,6 +37,7 @@ def main() -> None:
     """
     params = command.params()
     from cl.pretraining.monitor import watch
+    from cl.rules import check_data
     from cl.runtime import machine
     from cl.training import start
     from cl.training.checkpoints import Checkpoints
@@ -46,6 +47,7 @@ def main() -> None:
     progress = command.progress("pretrain")
     _warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
+    check_data(params, bank, queries)
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     beginning = start.load(locations.START)
     _check_parent(beginning)
@@ -53,7 +55,7 @@ def main() -> None:
         task = build(params, here, len(bank), beginning)
         optimizer = _optimizer(params, task)
         beginning.load_state(task.method, optimizer)
-        data = _train_set(params, bank)
+        data = _train_set(params, bank, beginning.epochs)
         progress.say(_summary(params, data, here))
         rows = train(
             task,
@@ -65,7 +67,6 @@ def main() -> None:
             each_epoch=lambda epoch: watch(
                 task, params.optim.monitor, bank, queries, source=params.dataset, progress=progress
             ),
-            epochs_before=beginning.epochs,
         )
         if command.is_main_process():
             _write_results(results, rows, data, params.optim.lr(), task.negatives)
@@ -76,10 +77,13 @@ def main() -> None:
 
 
 def _warn(params: "Params", progress: "Progress") -> None:
+    from cl.rules import size_warning
     from cl.runtime import machine
 
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware: correct, but many times slower than fp32")
+    if warning := size_warning(params):
+        progress.say(warning)
     for sentence in locations.missing(params.transfers):
         progress.say(sentence)
 
@@ -165,12 +169,12 @@ def _compile_encoders(method: "BaseMethod") -> None:
             network.compile()
 
 
-def _train_set(params: "Params", reader: "Reader") -> "TrainSet":
+def _train_set(params: "Params", reader: "Reader", first_epoch: int) -> "TrainSet":
     from cl.data.order import Plan
     from cl.data.sets import TrainSet
     from cl.runtime.distributed import rank, ranks
 
-    plan = Plan(len(reader), params.optim.batch_size, params.seed, rank(), ranks())
+    plan = Plan(len(reader), params.optim.batch_size, params.seed, rank(), ranks(), first_epoch)
     return TrainSet(reader, params.dataset, list(params.views.values()), plan)
 
 
@@ -191,9 +195,11 @@ def _images_left_out(data: "TrainSet") -> int:
 
 
 def _summary(params: "Params", data: "TrainSet", here: "Machine") -> str:
+    sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
     return (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
-        f"({_images_left_out(data)} left out of each epoch), "
+        f"({_images_left_out(data)} left out of each epoch), views of {sizes} px, evaluated at "
+        f"{params.dataset.crop} px, "
         f"batch {params.optim.batch_size}, learning rate {params.optim.lr():.4g}, "
         f"on {data.plan.ranks} x {here.device.type} in {here.precision}"
     )

@@ -29,7 +29,7 @@ def main() -> None:
     elif params.start_from:
         parent = params.start_from
         method, optimizer = (_cached(md5, parent.name) for md5 in (parent.method, parent.optimizer))
-        found = start.of_run(method, optimizer, parent.model_dump())
+        found = start.from_run(method, optimizer, parent.model_dump())
     if found.tensors:
         progress.say(f"{found.origin['name']} (licence: {found.origin['licence']})")
     start.save(found, locations.START)
@@ -106,7 +106,7 @@ def _backbone(init: "Init") -> "Start":
         _check_file(init)
         encoder = foreign.load(init.name)
     origin = {**init.model_dump(), "licence": start.licence(metadata)}
-    return start.of_backbone(encoder.network, encoder.config, origin)
+    return start.from_backbone(encoder.network, encoder.config, origin)
 
 
 def _check_file(init: "Init") -> None:

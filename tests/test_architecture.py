@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "exchange": "detection features networks runtime",
     "analyses": "batch charts console contrast data evaluations features losses methods networks pretraining "
     "runtime",
-    "rules": "contrast networks runtime",
+    "rules": "contrast data evaluations networks runtime",
     "config": "data detection losses methods networks pretraining rules runtime sources training",
 }
 

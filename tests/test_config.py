@@ -7,10 +7,8 @@ from tests.support.project import ROOT, compose
 
 
 def test_top_level_keys() -> None:
-    expected = (
-        "seed recipe dataset views patches backbone method temperature loss optim precision deterministic"
-    )
-    expected += " bn_group evaluations transfers analyses baselines"
+    expected = "seed recipe init start_from dataset views patches backbone method temperature loss optim"
+    expected += " precision deterministic bn_group evaluations transfers analyses baselines"
     assert set(config.Params.model_fields) == set(expected.split())
 
 
@@ -59,7 +57,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ),
         ({"loss": {"kind": "infonce"}}, "loss.alpha is missing"),
         ({"loss": {"kind": "dcl", "sigma": 1}}, "loss: unknown key sigma; choose one of kind"),
-        ({"sede": 1}, "unknown key sede; choose one of seed, recipe, dataset"),
+        ({"sede": 1}, "unknown key sede; choose one of seed, recipe, init, start_from, dataset"),
         (
             {"loss": {"kind": "cosine"}},
             "method=simclr gives contrasts with negatives, but loss=cosine takes pairs without negatives",

@@ -36,6 +36,13 @@ class AnalysisConfig(BaseConfig):
     needs_labels: ClassVar[bool] = False
     kind: str
 
+    def check(self, train: Reader, val: Reader) -> None:
+        """Check the parameters against the images that there are.
+
+        Raises:
+            ValueError: there are too few.
+        """
+
 
 @dataclass(frozen=True)
 class Context:
@@ -76,15 +83,7 @@ class Context:
         """The method's queries and positives for random images; negatives are other images' positives.
 
         Unlike the older keys of a queue, all come from the finished encoder in eval mode.
-
-        Raises:
-            ValueError: an epoch has fewer images.
         """
-        if images > (epoch := len(self.train) // batch_size * batch_size):
-            raise ValueError(
-                f"images={images} exceeds the {epoch} images of an epoch of batches of {batch_size}; "
-                "choose fewer"
-            )
         queries, positives = [], []
         for batch in self._batches(self.views, batch_size, -(-images // batch_size)):
             term = self.method(batch)[0]
@@ -115,10 +114,6 @@ class Context:
         return [large[number % len(large)] for number in range(count)]
 
     def _batches(self, views: list[View], batch_size: int, batches: int) -> Iterator[Batch]:
-        if batch_size > len(self.train):
-            raise ValueError(
-                f"batch_size={batch_size} exceeds the {len(self.train)} training images; choose a smaller one"
-            )
         plan = Plan(len(self.train), batch_size, self.seed)
         data = TrainSet(self.train, self.source, views, plan)
         inputs = data.inputs(self.machine.device)

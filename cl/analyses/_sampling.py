@@ -10,6 +10,8 @@ from torch import Tensor
 from cl.analyses import AnalysisConfig, Context
 from cl.console.progress import Progress
 from cl.contrast import Contrast
+from cl.data.order import Plan
+from cl.data.reader import Reader
 
 BLOCK = 2**22  # logits in memory at a time: 16 MiB
 
@@ -40,6 +42,19 @@ class Sampling(AnalysisConfig):
     images: int = Field(gt=1)
     queries: int = Field(gt=0)
     batch_size: int = Field(gt=1)
+
+    def check(self, train: Reader, val: Reader) -> None:
+        plan = Plan(len(train), self.batch_size, seed=0)
+        if self.images > (epoch := plan.steps_per_epoch * self.batch_size):
+            raise ValueError(
+                f"images={self.images} exceeds the {epoch} images of an epoch of batches of "
+                f"{self.batch_size}; choose fewer"
+            )
+        if min(self.negatives) >= self.images:
+            raise ValueError(
+                f"negatives={self.negatives} exceed the {self.images - 1} available to a query; choose fewer "
+                "or more images"
+            )
 
 
 def by_count(

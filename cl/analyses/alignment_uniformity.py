@@ -8,6 +8,8 @@ from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context
 from cl.charts import Chart
+from cl.data.order import Plan
+from cl.data.reader import Reader
 from cl.pretraining import collapse
 
 
@@ -17,6 +19,9 @@ class Config(AnalysisConfig):
     kind: Literal["alignment_uniformity"]
     batch_size: int = Field(gt=1)
     batches: int = Field(gt=0)
+
+    def check(self, train: Reader, val: Reader) -> None:
+        Plan(len(train), self.batch_size, seed=0)
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

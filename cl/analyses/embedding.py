@@ -7,6 +7,7 @@ from pydantic import Field
 
 from cl.analyses import AnalysisConfig, Context
 from cl.charts import Chart
+from cl.data.reader import Reader
 from cl.features.extraction import Unit, extract_all
 
 
@@ -18,17 +19,19 @@ class Config(AnalysisConfig):
     of: Literal["embedding", "backbone"]
     perplexity: float = Field(gt=0)
 
+    def check(self, train: Reader, val: Reader) -> None:
+        found, least = min(self.images, len(val.evaluated)), 3 * self.perplexity
+        if found <= least:
+            raise ValueError(
+                f"perplexity={self.perplexity:g} needs more than {least:g} images, found {found}"
+            )
+
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours close in features?"""
     from sklearn.manifold import TSNE, trustworthiness  # slow to import, and not needed by other stages
 
     positions = context.val.evaluated[: config.images]
-    least = 3 * config.perplexity
-    if len(positions) <= least:
-        raise ValueError(
-            f"perplexity={config.perplexity:g} needs more than {least:g} images, found {len(positions)}"
-        )
     encoder = Unit(context.method.backbone, [context.method.projector])
     features, embeddings = extract_all(encoder, context.val, context.source, context.machine, positions)
     rows = (embeddings if config.of == "embedding" else features).cpu().numpy()

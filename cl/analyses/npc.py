@@ -9,6 +9,8 @@ from torch import Tensor
 from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.charts import Chart, histogram
 from cl.contrast import Contrast
+from cl.data.order import Plan
+from cl.data.reader import Reader
 
 
 class Config(AnalysisConfig):
@@ -18,6 +20,9 @@ class Config(AnalysisConfig):
     batch_sizes: list[int] = Field(min_length=1, description="images per batch")
     anchors: int = Field(gt=0)
     temperature: float | None = Field(gt=0)
+
+    def check(self, train: Reader, val: Reader) -> None:
+        Plan(len(train), max(self.batch_sizes), seed=0)
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.charts import histogram
+from cl.data.order import Plan
+from cl.data.reader import Reader
 
 
 class Config(AnalysisConfig):
@@ -18,6 +20,9 @@ class Config(AnalysisConfig):
     augmentations: int = Field(gt=1)
     batch_size: int = Field(gt=0)
     of: Literal["embedding", "backbone"]
+
+    def check(self, train: Reader, val: Reader) -> None:
+        Plan(len(train), self.batch_size, seed=0)
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

@@ -70,13 +70,17 @@ def epoch_order(samples: int, seed: int, epoch: int) -> Order:
 
 @dataclass(frozen=True)
 class Plan:
-    """The samples of each step on one of `ranks` processes, which share every batch equally."""
+    """The samples of each step on one of `ranks` processes, which share every batch equally.
+
+    first_epoch: the epoch of step 0; a run that continues another goes on with the order of the next epochs.
+    """
 
     samples: int
     batch_size: int  # over all processes
     seed: int
     rank: int = 0
     ranks: int = 1
+    first_epoch: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size > self.samples:
@@ -98,6 +102,7 @@ class Plan:
 
     def step(self, step: int) -> tuple[int, np.ndarray]:
         """The epoch of a step and the positions (share,) of this process's samples."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epochs, place = divmod(step, self.steps_per_epoch)
+        epoch = self.first_epoch + epochs
         start = place * self.batch_size + self.rank * self.share
         return epoch, epoch_order(self.samples, self.seed, epoch)[start : start + self.share]

@@ -34,6 +34,13 @@ class EvaluationConfig(BaseConfig):
     needs_labels: ClassVar[bool] = True
     kind: str
 
+    def check(self, train: Reader, val: Reader) -> None:
+        """Check the parameters against the images and labels that there are.
+
+        Raises:
+            ValueError: there are too few.
+        """
+
 
 @dataclass(frozen=True)
 class Encoder:

@@ -9,9 +9,10 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
+from cl.data.reader import Reader
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_per_class
 from cl.features.extraction import extract_all
-from cl.features.knn import classify, top1
+from cl.features.knn import check_k, classify, top1
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -47,6 +48,9 @@ class Config(EvaluationConfig):
         if wrong := [value for value in values if value <= 0]:
             raise ValueError(f"{wrong[0]} must be greater than 0")
         return values
+
+    def check(self, train: Reader, val: Reader) -> None:
+        check_k(max(self.all_k), len(train.labelled) - self.leave_one_out)
 
     @property
     def all_k(self) -> list[int]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cl.batch import Batch
 from cl.data.order import Plan
+from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_per_class
@@ -64,6 +65,9 @@ class Config(EvaluationConfig):
                 f"optim.clip={self.optim.clip} would clip {len(self.grid)} classifiers together; choose null"
             )
         return self
+
+    def check(self, train: Reader, val: Reader) -> None:
+        plan_of(len(train.labelled), self.optim.batch_size, seed=0)
 
     @property
     def grid(self) -> list[tuple[float, float]]:

@@ -63,6 +63,10 @@ class Config(EvaluationConfig):
             raise ValueError(f"list_url={self.list_url} has no effect without a list")
         return self
 
+    def check(self, train: Reader, val: Reader) -> None:
+        if self.list:
+            listed(self, train)
+
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
     """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained.

@@ -14,6 +14,12 @@ SHOWN = 8  # neighbours of each query that `classify` returns
 INT64 = 8  # bytes
 
 
+def check_k(k: int, usable: int) -> None:
+    """Raises ValueError if a bank has fewer than k usable rows."""
+    if k > usable:
+        raise ValueError(f"kNN with k={k} needs at least {k} labelled training images, found {usable}")
+
+
 def nearest(
     queries: Tensor, bank: Tensor, k: int, *, memory: int, others: int = 0, itself: Tensor | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -33,9 +39,7 @@ def nearest(
     Raises:
         ValueError: the bank has fewer than k rows, or the memory is too small for a single query.
     """
-    usable = len(bank) - (itself is not None)
-    if k > usable:
-        raise ValueError(f"kNN with k={k} needs at least {k} labelled training images, found {usable}")
+    check_k(k, len(bank) - (itself is not None))
     dtype = torch.promote_types(torch.float32, torch.promote_types(queries.dtype, bank.dtype))
     rows, columns = _block_size(queries, bank, k, dtype, memory, others)
     search = _Search(bank, k, dtype, min(rows, len(queries)), columns)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.features.extraction import extract
-from cl.features.knn import classify, top1
+from cl.features.knn import check_k, classify, top1
 from cl.pretraining import collapse
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.base_config import BaseConfig
@@ -36,6 +36,11 @@ class Config(BaseConfig):
         if self.k > self.bank:
             raise ValueError(f"k={self.k} must be at most bank={self.bank}; lower k or raise bank")
         return self
+
+    def check(self, train: Reader) -> None:
+        """Raises ValueError if the data has labels, but on too few images."""
+        if train.manifest.classes:
+            check_k(self.k, len(train.labelled))
 
 
 @torch.no_grad()

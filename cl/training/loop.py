@@ -41,16 +41,11 @@ def train(
     progress: Progress,
     checkpoints: Checkpoints | None = None,
     each_epoch: Callable[[int], dict[str, float]] | None = None,
-    epochs_before: int = 0,
 ) -> list[dict[str, Any]]:
     """Train `task` in place; return a row per epoch: epoch, step, loss, lr, gradient_norm, and rates.
 
     Every process of a run calls it; rows and weights are the same on all. The run resumes from the newest of
     `checkpoints`. What `each_epoch(epoch)` measures in eval mode joins the epoch's row.
-
-    Args:
-        epochs_before: epochs of the run that this one continues. Epochs and steps, and so the order of images
-            and their augmentation, count on from there; the schedule is that of the new epochs.
 
     Raises:
         FloatingPointError: a loss or a gradient is not finite; the last checkpoint is kept.
@@ -60,15 +55,14 @@ def train(
     steps_per_epoch = data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    before = epochs_before * steps_per_epoch
-    ledger = Ledger(history, task.remedy, epochs_before)
+    before = data.plan.first_epoch * steps_per_epoch  # steps of the run that this one continues
+    ledger = Ledger(history, task.remedy, data.plan.first_epoch)
     inputs, model = data.inputs(task.machine.device), replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
         if start:
             meter.going_on(history["used"])
-        batches = data.batches(before + start, before + steps, task.machine.workers)
-        for step, batch in enumerate(meter.waiting(batches), start):
+        for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
             _begin(task, before + step, step / steps, steps_per_epoch)
@@ -151,11 +145,11 @@ class Ledger:
     Args:
         history: what `state` returned in the run to resume, or {}.
         remedy: advice to the user when a loss is not finite.
-        epochs_before: as in `train`.
+        first_epoch: the number of epochs of the run that this one continues.
     """
 
-    def __init__(self, history: dict[str, Any], remedy: str, epochs_before: int = 0) -> None:
-        self.epochs_before = epochs_before
+    def __init__(self, history: dict[str, Any], remedy: str, first_epoch: int = 0) -> None:
+        self.first_epoch = first_epoch
         self.rows: list[dict[str, Any]] = history.get("rows", [])
         self.losses: list[float] = history.get("losses", [])  # of the epoch's steps that were flushed
         self.norms: list[float] = history.get("norms", [])
@@ -206,7 +200,7 @@ class Ledger:
             "gradient_norm": sum(self.norms) / len(self.norms),
         }
         self.losses, self.norms = [], []
-        epoch = self.epochs_before + len(self.rows) + 1
+        epoch = self.first_epoch + len(self.rows) + 1
         self.rows.append({"epoch": epoch, "step": step, **means, "lr": lr, **rates})
         return self.rows[-1]
 

@@ -57,13 +57,13 @@ class Start:
             load_optimizer_state(method, optimizer, below(self.tensors, "optimizer."))
 
 
-def of_backbone(network: nn.Module, config: backbones.Config, origin: dict[str, Any]) -> Start:
+def from_backbone(network: nn.Module, config: backbones.Config, origin: dict[str, Any]) -> Start:
     """A start from the weights of a network."""
     tensors = {f"backbone.{name}": tensor for name, tensor in network.state_dict().items()}
     return Start(tensors, {**origin, "architecture": _architecture(config)})
 
 
-def of_run(method: Path, optimizer: Path, origin: dict[str, Any]) -> Start:
+def from_run(method: Path, optimizer: Path, origin: dict[str, Any]) -> Start:
     """A start from everything that a run of this project left in these files of `models/`."""
     tensors, metadata = load_tensors(method)
     tensors = {f"method.{name}": tensor for name, tensor in tensors.items()}

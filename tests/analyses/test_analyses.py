@@ -145,7 +145,3 @@ def test_the_map_contains_every_image_under_its_class(analysed, params) -> None:
     assert {name: len(points) for name, points in chart.series.items()} == {
         name: names.count(name) for name in names
     }
-    with pytest.raises(ValueError, match="perplexity=30 needs more than 90 images, found 60"):
-        embedding.analyze(
-            embedding.Config.model_validate({**settings, "images": 90, "perplexity": 30}), context
-        )

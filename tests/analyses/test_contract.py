@@ -70,10 +70,6 @@ def test_an_assumed_temperature_is_reported(analysed, quiet) -> None:
 
 def test_batches_larger_than_the_data_are_refused(analysed, params) -> None:
     context = analysed(params)
-    with pytest.raises(ValueError, match="batch_size=121 exceeds the 120 training images"):
+    with pytest.raises(ValueError, match="batch_size=121 exceeds the 120 images"):
         next(context.embeddings(121, 1))
     assert len(context.contrast(100, 50).negatives) == 100
-    with pytest.raises(
-        ValueError, match="images=101 exceeds the 100 images of an epoch of batches of 50; choose fewer"
-    ):
-        context.contrast(101, 50)

@@ -55,6 +55,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
         images,
         ("compose", "dataset=unlabelled", ANALYSES, *SIZES, *small),
         ("prepare",),
+        ("weights",),
         ("pretrain",),
         ("evaluate",),
         *(("analyze", name) for name in ("alignment_uniformity", "neighbours", "embedding")),
@@ -114,6 +115,7 @@ def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_
         images,
         ("compose", "dataset=table", *few, *(size for size in SIZES if "retrieval" not in size)),
         ("prepare",),
+        ("weights",),
         ("pretrain",),
         ("evaluate",),
     )

@@ -49,7 +49,7 @@ def epochs(folder: Path) -> list[dict[str, str]]:
 def saved(parent: Path, folder: Path) -> None:
     """Save what the parent has learnt as the start of the next run."""
     files = [parent / f"{name}.safetensors" for name in ("method", "optimizer")]
-    start.save(start.of_run(*files, {"name": "parent"}), folder / "models" / "start.safetensors")
+    start.save(start.from_run(*files, {"name": "parent"}), folder / "models" / "start.safetensors")
 
 
 def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, tmp_path) -> None:
