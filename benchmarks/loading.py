@@ -93,6 +93,7 @@ def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
         "quality": 90,
         "verify": True,
         "upright": False,
+        "percentiles": (0.1, 99.9),
     }
     listed = [Image(f"{number:06d}", path, 0) for number, path in enumerate(files)]
     writing.write(

@@ -75,7 +75,15 @@ def shards(folder: Path, images: int) -> None:
         folder / "image", "JPEG", quality=90
     )
     listed = [Image(f"{number:07d}", folder / "image", 0) for number in range(images)]
-    storage = Storage(shard_images=1000, encode="copy", shrink=None, quality=90, verify=False, upright=False)
+    storage = Storage(
+        shard_images=1000,
+        encode="copy",
+        shrink=None,
+        quality=90,
+        verify=False,
+        upright=False,
+        percentiles=(0.1, 99.9),
+    )
     writing.write(
         Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", lambda done: None, workers=2
     )

@@ -1,6 +1,8 @@
 """Image files to pixels and back; checking and reading decode in the same way."""
 
 import io
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,9 +26,12 @@ MAX_PIXELS = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # above it, Pillow su
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels; the limits of the index and of libjpeg
 ORIENTATION = 274  # the EXIF tag
 
+Levels = Mapping[str, tuple[float, float]]  # for each deep mode, the pixel values that become black and white
+NO_LEVELS: Levels = MappingProxyType({})
 
-def decode(content: bytes | memoryview) -> np.ndarray:
-    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow.
+
+def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarray:
+    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep grayscale images.
 
     Plain JPEG goes through libjpeg-turbo alone; CMYK, damaged JPEG and other formats are left to Pillow.
 
@@ -40,11 +45,11 @@ def decode(content: bytes | memoryview) -> np.ndarray:
                 return simplejpeg.decode_jpeg(content)
         except ValueError:
             pass
-    with _open(content) as picture:
-        return np.asarray(_to_rgb(picture))
+    with open_picture(content) as picture:
+        return np.asarray(_to_rgb(picture, levels))
 
 
-def _open(content: bytes | memoryview) -> Picture.Image:
+def open_picture(content: bytes | memoryview) -> Picture.Image:
     """Open a picture of a supported format without decoding its pixels."""
     try:
         picture = Picture.open(io.BytesIO(content))
@@ -55,13 +60,34 @@ def _open(content: bytes | memoryview) -> Picture.Image:
     return picture
 
 
-def _to_rgb(picture: Picture.Image) -> Picture.Image:
-    """Convert to 8-bit RGB; 16-bit gray is scaled, where Pillow would clip it at 255."""
-    if picture.mode.startswith("I;16"):
-        return Picture.fromarray((np.asarray(picture) // 256).astype(np.uint8)).convert("RGB")
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"pixels of mode {picture.mode} have an unknown range")
-    return picture.convert("RGB")
+def deep_mode(picture: Picture.Image) -> str | None:
+    """I;16, I or F for grayscale of 16 bits, 32 bits or float in any byte order; None for 8-bit pictures."""
+    mode = picture.mode[:4]
+    return mode if mode in ("I;16", "I", "F") else None
+
+
+def _to_rgb(picture: Picture.Image, levels: Levels) -> Picture.Image:
+    """Convert to 8-bit RGB; deep pixels are scaled, where Pillow would clip them at 255."""
+    mode = deep_mode(picture)
+    if mode is None:
+        return picture.convert("RGB")
+    if mode not in levels:
+        raise ValueError(
+            f"a gray image of mode {mode}, of which `prepare` sampled no training image, so what is black "
+            "and white is unknown; convert it to 8 bits"
+        )
+    return Picture.fromarray(_scaled(np.asarray(picture), *levels[mode])).convert("RGB")
+
+
+def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
+    """Map [black, white] to [0, 255] and clip; NaN becomes black; a step where both levels are equal."""
+    if black == white:
+        return np.where(pixels > black, 255, 0).astype(np.uint8)
+    scaled = pixels.astype(np.float64)  # exact for every mode
+    scaled -= black
+    scaled *= 255 / (white - black)
+    scaled.clip(0, 255, out=scaled)
+    return np.nan_to_num(scaled.round(out=scaled), copy=False).astype(np.uint8)
 
 
 def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -86,7 +112,7 @@ class Encoded(NamedTuple):
     turned: bool
 
 
-def encode(content: bytes, storage: "Storage") -> Encoded:
+def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
     """Check an image file, and shrink or re-encode it if the settings say so.
 
     Raises:
@@ -94,16 +120,16 @@ def encode(content: bytes, storage: "Storage") -> Encoded:
     """
     if not content:
         raise ValueError("the file is empty")
-    with _open(content) as picture:
+    with open_picture(content) as picture:
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
         orientation = _exif_orientation(picture) if storage.upright else 1
     turned = orientation > 1
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
         if storage.verify:
-            decode(content)
+            decode(content, levels)
         return Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=turned)
-    pixels = np.ascontiguousarray(turn(decode(content), orientation))
+    pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
     if shrinks:
         pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
     return _encode_pixels(pixels, storage, turned)

@@ -62,3 +62,6 @@ class Manifest(BaseConfig):
     classes_sha256: str
     splits: dict[str, Split]
     table_sha256: str | None = Field(default=None, description="of the table that lists the images")
+    levels: dict[str, tuple[float, float]] = Field(
+        default={}, description="pixel values that become black and white, by the mode of deep images"
+    )

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
-from cl.shards.images import Encoded, encode
+from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
 
@@ -31,7 +31,7 @@ class Packed:
     skipped: dict[str, str]
 
 
-def pack(listed: list[Image], storage: Storage, target: Path) -> Packed:
+def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = NO_LEVELS) -> Packed:
     """Write the readable images to `target`, which appears once it is complete.
 
     Raises:
@@ -40,7 +40,7 @@ def pack(listed: list[Image], storage: Storage, target: Path) -> Packed:
     partial = target.with_name(f"{target.name}.partial")
     skipped: dict[str, str] = {}
     try:
-        kept = _write_tar(partial, _readable(listed, storage, skipped))
+        kept = _write_tar(partial, _readable(listed, storage, levels, skipped))
         rows = _index(partial, kept)
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -84,7 +84,7 @@ class _Sink:
 
 
 def _readable(
-    listed: list[Image], storage: Storage, skipped: dict[str, str]
+    listed: list[Image], storage: Storage, levels: Levels, skipped: dict[str, str]
 ) -> Iterator[tuple[Image, Encoded]]:
     """Yield the readable images, and put the others into `skipped`."""
     for image in listed:
@@ -94,7 +94,7 @@ def _readable(
             skipped[image.key] = _reason(error)
             continue
         try:
-            encoded = encode(content, storage)
+            encoded = encode(content, storage, levels)
         except MemoryError:
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes

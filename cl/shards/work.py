@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cl.shards.images import Levels
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
 from cl.sources import Image, Storage
@@ -34,6 +35,7 @@ class Work:
 
     orders: dict[str, list[Image]]
     storage: Storage
+    levels: Levels
     folder: Path
 
     @property
@@ -75,7 +77,7 @@ class Work:
         origin.write_text(digest)
 
     def _digest(self, kind: str) -> str:
-        sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()}".encode())
+        sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels}".encode())
         for module in sorted(Path(__file__).parent.glob("*.py")):
             sha.update(module.read_bytes())
         status: dict[Path, str] = {}

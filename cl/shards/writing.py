@@ -14,9 +14,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
 from cl.shards.packing import Packed, pack
 from cl.shards.work import Job, Work, load_note, save_note
@@ -49,7 +51,8 @@ def write(
             killed.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
-    work = Work({"train": _shuffled(splits.train), "val": _shuffled(splits.val)}, storage, folder)
+    orders = {"train": _shuffled(splits.train), "val": _shuffled(splits.val)}
+    work = Work(orders, storage, measure(splits.train, storage.percentiles), folder)
     folder.mkdir(parents=True, exist_ok=True)
     work.begin(kind)
     _run(work, report, workers)
@@ -58,7 +61,15 @@ def write(
     except ValueError:
         shutil.rmtree(folder)
         raise
-    manifest = _manifest(kind, storage, splits.classes, written, table_sha256)
+    manifest = Manifest(
+        kind=kind,
+        storage=_settings(work),
+        classes=splits.classes,
+        classes_sha256=hashlib.sha256("\n".join(splits.classes).encode()).hexdigest(),
+        splits=written,
+        table_sha256=table_sha256,
+        levels=work.levels,
+    )
     content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # without what the data does not have
     (folder / "manifest.json").write_text(content + "\n")
     shutil.rmtree(work.notes)
@@ -151,7 +162,7 @@ def _write_in_worker(job: Job) -> int:
 def _write_shard(work: Work, job: Job) -> int:
     """Write a shard and its note, and return the number of images seen."""
     listed = work.listed(job)
-    save_note(work.note(job), pack(listed, work.storage, work.shard(job)))
+    save_note(work.note(job), pack(listed, work.storage, work.shard(job), work.levels))
     return len(listed)
 
 
@@ -206,17 +217,10 @@ def _check_classes(
         raise ValueError(f"class {classes[empty[0]]} has no readable image in {split} ({reasons})")
 
 
-def _manifest(
-    kind: str, storage: Storage, classes: list[str], splits: dict[str, Split], table_sha256: str | None
-) -> Manifest:
-    return Manifest(
-        kind=kind,
-        storage=storage.model_dump(include=set(Storage.model_fields)),
-        classes=classes,
-        classes_sha256=hashlib.sha256("\n".join(classes).encode()).hexdigest(),
-        splits=splits,
-        table_sha256=table_sha256,
-    )
+def _settings(work: Work) -> dict[str, Any]:
+    """How images were stored, without the settings that had no effect on them."""
+    without_effect = set() if work.levels else {"percentiles"}
+    return work.storage.model_dump(include=set(Storage.model_fields) - without_effect)
 
 
 def _save(path: Path, array: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image as Picture
 from pydantic import Field, model_validator
 
-from cl.runtime.base_config import BaseConfig, Sizes
+from cl.runtime.base_config import BaseConfig, Range, Sizes
 
 UNLABELLED = -1
 
@@ -135,6 +135,15 @@ class Storage(BaseConfig):
     upright: bool = Field(
         description="apply the EXIF orientation of images; the papers' ImageNet code does not"
     )
+    percentiles: Range = Field(
+        description="of the pixels of 16-bit, 32-bit and float gray images: what becomes black and white"
+    )
+
+    @model_validator(mode="after")
+    def _percentiles_exist(self) -> "Storage":
+        if self.percentiles[1] > 100:
+            raise ValueError(f"percentiles={list(self.percentiles)} must be between 0 and 100")
+        return self
 
 
 class Source(Storage):

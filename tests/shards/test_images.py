@@ -19,8 +19,9 @@ from cl.runtime.memory import growth
 from cl.shards import images
 from cl.sources import Storage
 from tests.support.pictures import COLOUR, FILES, SAMPLES, file_of, mutated, photograph, with_orientation
+from tests.support.tiny import STORAGE
 
-COPY = Storage(shard_images=1, encode="copy", shrink=None, quality=90, verify=True, upright=False)
+COPY = Storage(shard_images=1, **STORAGE)
 
 
 def by_pillow(content: bytes) -> np.ndarray:
@@ -55,16 +56,10 @@ def test_pixels_of_imagenet_equal_pillows() -> None:
         assert np.array_equal(images.decode(content), by_pillow(content)), path.name
 
 
-def test_sixteen_bits_of_gray_are_scaled() -> None:
-    levels = np.arange(0, 2**16, 37, dtype=np.uint16)[None]
-    for form in ("PNG", "TIFF"):
-        found = images.decode(file_of(Picture.fromarray(levels), form))
-        assert np.array_equal(found, np.repeat(levels // 256, 3, axis=0).T[None])
-
-
-def test_pixels_of_unknown_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="pixels of mode F have an unknown range"):
-        images.encode(file_of(Picture.fromarray(np.full((2, 3), 0.5, np.float32)), "TIFF"), COPY)
+def test_deep_pixels_without_levels_are_refused() -> None:
+    content = file_of(Picture.fromarray(np.full((2, 3), 0.5, np.float32)), "TIFF")
+    with pytest.raises(ValueError, match="a gray image of mode F, of which `prepare` sampled no training im"):
+        images.encode(content, COPY, {"I;16": (0, 4095)})
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])

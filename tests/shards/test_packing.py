@@ -28,7 +28,7 @@ def test_skipped_images_do_not_shift_keys_labels_or_pixels(tmp_path, shard_image
         image = files[key.decode()]
         assert label == image.label
         assert reader.read(position) == image.read()
-        assert np.array_equal(reader.pixels(position), images.decode(image.read()))
+        assert np.array_equal(reader.pixels(position), images.decode(image.read(), reader.manifest.levels))
     shards = [shard.name for split in reader.manifest.splits.values() for shard in split.shards]
     assert shards == sorted(path.name for path in (tmp_path / "shards").glob("*.tar"))
     assert min(shard.images for shard in reader.manifest.splits["train"].shards) > 0
@@ -42,7 +42,6 @@ def test_reasons_contain_no_path_and_no_memory_address(tmp_path) -> None:
         "cat/empty": "ValueError: the file is empty",
         "cat/text": "ValueError: not an image, or an unsupported format",
         "cat/nowhere": "FileNotFoundError: No such file or directory",
-        "cat/float": "ValueError: pixels of mode F have an unknown range",
     }
 
 

@@ -15,7 +15,7 @@ from cl.sources._shared.class_folders import class_folders
 from pipeline import command
 from tests.support.pictures import digest, picture_file, shard_states, tree
 from tests.support.processes import start_fork
-from tests.support.tiny import write_shards
+from tests.support.tiny import STORAGE, write_shards
 
 
 def stop_after(splits, folder: Path, shards: int, **changes: object) -> None:  # type: ignore[no-untyped-def]
@@ -27,8 +27,7 @@ def stop_after(splits, folder: Path, shards: int, **changes: object) -> None:  #
         if len(seen) == shards:
             raise KeyboardInterrupt
 
-    usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
-    storage = Storage(**{"shard_images": 2, **usual, **changes})
+    storage = Storage(**{"shard_images": 2, **STORAGE, **changes})
     with pytest.raises(KeyboardInterrupt):
         writing.write(splits, "test", storage, folder, report, workers=1)
 

@@ -4,6 +4,7 @@ import io
 import itertools
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
@@ -16,19 +17,51 @@ from cl.features.extraction import Pixels
 from cl.runtime import machine
 from cl.shards import writing
 from cl.shards.manifest import Manifest
-from cl.sources import Scenes, Splits, Storage
+from cl.sources import UNLABELLED, Image, Scenes, Splits, Storage
+from cl.sources._shared.trees import images_below, keys_of
 from cl.training.checkpoints import Checkpoints
+from tests.support.pictures import file_of, photograph
 
 SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 48), objects=(1, 3))
+# How tests store images, unless they say otherwise.
+STORAGE = {
+    "encode": "copy",
+    "shrink": None,
+    "quality": 90,
+    "verify": True,
+    "upright": False,
+    "percentiles": (0.1, 99.9),
+}
 
 
 def write_shards(
     splits: Splits, folder: Path, shard_images: int, *, workers: int = 1, **changes: object
 ) -> Manifest:
     """Write shards that copy the images' files, with changes to these settings."""
-    usual = {"encode": "copy", "shrink": None, "quality": 90, "verify": True, "upright": False}
-    storage = Storage(**{"shard_images": shard_images, **usual, **changes})  # type: ignore[arg-type]
+    storage = Storage(**{"shard_images": shard_images, **STORAGE, **changes})  # type: ignore[arg-type]
     return writing.write(splits, "test", storage, folder, lambda done, kept=False: None, workers=workers)
+
+
+def stored(
+    folder: Path, files: dict[str, bytes], val: dict[str, bytes] | None = None, **changes: object
+) -> Reader:
+    """Write training images, or validation images too, into files and shards; the training split."""
+    listed = {}
+    for split, contents in (("train", files), ("val", val or {"any.jpg": file_of(photograph())})):
+        for name, content in contents.items():
+            path = folder / "raw" / split / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        paths = images_below(folder / "raw" / split)[0]
+        keys = keys_of([path.relative_to(folder / "raw" / split) for path in paths])
+        listed[split] = [Image(key, path, UNLABELLED) for key, path in zip(keys, paths, strict=True)]
+    write_shards(Splits([], **listed), folder / "shards", 4, **changes)
+    return Reader(folder / "shards", "train")
+
+
+def pixels_by_key(reader: Reader) -> dict[str, np.ndarray]:
+    """All images of a split."""
+    return {key.decode(): reader.pixels(position) for position, key in enumerate(reader.keys)}
 
 
 class TinyBackbone(nn.Module):

@@ -1,0 +1,118 @@
+"""Gray images of 16 bits, 32 bits and float: `prepare` measures black and white, the reader applies them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+
+from cl.shards import levels
+from cl.sources import UNLABELLED, Image
+from tests.support.pictures import digest, file_of, photograph
+from tests.support.tiny import STORAGE, pixels_by_key, stored
+
+GRAY = np.asarray(photograph(60, 40).convert("L")).astype(np.float64)  # 0 to 255
+
+
+def deep(values: np.ndarray, dtype: str, form: str = "TIFF") -> bytes:
+    return file_of(Picture.fromarray(values.astype(dtype)), form)
+
+
+def expected(pixels: np.ndarray, all_pixels: np.ndarray, percentiles: tuple[float, float]) -> np.ndarray:
+    """Linear between the percentiles, clipped, in three equal channels."""
+    low, high = np.percentile(all_pixels[np.isfinite(all_pixels)].astype(np.float64), percentiles)
+    scaled = np.clip(
+        (np.nan_to_num(pixels.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf) - low)
+        / (high - low),
+        0,
+        1,
+    )
+    return np.repeat(np.round(255 * scaled).astype(np.uint8)[..., None], 3, axis=-1)
+
+
+KINDS = {
+    "12 bits in 16": ("PNG", "uint16", 4095 / 255),
+    "16 bits": ("PNG", "uint16", 257),
+    "16 bits, big-endian": ("TIFF", ">u2", 257),
+    "32-bit integers": ("TIFF", "int32", 8_000_000),
+    "float": ("TIFF", "float32", 0.001),
+    "16-bit PGM": ("PPM", "uint16", 257),
+}
+
+
+@pytest.mark.parametrize("encode", ["copy", "raw"])
+@pytest.mark.parametrize(("form", "dtype", "scale"), KINDS.values(), ids=KINDS)
+def test_deep_images_use_the_whole_range_of_gray(tmp_path, form, dtype, scale, encode) -> None:
+    suffix = {"PNG": "png", "TIFF": "tif", "PPM": "pgm"}[form]
+    values = {f"{number}": (GRAY * scale * (1 - number / 10)).astype(dtype) for number in range(6)}
+    files = {f"{name}.{suffix}": file_of(Picture.fromarray(array), form) for name, array in values.items()}
+    found = pixels_by_key(stored(tmp_path, files, encode=encode))
+    whole = np.concatenate([array.ravel() for array in values.values()])
+    for name, array in values.items():
+        assert np.array_equal(found[name], expected(array, whole, STORAGE["percentiles"]))
+    assert (min(image.min() for image in found.values()), found["0"].max()) == (0, 255)
+
+
+def test_nan_and_infinity_do_not_count_and_are_clipped(tmp_path) -> None:
+    values = (GRAY / 255).astype(np.float32)
+    values[0, :3] = np.nan, np.inf, -np.inf
+    files = {"a.tif": file_of(Picture.fromarray(values), "TIFF")}
+    found = pixels_by_key(stored(tmp_path, files, percentiles=(5, 95)))["a"]
+    assert np.array_equal(found, expected(values, values, (5, 95)))
+    assert found[0, :3, 0].tolist() == [0, 255, 0]
+
+
+def test_constant_images_are_black_and_brighter_ones_white(tmp_path) -> None:
+    constant, val = np.full((4, 5), 7.0), np.full((4, 5), 8.0)
+    reader = stored(tmp_path, {"a.tif": deep(constant, "float32")}, {"b.tif": deep(val, "float32")})
+    assert reader.manifest.levels == {"F": (7, 7)}
+    assert pixels_by_key(reader)["a"].max() == 0
+    assert type(reader)(tmp_path / "shards", "val").pixels(0).min() == 255
+
+
+def test_a_mode_without_a_training_image_is_left_out(tmp_path) -> None:
+    files = {"8 bits.png": file_of(photograph(), "PNG"), "16 bits.png": deep(GRAY, "uint16", "PNG")}
+    reader = stored(tmp_path, files, {"a.jpg": file_of(photograph()), "float.tif": deep(GRAY, "float32")})
+    reason = reader.manifest.splits["val"].skipped["float"]
+    assert reason.startswith(
+        "ValueError: a gray image of mode F, of which `prepare` sampled no training image"
+    )
+    assert (list(reader.manifest.levels), reader.manifest.splits["train"].skipped) == (["I;16"], {})
+
+
+def test_manifests_without_deep_images_say_nothing_of_levels(tmp_path) -> None:
+    stored(tmp_path, {"a.png": file_of(photograph(), "PNG")})
+    manifest = json.loads((tmp_path / "shards/manifest.json").read_text())
+    assert "levels" not in manifest
+    assert "percentiles" not in manifest["storage"]
+
+
+def test_levels_depend_on_the_images_alone(tmp_path) -> None:
+    """Not on the number of workers or the size of shards; more pixels and images than are sampled."""
+    rng = np.random.default_rng(0)
+    files = {f"{i}.tif": deep(rng.normal(i, 1, (200, 150)), "float32") for i in range(3)}
+    for workers in (1, 2):
+        stored(tmp_path / f"{workers}", files, workers=workers, encode="jpeg")
+    assert digest(tmp_path / "1/shards") == digest(tmp_path / "2/shards")
+    measured = json.loads((tmp_path / "1/shards/manifest.json").read_text())["levels"]["F"]
+    whole = np.concatenate([rng.normal(i, 1, 10**6) for i in range(3)])
+    assert np.allclose(measured, np.percentile(whole, STORAGE["percentiles"]), atol=0.3)
+
+
+def test_the_sampled_images_do_not_depend_on_their_order(tmp_path) -> None:
+    values = np.arange(levels.IMAGES + 100)
+    listed = []
+    for value in values:
+        path = Path(tmp_path / f"{value}.tif")
+        path.write_bytes(deep(np.full((1, 1), value), "float32"))
+        listed.append(Image(path.stem, path, UNLABELLED))
+    measured = levels.measure(listed, (0, 100))
+    assert measured == levels.measure(listed[::-1], (0, 100))
+    assert levels.measure(listed, (50, 50))["F"][0] == pytest.approx(values.mean(), rel=0.1)
+
+
+def test_percentiles_outside_the_range_are_refused(tmp_path) -> None:
+    for percentiles in ((1, 101), (99, 1), (-1, 50)):
+        with pytest.raises(ValueError, match=r"must be (between 0 and 100|an ascending pair)"):
+            stored(tmp_path, {"a.png": file_of(photograph(), "PNG")}, percentiles=percentiles)
