@@ -49,6 +49,8 @@ def main() -> None:
                 table_sha256=table_sha256,
             )
         _say_what_was_left_out(progress, splits, manifest)
+        if several := sum(split.several_frames for split in manifest.splits.values()):
+            progress.say(f"{several} files have several frames or pages: only the first is used")
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)

@@ -110,6 +110,7 @@ class Encoded(NamedTuple):
     orientation: int  # the EXIF orientation that readers must apply; 1 for none
     reencoded: bool
     turned: bool
+    several_frames: bool = False  # of which this is the first
 
 
 def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
@@ -123,16 +124,17 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     with open_picture(content) as picture:
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
         orientation = _exif_orientation(picture) if storage.upright else 1
+        several = _has_several_frames(picture)
     turned = orientation > 1
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
         if storage.verify:
             decode(content, levels)
-        return Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=turned)
+        return Encoded(extension, content, (0, 0), orientation, False, turned, several)
     pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
     if shrinks:
         pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
-    return _encode_pixels(pixels, storage, turned)
+    return _encode_pixels(pixels, storage, turned)._replace(several_frames=several)
 
 
 def _exif_orientation(picture: Picture.Image) -> int:
@@ -143,6 +145,14 @@ def _exif_orientation(picture: Picture.Image) -> int:
     except Exception:  # damaged EXIF in an otherwise intact image
         return 1
     return orientation if orientation in range(1, 9) else 1
+
+
+def _has_several_frames(picture: Picture.Image) -> bool:
+    """Whether it is animated or has pages; the further pictures in MPO are previews of the first."""
+    try:
+        return picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1
+    except Exception:  # a damaged later frame in a file whose first is intact
+        return False
 
 
 def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:

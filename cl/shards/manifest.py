@@ -43,6 +43,7 @@ class Split(BaseConfig):
     """One split; `skipped` maps the keys of unreadable images to the reasons.
 
     groups: how many there are; None where the data has none.
+    several_frames: images whose file has more than the one that is used.
     """
 
     images: int
@@ -50,6 +51,7 @@ class Split(BaseConfig):
     shards: list[Shard]
     reencoded: int
     turned: int
+    several_frames: int = 0
     skipped: dict[str, str]
 
 

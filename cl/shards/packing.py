@@ -28,6 +28,7 @@ class Packed:
     keys: np.ndarray
     reencoded: int
     turned: int
+    several_frames: int
     skipped: dict[str, str]
 
 
@@ -51,7 +52,8 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
     reencoded = sum(encoded.reencoded for _, encoded in kept)
     turned = sum(encoded.turned for _, encoded in kept)
-    return Packed(shard, rows, keys, reencoded, turned, skipped)
+    several_frames = sum(encoded.several_frames for _, encoded in kept)
+    return Packed(shard, rows, keys, reencoded, turned, several_frames, skipped)
 
 
 def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tuple[Image, Encoded]]:

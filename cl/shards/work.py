@@ -102,6 +102,7 @@ def save_note(path: Path, packed: Packed) -> None:
         "shard": packed.shard.model_dump(),
         "reencoded": packed.reencoded,
         "turned": packed.turned,
+        "several_frames": packed.several_frames,
         "skipped": packed.skipped,
     }
     content = io.BytesIO()
@@ -125,5 +126,6 @@ def load_note(path: Path) -> Packed:
             keys=arrays["keys"],
             reencoded=facts["reencoded"],
             turned=facts["turned"],
+            several_frames=facts["several_frames"],
             skipped=facts["skipped"],
         )

@@ -192,6 +192,7 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
         shards=[packed.shard for packed in kept],
         reencoded=sum(packed.reencoded for packed in kept),
         turned=sum(packed.turned for packed in kept),
+        several_frames=sum(packed.several_frames for packed in kept),
         skipped=skipped,
     )
 

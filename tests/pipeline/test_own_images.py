@@ -36,6 +36,8 @@ def images(tmp_path_factory) -> Path:
         Picture.fromarray(picture[y : y + 64, x : x + 64]).save(path)
     (raw / "own/read me.txt").touch()
     (raw / "own/empty.jpg").touch()
+    frames = [Picture.new("RGB", (64, 64), (100 * number, 0, 0)) for number in range(3)]
+    frames[0].save(raw / "own/animated.webp", save_all=True, append_images=frames[1:])
     return raw
 
 
@@ -68,6 +70,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
     )
     assert "prepare: left out 1 files: with suffix .txt" in said
     assert "empty.jpg: ValueError: the file is empty" in said
+    assert "1 files have several frames or pages: only the first is used" in said
     metrics: dict[str, float] = {}
     for path in (folder / "results").rglob("*.json"):
         if not path.name.endswith("provenance.json"):
