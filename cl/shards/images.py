@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +22,10 @@ EXTENSIONS = {
     "WEBP": "webp",
     "PPM": "ppm",
     "TIFF": "tif",
+    "AVIF": "avif",
+    "HEIF": "heic",
 }
+HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
 MAX_PIXELS = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # above it, Pillow suspects a decompression bomb
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels; the limits of the index and of libjpeg
 ORIENTATION = 274  # the EXIF tag
@@ -51,13 +55,27 @@ def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarra
 
 def open_picture(content: bytes | memoryview) -> Picture.Image:
     """Open a picture of a supported format without decoding its pixels."""
+    heic_is_missing = bytes(content[8:12]) in HEIC_BRANDS and not _add_heic()
     try:
         picture = Picture.open(io.BytesIO(content))
     except UnidentifiedImageError:  # its message contains a memory address
+        if heic_is_missing:
+            raise ValueError("HEIC needs another package: run `pip install pillow-heif`") from None
         raise ValueError("not an image, or an unsupported format") from None
     if picture.format not in EXTENSIONS:
         raise ValueError(f"unsupported format {picture.format}, expected one of {', '.join(EXTENSIONS)}")
     return picture
+
+
+@cache
+def _add_heic() -> bool:
+    """Add HEIC to the formats that Pillow opens, if the optional package for it is installed."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
 
 
 def deep_mode(picture: Picture.Image) -> str | None:
@@ -138,7 +156,7 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
 
 
 def _exif_orientation(picture: Picture.Image) -> int:
-    if picture.format == "TIFF":  # Pillow applies it on reading
+    if picture.format in ("TIFF", "HEIF"):  # applied on reading
         return 1
     try:
         orientation = picture.getexif().get(ORIENTATION, 1)

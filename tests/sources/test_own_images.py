@@ -136,10 +136,10 @@ def test_a_group_is_never_split(raw, tmp_path) -> None:
 
 
 def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
-    write(raw, "path,split\na/day 0/0.png,train\nb/day 1/1.png,val\nnotes.txt,val\nmovie.heic,\n")
+    write(raw, "path,split\na/day 0/0.png,train\nb/day 1/1.png,val\nnotes.txt,val\nmovie.mp4,\n")
     assert listed(raw, tmp_path, "dataset.labels=none").left_out == {
         "with suffix .txt": 1,
-        "with suffix .heic": 1,
+        "with suffix .mp4": 1,
     }
 
 

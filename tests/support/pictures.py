@@ -52,7 +52,7 @@ FILES = {
     "png RGB with a transparent colour": file_of(COLOUR, "PNG", transparency=(1, 2, 3)),
     "png 16-bit RGB": cv2.imencode(".png", np.asarray(COLOUR).astype(np.uint16) * 257)[1].tobytes(),
     "png 1x1": file_of(photograph(1, 1), "PNG"),
-    **{name.lower(): file_of(COLOUR, name) for name in ("BMP", "WEBP", "TIFF", "PPM")},
+    **{name.lower(): file_of(COLOUR, name) for name in ("BMP", "WEBP", "AVIF", "TIFF", "PPM")},
     "tiff CMYK": file_of(COLOUR.convert("CMYK"), "TIFF"),
     "tiff LZW": file_of(COLOUR, "TIFF", compression="tiff_lzw"),
     "bmp 1-bit": file_of(COLOUR.convert("1"), "BMP"),

@@ -6,7 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+SUFFIXES = {
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".bmp",
+    ".webp",
+    ".ppm",
+    ".pgm",
+    ".tif",
+    ".tiff",
+    ".avif",
+    ".heic",
+    ".heif",
+}
 
 
 def images_below(folder: Path) -> tuple[list[Path], Counter[str]]:
