@@ -1,10 +1,11 @@
 """Image files to pixels and back; checking and reading decode in the same way."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -26,8 +27,12 @@ EXTENSIONS = {
     "HEIF": "heic",
 }
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
-MAX_PIXELS = 2 * (Picture.MAX_IMAGE_PIXELS or 89_478_485)  # above it, Pillow suspects a decompression bomb
-MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500}  # pixels; the limits of the index and of libjpeg
+PILLOWS_LIMIT = (
+    Picture.MAX_IMAGE_PIXELS
+)  # above it, Pillow warns of a decompression bomb; it refuses the double
+MAX_PIXELS = 178_956_970  # that Pillow refuses; of an image that is read as a whole
+MAX_TILED_PIXELS = 2**30  # of an image that is cut into tiles: Pillow takes 4 GiB for as many in RGB
+MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; the limits of index and formats
 ORIENTATION = 274  # the EXIF tag
 
 Levels = Mapping[str, tuple[float, float]]  # for each deep mode, the pixel values that become black and white
@@ -49,15 +54,37 @@ def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarra
                 return simplejpeg.decode_jpeg(content)
         except ValueError:
             pass
-    with open_picture(content) as picture:
-        return np.asarray(_to_rgb(picture, levels))
+    with opened(io.BytesIO(content)) as picture:
+        return np.asarray(eight_bits(picture, levels).convert("RGB"))
 
 
-def open_picture(content: bytes | memoryview) -> Picture.Image:
-    """Open a picture of a supported format without decoding its pixels."""
-    heic_is_missing = bytes(content[8:12]) in HEIC_BRANDS and not _add_heic()
+@contextmanager
+def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Image]:
+    """Open a picture of a supported format; its pixels are decoded once they are asked for.
+
+    Pillow's own limit, which writes warnings to the terminal and knows no tiles, is off inside the block.
+
+    Raises:
+        Exception: as `decode`.
+    """
+    Picture.MAX_IMAGE_PIXELS = None
     try:
-        picture = Picture.open(io.BytesIO(content))
+        with _open(file) as picture:
+            if picture.width * picture.height > max_pixels:
+                raise ValueError(
+                    f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
+                    f"{MAX_PIXELS}, or {MAX_TILED_PIXELS} if it is cut into tiles with dataset.tile=512"
+                )
+            yield picture
+    finally:
+        Picture.MAX_IMAGE_PIXELS = PILLOWS_LIMIT
+
+
+def _open(file: BinaryIO) -> Picture.Image:
+    heic_is_missing = file.read(12)[8:] in HEIC_BRANDS and not _add_heic()
+    file.seek(0)
+    try:
+        picture = Picture.open(file)
     except UnidentifiedImageError:  # its message contains a memory address
         if heic_is_missing:
             raise ValueError("HEIC needs another package: run `pip install pillow-heif`") from None
@@ -84,17 +111,17 @@ def deep_mode(picture: Picture.Image) -> str | None:
     return mode if mode in ("I;16", "I", "F") else None
 
 
-def _to_rgb(picture: Picture.Image, levels: Levels) -> Picture.Image:
-    """Convert to 8-bit RGB; deep pixels are scaled, where Pillow would clip them at 255."""
+def eight_bits(picture: Picture.Image, levels: Levels) -> Picture.Image:
+    """Convert to 8-bit gray or RGB; deep pixels are scaled, where Pillow would clip them at 255."""
     mode = deep_mode(picture)
     if mode is None:
-        return picture.convert("RGB")
+        return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     if mode not in levels:
         raise ValueError(
             f"a gray image of mode {mode}, of which `prepare` sampled no training image, so what is black "
             "and white is unknown; convert it to 8 bits"
         )
-    return Picture.fromarray(_scaled(np.asarray(picture), *levels[mode])).convert("RGB")
+    return Picture.fromarray(_scaled(np.asarray(picture), *levels[mode]))
 
 
 def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
@@ -109,9 +136,9 @@ def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
 
 
 def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Rotate and flip pixels (H, W, 3) upright by the EXIF orientation, 1 to 8."""
+    """Rotate and flip pixels (H, W, ...) upright by the EXIF orientation, 1 to 8."""
     if orientation in (5, 6, 7, 8):
-        pixels = pixels.transpose(1, 0, 2)
+        pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     if orientation in (2, 3, 6, 7):
@@ -139,10 +166,10 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     """
     if not content:
         raise ValueError("the file is empty")
-    with open_picture(content) as picture:
+    with opened(io.BytesIO(content)) as picture:
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
-        orientation = _exif_orientation(picture) if storage.upright else 1
-        several = _has_several_frames(picture)
+        orientation = exif_orientation(picture) if storage.upright else 1
+        several = has_several_frames(picture)
     turned = orientation > 1
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
@@ -152,10 +179,12 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
     if shrinks:
         pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
-    return _encode_pixels(pixels, storage, turned)._replace(several_frames=several)
+    encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
+    return encoded._replace(turned=turned, several_frames=several)
 
 
-def _exif_orientation(picture: Picture.Image) -> int:
+def exif_orientation(picture: Picture.Image) -> int:
+    """1 to 8; 1 if there is none or the pixels are upright anyway."""
     if picture.format in ("TIFF", "HEIF"):  # applied on reading
         return 1
     try:
@@ -165,7 +194,7 @@ def _exif_orientation(picture: Picture.Image) -> int:
     return orientation if orientation in range(1, 9) else 1
 
 
-def _has_several_frames(picture: Picture.Image) -> bool:
+def has_several_frames(picture: Picture.Image) -> bool:
     """Whether it is animated or has pages; the further pictures in MPO are previews of the first."""
     try:
         return picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1
@@ -178,9 +207,8 @@ def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:
     return np.asarray(Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC))
 
 
-def _encode_pixels(pixels: np.ndarray, storage: "Storage", turned: bool) -> Encoded:
-    """Encode as JPEG, or as .npy with encode=raw; the pixels are already upright."""
-    kind = "raw" if storage.encode == "raw" else "jpeg"
+def encode_pixels(pixels: np.ndarray, kind: Literal["raw", "jpeg", "png"], quality: int) -> Encoded:
+    """Encode upright pixels, (H, W, 3), or (H, W) of gray as JPEG or PNG, which is lossless; raw is .npy."""
     height, width = pixels.shape[:2]
     if max(height, width) > MAX_SIDE[kind]:
         raise ValueError(
@@ -190,6 +218,6 @@ def _encode_pixels(pixels: np.ndarray, storage: "Storage", turned: bool) -> Enco
     file = io.BytesIO()
     if kind == "raw":
         np.save(file, pixels)
-        return Encoded("npy", file.getvalue(), (height, width), 1, reencoded=True, turned=turned)
-    Picture.fromarray(pixels).save(file, "JPEG", quality=storage.quality)
-    return Encoded("jpg", file.getvalue(), (0, 0), 1, reencoded=True, turned=turned)
+        return Encoded("npy", file.getvalue(), (height, width), 1, reencoded=True, turned=False)
+    Picture.fromarray(pixels).save(file, kind, quality=quality)
+    return Encoded(EXTENSIONS[kind.upper()], file.getvalue(), (0, 0), 1, reencoded=True, turned=False)

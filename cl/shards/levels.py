@@ -2,31 +2,34 @@
 
 import hashlib
 import heapq
+import io
 from collections import defaultdict
 
 import numpy as np
 
-from cl.shards.images import deep_mode, open_picture
-from cl.sources import Image, RawImage
+from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, opened
+from cl.sources import Image, RawImage, Storage
 
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep
 IMAGES = 1000  # of these suffixes are sampled
 PIXELS = 2**14  # of each image are sampled
 
 
-def measure(listed: list[Image], percentiles: tuple[float, float]) -> dict[str, tuple[float, float]]:
-    """Two percentiles of the pixels of each deep mode, among images that a hash of their keys chooses.
+def measure(listed: list[Image], storage: Storage) -> dict[str, tuple[float, float]]:
+    """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys chooses the images.
 
     NaN and infinities do not count. A mode without any sampled pixel has no levels.
     """
+    max_pixels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS
     samples = defaultdict(list)
     for image in _chosen(listed):
-        mode, pixels = _sample(image)
+        mode, pixels = _sample(image, max_pixels)
         if len(pixels):
             samples[mode].append(pixels)
     levels = {}
     for mode in sorted(samples):
-        black, white = np.percentile(np.concatenate(samples[mode]).astype(np.float64), percentiles).tolist()
+        pixels = np.concatenate(samples[mode]).astype(np.float64)
+        black, white = np.percentile(pixels, storage.percentiles).tolist()
         levels[mode] = black, white
     return levels
 
@@ -43,7 +46,7 @@ def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _sample(image: Image) -> tuple[str, np.ndarray]:
+def _sample(image: Image, max_pixels: int) -> tuple[str, np.ndarray]:
     """The mode of a deep image and at most PIXELS of its finite pixels; none of another image."""
     nothing = "", np.empty(0)
     try:
@@ -51,7 +54,7 @@ def _sample(image: Image) -> tuple[str, np.ndarray]:
     except FileNotFoundError:  # reported when the image is packed, as is damage
         return nothing
     try:
-        with open_picture(content) as picture:
+        with opened(io.BytesIO(content), max_pixels) as picture:
             mode = deep_mode(picture)
             pixels = np.asarray(picture).ravel() if mode else np.empty(0)
     except MemoryError:

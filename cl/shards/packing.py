@@ -11,6 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
+from cl.shards import tiles
 from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
@@ -88,21 +89,23 @@ class _Sink:
 def _readable(
     listed: list[Image], storage: Storage, levels: Levels, skipped: dict[str, str]
 ) -> Iterator[tuple[Image, Encoded]]:
-    """Yield the readable images, and put the others into `skipped`."""
-    for image in listed:
+    """Yield the readable images or their tiles, and put the others into `skipped`."""
+    for pieces in tiles.pieces_by_image(listed):
+        whole = tiles.whole_of(pieces[0])
         try:
-            content = image.read()  # other OSErrors are the disk's failure, not a damaged image
+            content = whole.read()  # other OSErrors are the disk's failure, not a damaged image
         except FileNotFoundError as error:
-            skipped[image.key] = _reason(error)
+            skipped[whole.key] = _reason(error)
             continue
         try:
-            encoded = encode(content, storage, levels)
+            if pieces == [whole]:
+                yield whole, encode(content, storage, levels)
+            else:
+                yield from zip(pieces, tiles.encode(content, pieces, storage, levels), strict=True)
         except MemoryError:
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes
-            skipped[image.key] = _reason(error)
-        else:
-            yield image, encoded
+            skipped[whole.key] = _reason(error)
 
 
 def _reason(error: Exception) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from cl.shards.images import Levels
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
+from cl.shards.tiles import Tile
 from cl.sources import Image, Storage
 
 
@@ -52,6 +53,10 @@ class Work:
         """The images of one shard."""
         size = self.storage.shard_images
         return self.orders[job.split][job.number * size : (job.number + 1) * size]
+
+    def images(self, job: Job) -> int:
+        """The number of images that begin in a shard; the tiles of one may continue in the next."""
+        return sum(not isinstance(image, Tile) or image.is_first for image in self.listed(job))
 
     def shard(self, job: Job) -> Path:
         """The path of a finished shard."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from cl.shards import tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
 from cl.shards.packing import Packed, pack
@@ -51,8 +52,7 @@ def write(
             killed.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
-    orders = {"train": _shuffled(splits.train), "val": _shuffled(splits.val)}
-    work = Work(orders, storage, measure(splits.train, storage.percentiles), folder)
+    work = _plan(splits, storage, folder)
     folder.mkdir(parents=True, exist_ok=True)
     work.begin(kind)
     _run(work, report, workers)
@@ -97,11 +97,25 @@ def exclusive(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def _plan(splits: Splits, storage: Storage, folder: Path) -> Work:
+    """Decide which images and tiles go into which shard, and what is black and white in deep ones."""
+    listed = {"train": splits.train, "val": splits.val}
+    levels = measure(splits.train, storage)
+    if storage.tile:
+        listed = {split: tiles.cut(images, storage.tile) for split, images in listed.items()}
+    orders = {split: _shuffled(images) for split, images in listed.items()}
+    return Work(orders, storage, levels, folder)
+
+
 def _shuffled(listed: list[Image]) -> list[Image]:
-    """Separate the classes, because WebDataset readers shuffle only within a window."""
+    """Separate the classes, because WebDataset readers shuffle only within a window.
+
+    The tiles of an image stay together, so that it is decoded once.
+    """
     _check_keys(listed)
-    order = np.random.Generator(np.random.Philox(key=len(listed))).permutation(len(listed))
-    return [listed[i] for i in order]
+    images = list(tiles.pieces_by_image(listed))
+    order = np.random.Generator(np.random.Philox(key=len(listed))).permutation(len(images))
+    return [piece for i in order for piece in images[i]]
 
 
 def _check_keys(listed: list[Image]) -> None:
@@ -122,7 +136,7 @@ def _run(work: Work, report: Callable[..., None], workers: int) -> None:
     unfinished = []
     for job in (job for split in work.orders for job in work.jobs(split)):
         if work.is_finished(job):
-            report(len(work.listed(job)), kept=True)
+            report(work.images(job), kept=True)
         else:
             unfinished.append(job)
     if workers == 1:
@@ -161,9 +175,9 @@ def _write_in_worker(job: Job) -> int:
 
 def _write_shard(work: Work, job: Job) -> int:
     """Write a shard and its note, and return the number of images seen."""
-    listed = work.listed(job)
-    save_note(work.note(job), pack(listed, work.storage, work.shard(job), work.levels))
-    return len(listed)
+    packed = pack(work.listed(job), work.storage, work.shard(job), work.levels)
+    save_note(work.note(job), packed)
+    return work.images(job)
 
 
 def _finish(split: str, classes: list[str], work: Work) -> Split:
@@ -220,7 +234,8 @@ def _check_classes(
 
 def _settings(work: Work) -> dict[str, Any]:
     """How images were stored, without the settings that had no effect on them."""
-    without_effect = set() if work.levels else {"percentiles"}
+    has_effect = {"percentiles": bool(work.levels), "tile": work.storage.tile is not None}
+    without_effect = {name for name in has_effect if not has_effect[name]}
     return work.storage.model_dump(include=set(Storage.model_fields) - without_effect)
 
 

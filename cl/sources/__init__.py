@@ -139,10 +139,18 @@ class Storage(BaseConfig):
         description="of the pixels of 16-bit, 32-bit and float gray images: what becomes black and white"
     )
 
+    tile: int | None = Field(
+        gt=0, description="side in pixels of the tiles that larger images are cut into; null: keep them whole"
+    )
+
     @model_validator(mode="after")
-    def _percentiles_exist(self) -> "Storage":
+    def _settings_fit(self) -> "Storage":
         if self.percentiles[1] > 100:
             raise ValueError(f"percentiles={list(self.percentiles)} must be between 0 and 100")
+        if self.tile and self.shrink:
+            raise ValueError(
+                f"tile={self.tile} cuts images that shrink={self.shrink} would make smaller; set one to null"
+            )
         return self
 
 

@@ -6,7 +6,6 @@ import resource
 import struct
 import time
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Callable
 
@@ -18,7 +17,16 @@ from PIL import ImageOps
 from cl.runtime.memory import growth
 from cl.shards import images
 from cl.sources import Storage
-from tests.support.pictures import COLOUR, FILES, SAMPLES, file_of, mutated, photograph, with_orientation
+from tests.support.pictures import (
+    COLOUR,
+    FILES,
+    SAMPLES,
+    file_of,
+    mutated,
+    photograph,
+    png,
+    with_orientation,
+)
 from tests.support.tiny import STORAGE
 
 COPY = Storage(shard_images=1, **STORAGE)
@@ -89,18 +97,6 @@ def test_damaged_exif_does_not_lose_the_image(form, exif) -> None:
     assert (stored.orientation, stored.content) == (1, content)
 
 
-def png(width: int, height: int) -> bytes:
-    """An RGB PNG whose header claims that size, with hardly any pixels."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        checksum = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + checksum
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    pixels = chunk(b"IDAT", zlib.compress(bytes(100)))
-    return b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
-
-
 def large(form: str) -> bytes:
     """A file that claims 60000x60000 pixels."""
     if form == "PNG":
@@ -116,7 +112,7 @@ def large(form: str) -> bytes:
 )
 def test_a_decompression_bomb_is_refused_at_once(form, function) -> None:
     def refuse() -> None:
-        with pytest.raises(Picture.DecompressionBombError, match="3600000000 pixels"):
+        with pytest.raises(ValueError, match="60000x60000 pixels is too large, .* with dataset.tile=512"):
             function(large(form))
 
     began = time.monotonic()

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image as Picture
 
 from cl.shards import levels
-from cl.sources import UNLABELLED, Image
+from cl.sources import UNLABELLED, Image, Storage
 from tests.support.pictures import digest, file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored
 
@@ -107,9 +107,10 @@ def test_the_sampled_images_do_not_depend_on_their_order(tmp_path) -> None:
         path = Path(tmp_path / f"{value}.tif")
         path.write_bytes(deep(np.full((1, 1), value), "float32"))
         listed.append(Image(path.stem, path, UNLABELLED))
-    measured = levels.measure(listed, (0, 100))
-    assert measured == levels.measure(listed[::-1], (0, 100))
-    assert levels.measure(listed, (50, 50))["F"][0] == pytest.approx(values.mean(), rel=0.1)
+    storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (0, 50)})
+    measured = levels.measure(listed, storage)
+    assert measured == levels.measure(listed[::-1], storage)
+    assert measured["F"][1] == pytest.approx(values.mean(), rel=0.1)
 
 
 def test_percentiles_outside_the_range_are_refused(tmp_path) -> None:

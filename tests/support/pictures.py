@@ -2,6 +2,8 @@
 
 import hashlib
 import io
+import struct
+import zlib
 from pathlib import Path
 
 import cv2
@@ -25,6 +27,18 @@ def file_of(picture: Picture.Image, form: str = "JPEG", **options: object) -> by
     file = io.BytesIO()
     picture.save(file, form, **options)
     return file.getvalue()
+
+
+def png(width: int, height: int) -> bytes:
+    """An RGB PNG whose header claims that size, with hardly any pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(100)))
+    return b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
 
 
 def with_orientation(orientation: int, form: str = "JPEG") -> bytes:

@@ -31,6 +31,7 @@ STORAGE = {
     "verify": True,
     "upright": False,
     "percentiles": (0.1, 99.9),
+    "tile": None,
 }
 
 

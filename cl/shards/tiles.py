@@ -1,0 +1,110 @@
+"""Tiles of large images: each is a sample of its own, with the label and the split of its image."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
+
+import numpy as np
+
+from cl.shards.images import (
+    MAX_TILED_PIXELS,
+    Encoded,
+    Levels,
+    eight_bits,
+    encode_pixels,
+    exif_orientation,
+    has_several_frames,
+    opened,
+    turn,
+)
+from cl.sources import Image, Storage
+
+
+@dataclass(frozen=True)
+class Tile(Image):
+    """A part of the image `whole`; box: left, upper, right and lower edge in the pixels of the file."""
+
+    whole: Image
+    box: tuple[int, int, int, int]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first tile of its image."""
+        return self.box[:2] == (0, 0)
+
+
+def whole_of(image: Image) -> Image:
+    """The image that a tile is cut from; another image is whole."""
+    return image.whole if isinstance(image, Tile) else image
+
+
+def pieces_by_image(listed: list[Image]) -> Iterator[list[Image]]:
+    """The tiles of each image in turn; an image that was not cut is alone."""
+    for _, pieces in groupby(listed, key=lambda image: whole_of(image).key):
+        yield list(pieces)
+
+
+def cut(listed: list[Image], side: int) -> list[Image]:
+    """List the tiles of images with a longer side than `side` instead of these, row by row.
+
+    The tiles of an image are one group, unless the image itself belongs to one. Rows and columns count in the
+    file, before its orientation is applied. An image that cannot be opened stays, to be reported when packed.
+    """
+    return [piece for image in listed for piece in _pieces(image, side)]
+
+
+def _pieces(image: Image, side: int) -> list[Image]:
+    width, height = _size(image)
+    if max(width, height) <= side:
+        return [image]
+    group = image.group or f"the image {image.key}"
+    return [
+        Tile(
+            f"{image.key}_{row}_{column}",
+            image.path,
+            image.label,
+            image,
+            (left, upper, min(left + side, width), min(upper + side, height)),
+            group=group,
+        )
+        for row, upper in enumerate(_starts(height, side))
+        for column, left in enumerate(_starts(width, side))
+    ]
+
+
+def _starts(length: int, side: int) -> list[int]:
+    """Where ceil(length / side) tiles begin that cover `length` from edge to edge, evenly spaced."""
+    last = -(-length // side) - 1
+    return [number * (length - side) // last for number in range(last + 1)] if last else [0]
+
+
+def _size(image: Image) -> tuple[int, int]:
+    """Width and height by the header of the file; 0 and 0 if it cannot be opened."""
+    try:
+        # A file is read up to its pixels; what is inside an archive is read whole.
+        file = image.path.open("rb") if type(image) is Image else io.BytesIO(image.read())
+        with file, opened(file, MAX_TILED_PIXELS) as picture:
+            return picture.size
+    except MemoryError:
+        raise
+    except Exception:  # decoders may raise anything on damaged bytes
+        return 0, 0
+
+
+def encode(content: bytes, pieces: list[Image], storage: Storage, levels: Levels) -> Iterator[Encoded]:
+    """Decode an image once and encode these tiles of it, without loss where files are copied.
+
+    Raises:
+        Exception: as `cl.shards.images.decode`.
+    """
+    kind = "png" if storage.encode == "copy" else storage.encode
+    with opened(io.BytesIO(content), MAX_TILED_PIXELS) as picture:
+        orientation = exif_orientation(picture) if storage.upright else 1
+        several = has_several_frames(picture)
+        for tile in cast(list[Tile], pieces):
+            part = eight_bits(picture.crop(tile.box), levels)
+            pixels = np.asarray(part if kind == "png" else part.convert("RGB"))
+            encoded = encode_pixels(np.ascontiguousarray(turn(pixels, orientation)), kind, storage.quality)
+            yield encoded._replace(turned=orientation > 1, several_frames=several and tile.is_first)
