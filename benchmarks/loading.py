@@ -95,6 +95,7 @@ def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
         "upright": False,
         "percentiles": (0.1, 99.9),
         "tile": None,
+        "deduplicate": False,
     }
     listed = [Image(f"{number:06d}", path, 0) for number, path in enumerate(files)]
     writing.write(

@@ -84,6 +84,7 @@ def shards(folder: Path, images: int) -> None:
         upright=False,
         percentiles=(0.1, 99.9),
         tile=None,
+        deduplicate=False,
     )
     writing.write(
         Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", lambda done: None, workers=2

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from cl.sources import Splits
 
 
+A_COPY = "a copy of another image"
+
+
 @click.command()
 @command.entry_point
 def main() -> None:
@@ -49,12 +52,16 @@ def main() -> None:
                 table_sha256=table_sha256,
             )
         _say_what_was_left_out(progress, splits, manifest)
+        _say_how_many_are_copies(progress, manifest)
         if several := sum(split.several_frames for split in manifest.splits.values()):
             progress.say(f"{several} files have several frames or pages: only the first is used")
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
+        results.metrics["duplicates"] = manifest.duplicates.get("copies", 0)
         results.notes["left_out"] = dict(splits.left_out)
+        if copies := manifest.duplicates.get("left_out"):
+            results.notes["left_out"][A_COPY] = copies
 
 
 def _say_what_was_left_out(progress: "Progress", splits: "Splits", manifest: "Manifest") -> None:
@@ -69,6 +76,18 @@ def _say_what_was_left_out(progress: "Progress", splits: "Splits", manifest: "Ma
     for (suffix, reason), keys in unreadable.items():
         others = f" and {len(keys) - 1} other {suffix} files" if len(keys) > 1 else ""
         progress.say(f"left out {keys[0]}{suffix}{others}: {reason}")
+
+
+def _say_how_many_are_copies(progress: "Progress", manifest: "Manifest") -> None:
+    found = manifest.duplicates
+    if "left_out" in found:
+        progress.say(f"left out {found['left_out']} files: {A_COPY}")
+    elif found:
+        progress.say(
+            f"{found['copies']} images are exact copies of another image, {found['in_other_split']} of them "
+            f"in the other split and {found['with_other_label']} with another label; {locations.SHARDS}/"
+            "duplicates.csv lists them, and dataset.deduplicate=true leaves them out"
+        )
 
 
 if __name__ == "__main__":

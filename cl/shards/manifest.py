@@ -4,6 +4,7 @@
 <folder>/train.npy                the index: one INDEX row per sample
 <folder>/train_keys.npy           the samples' keys, n byte strings
 <folder>/train_groups.npy         the samples' groups, n int64, -1 for none; only where the data has groups
+<folder>/duplicates.csv           images with the same content as another; only if there are any
 <folder>/manifest.json            classes, counts, sizes and hashes of the shards; skipped images with reasons
 
 `cl.shards.writing` writes them, `cl.data.reader` reads them.
@@ -67,3 +68,4 @@ class Manifest(BaseConfig):
     levels: dict[str, tuple[float, float]] = Field(
         default={}, description="pixel values that become black and white, by the mode of deep images"
     )
+    duplicates: dict[str, int] = Field(default={}, description="how many images are copies of others")

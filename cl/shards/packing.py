@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
-from cl.shards import tiles
+from cl.shards import duplicates, tiles
 from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
@@ -22,11 +22,13 @@ class Packed:
     """A shard, and what the index and the manifest say about its n images.
 
     rows: (n,) INDEX, without the shard's number. keys: (n,) bytes. skipped: the reason by key.
+    digests: (m, 2) uint64, of the files of the m images that begin in the shard; zeros for skipped ones.
     """
 
     shard: Shard
     rows: np.ndarray
     keys: np.ndarray
+    digests: np.ndarray
     reencoded: int
     turned: int
     several_frames: int
@@ -41,8 +43,9 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
     """
     partial = target.with_name(f"{target.name}.partial")
     skipped: dict[str, str] = {}
+    digests: dict[str, bytes] = {}
     try:
-        kept = _write_tar(partial, _readable(listed, storage, levels, skipped))
+        kept = _write_tar(partial, _readable(listed, storage, levels, skipped, digests))
         rows = _index(partial, kept)
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -50,11 +53,14 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+    for key in skipped:
+        digests.pop(key, None)
+    begun = [digests.get(image.key, duplicates.UNREAD) for image in tiles.images_begun(listed)]
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
     reencoded = sum(encoded.reencoded for _, encoded in kept)
     turned = sum(encoded.turned for _, encoded in kept)
     several_frames = sum(encoded.several_frames for _, encoded in kept)
-    return Packed(shard, rows, keys, reencoded, turned, several_frames, skipped)
+    return Packed(shard, rows, keys, duplicates.as_array(begun), reencoded, turned, several_frames, skipped)
 
 
 def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tuple[Image, Encoded]]:
@@ -87,9 +93,13 @@ class _Sink:
 
 
 def _readable(
-    listed: list[Image], storage: Storage, levels: Levels, skipped: dict[str, str]
+    listed: list[Image],
+    storage: Storage,
+    levels: Levels,
+    skipped: dict[str, str],
+    digests: dict[str, bytes],
 ) -> Iterator[tuple[Image, Encoded]]:
-    """Yield the readable images or their tiles, and put the others into `skipped`."""
+    """Yield the readable images or their tiles, put the others into `skipped`, and hash them all."""
     for pieces in tiles.pieces_by_image(listed):
         whole = tiles.whole_of(pieces[0])
         try:
@@ -97,6 +107,7 @@ def _readable(
         except FileNotFoundError as error:
             skipped[whole.key] = _reason(error)
             continue
+        digests[whole.key] = duplicates.digest(content)
         try:
             if pieces == [whole]:
                 yield whole, encode(content, storage, levels)

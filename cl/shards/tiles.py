@@ -46,6 +46,11 @@ def pieces_by_image(listed: list[Image]) -> Iterator[list[Image]]:
         yield list(pieces)
 
 
+def images_begun(listed: list[Image]) -> list[Image]:
+    """The images that begin in a part of a list; the tiles of one may have begun in an earlier part."""
+    return [whole_of(image) for image in listed if not isinstance(image, Tile) or image.is_first]
+
+
 def cut(listed: list[Image], side: int) -> list[Image]:
     """List the tiles of images with a longer side than `side` instead of these, row by row.
 

@@ -14,7 +14,7 @@ import numpy as np
 from cl.shards.images import Levels
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
-from cl.shards.tiles import Tile
+from cl.shards.tiles import images_begun
 from cl.sources import Image, Storage
 
 
@@ -55,8 +55,8 @@ class Work:
         return self.orders[job.split][job.number * size : (job.number + 1) * size]
 
     def images(self, job: Job) -> int:
-        """The number of images that begin in a shard; the tiles of one may continue in the next."""
-        return sum(not isinstance(image, Tile) or image.is_first for image in self.listed(job))
+        """The number of images that begin in a shard."""
+        return len(images_begun(self.listed(job)))
 
     def shard(self, job: Job) -> Path:
         """The path of a finished shard."""
@@ -71,7 +71,8 @@ class Work:
         return self.note(job).is_file() and self.shard(job).is_file()
 
     def begin(self, kind: str) -> None:
-        """Clear the folder, unless its shards come from the same images, settings and code."""
+        """Create the folder, and clear it unless its shards come from the same images, settings and code."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         digest = self._digest(kind)
         origin = self.notes / "origin"
         if origin.is_file() and origin.read_text() == digest:
@@ -112,7 +113,7 @@ def save_note(path: Path, packed: Packed) -> None:
     }
     content = io.BytesIO()
     encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    np.savez(content, rows=packed.rows, keys=packed.keys, notes=encoded)
+    np.savez(content, rows=packed.rows, keys=packed.keys, digests=packed.digests, notes=encoded)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         file.write(content.getbuffer())
@@ -129,6 +130,7 @@ def load_note(path: Path) -> Packed:
             shard=Shard(**facts["shard"]),
             rows=arrays["rows"],
             keys=arrays["keys"],
+            digests=arrays["digests"],
             reencoded=facts["reencoded"],
             turned=facts["turned"],
             several_frames=facts["several_frames"],

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cl.shards import tiles
+from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
 from cl.shards.packing import Packed, pack
@@ -52,8 +52,10 @@ def write(
             killed.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
+    splits, left_out = duplicates.without_copies(splits, workers) if storage.deduplicate else (splits, 0)
+    if left_out:
+        report(left_out)
     work = _plan(splits, storage, folder)
-    folder.mkdir(parents=True, exist_ok=True)
     work.begin(kind)
     _run(work, report, workers)
     try:
@@ -61,14 +63,16 @@ def write(
     except ValueError:
         shutil.rmtree(folder)
         raise
+    found = duplicates.write_list(splits, _digests(work), folder / "duplicates.csv")
     manifest = Manifest(
         kind=kind,
         storage=_settings(work),
         classes=splits.classes,
-        classes_sha256=hashlib.sha256("\n".join(splits.classes).encode()).hexdigest(),
+        classes_sha256=_hash_of(splits.classes),
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
+        duplicates={"left_out": left_out} if left_out else found,
     )
     content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # without what the data does not have
     (folder / "manifest.json").write_text(content + "\n")
@@ -114,8 +118,23 @@ def _shuffled(listed: list[Image]) -> list[Image]:
     """
     _check_keys(listed)
     images = list(tiles.pieces_by_image(listed))
-    order = np.random.Generator(np.random.Philox(key=len(listed))).permutation(len(images))
-    return [piece for i in order for piece in images[i]]
+    return [piece for i in _permutation(len(listed), len(images)) for piece in images[i]]
+
+
+def _permutation(pieces: int, images: int) -> np.ndarray:
+    return np.random.Generator(np.random.Philox(key=pieces)).permutation(images)
+
+
+def _digests(work: Work) -> np.ndarray:
+    """(n, 2) uint64: of the files of all images, in the order in which the source lists them."""
+    found = []
+    for split, order in work.orders.items():
+        shuffled = [load_note(work.note(job)).digests for job in work.jobs(split)]
+        digests = np.concatenate([duplicates.as_array([]), *shuffled])
+        listed = np.empty_like(digests)
+        listed[_permutation(len(order), len(digests))] = digests
+        found.append(listed)
+    return np.concatenate(found)
 
 
 def _check_keys(listed: list[Image]) -> None:
@@ -232,9 +251,17 @@ def _check_classes(
         raise ValueError(f"class {classes[empty[0]]} has no readable image in {split} ({reasons})")
 
 
+def _hash_of(classes: list[str]) -> str:
+    return hashlib.sha256("\n".join(classes).encode()).hexdigest()
+
+
 def _settings(work: Work) -> dict[str, Any]:
     """How images were stored, without the settings that had no effect on them."""
-    has_effect = {"percentiles": bool(work.levels), "tile": work.storage.tile is not None}
+    has_effect = {
+        "percentiles": bool(work.levels),
+        "tile": work.storage.tile is not None,
+        "deduplicate": work.storage.deduplicate,
+    }
     without_effect = {name for name in has_effect if not has_effect[name]}
     return work.storage.model_dump(include=set(Storage.model_fields) - without_effect)
 

@@ -143,6 +143,8 @@ class Storage(BaseConfig):
         gt=0, description="side in pixels of the tiles that larger images are cut into; null: keep them whole"
     )
 
+    deduplicate: bool = Field(description="keep one of several images with the same content")
+
     @model_validator(mode="after")
     def _settings_fit(self) -> "Storage":
         if self.percentiles[1] > 100:

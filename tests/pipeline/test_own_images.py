@@ -36,6 +36,7 @@ def images(tmp_path_factory) -> Path:
         Picture.fromarray(picture[y : y + 64, x : x + 64]).save(path)
     (raw / "own/read me.txt").touch()
     (raw / "own/empty.jpg").touch()
+    shutil.copy(raw / "own/site 0/object 0/0.jpg", raw / "own/copy.jpg")
     frames = [Picture.new("RGB", (64, 64), (100 * number, 0, 0)) for number in range(3)]
     frames[0].save(raw / "own/animated.webp", save_all=True, append_images=frames[1:])
     return raw
@@ -70,6 +71,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
     )
     assert "prepare: left out 1 files: with suffix .txt" in said
     assert "empty.jpg: ValueError: the file is empty" in said
+    assert "prepare: 1 images are exact copies of another image, " in said
     assert "1 files have several frames or pages: only the first is used" in said
     metrics: dict[str, float] = {}
     for path in (folder / "results").rglob("*.json"):
@@ -77,6 +79,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
             metrics |= json.loads(path.read_text())
     assert {"retrieval_hit1", "random_retrieval_hit1", "random_retrieval_pixels_hit5"} <= set(metrics)
     assert {"alignment_uniformity_uniformity", "alignment_uniformity_effective_rank"} <= set(metrics)
+    assert metrics["duplicates"] == 1
     assert not [name for name in metrics if "top1" in name or "same_class" in name]
     page = (folder / "report/index.html").read_text()
     assert "found by an augmented view" in page

@@ -32,6 +32,7 @@ STORAGE = {
     "upright": False,
     "percentiles": (0.1, 99.9),
     "tile": None,
+    "deduplicate": False,
 }
 
 

@@ -1,0 +1,87 @@
+"""Files with equal bytes: found, listed and left out."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cl.data.reader import Reader
+from cl.shards import duplicates
+from cl.sources import Image, Splits
+from tests.support.pictures import digest, file_of, photograph
+from tests.support.tiny import stored, write_shards
+
+A, B, C = (file_of(photograph(40, 30 + number), "PNG") for number in range(3))
+TRAIN = {"a.png": A, "b.png": B, "b again.png": B, "copies/a.png": A, "broken.png": A[:50], "x.png": A[:50]}
+VAL = {"c.png": C, "a in val.png": A, "c again.png": C}
+
+
+def rows(folder: Path) -> list[list[str]]:
+    with (folder / "shards/duplicates.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("tile", [None, 25])
+def test_copies_are_listed_with_the_first_image_of_their_content(tmp_path, tile) -> None:
+    """Once for each image, also where it is cut into tiles; files that cannot be read are not compared."""
+    reader = stored(tmp_path, TRAIN, VAL, tile=tile)
+    assert rows(tmp_path) == [
+        ["key", "split", "same_as", "same_as_split"],
+        ["b", "train", "b again", "train"],
+        ["copies/a", "train", "a", "train"],
+        ["a in val", "val", "a", "train"],
+        ["c", "val", "c again", "val"],
+    ]
+    assert reader.manifest.duplicates == {"copies": 4, "in_other_split": 1, "with_other_label": 0}
+
+
+def test_the_list_depends_on_the_images_alone(tmp_path) -> None:
+    for workers in (1, 3):
+        stored(tmp_path / f"{workers}", TRAIN, VAL, workers=workers)
+    assert digest(tmp_path / "1/shards") == digest(tmp_path / "3/shards")
+
+
+def test_without_copies_there_is_no_list(tmp_path) -> None:
+    stored(tmp_path, {"a.png": A, "b.png": B}, {"c.png": C})
+    assert not (tmp_path / "shards/duplicates.csv").exists()
+    manifest = json.loads((tmp_path / "shards/manifest.json").read_text())
+    assert "duplicates" not in manifest
+    assert "deduplicate" not in manifest["storage"]
+
+
+def test_copies_with_another_label_are_counted(tmp_path) -> None:
+    (tmp_path / "a.png").write_bytes(A)
+    listed = [Image(f"{label} {i}", tmp_path / "a.png", label) for label in (0, 1) for i in range(3)]
+    manifest = write_shards(Splits(["x", "y"], listed, listed[:1]), tmp_path / "shards", 2)
+    assert manifest.duplicates == {"copies": 6, "in_other_split": 1, "with_other_label": 3}
+
+
+def test_deduplicate_keeps_the_first_training_before_validation(tmp_path) -> None:
+    reader = stored(tmp_path, TRAIN, VAL, deduplicate=True)
+    assert {*reader.keys.tolist()} == {b"a", b"b again"}
+    assert Reader(tmp_path / "shards", "val").keys.tolist() == [b"c again"]
+    assert reader.manifest.duplicates == {"left_out": 5}  # x.png among them: it has the bytes of broken.png
+    assert not (tmp_path / "shards/duplicates.csv").exists()
+
+
+def test_a_validation_split_of_copies_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="every validation image is a copy of a training image; hold out"):
+        stored(tmp_path, {"a.png": A}, {"b.png": A}, deduplicate=True)
+
+
+def test_copies_equal_those_of_a_dictionary() -> None:
+    """Many copies of few contents, and images that were not read (zeros)."""
+    rng = np.random.default_rng(0)
+    digests = rng.integers(0, 30, (2000, 2)).astype(np.uint64)
+    digests[rng.random(2000) < 0.1] = 0
+    first: dict[tuple, int] = {}
+    expected = []
+    for position, content in enumerate(map(tuple, digests.tolist())):
+        if content in first:
+            expected.append([position, first[content]])
+        elif content != (0, 0):
+            first[content] = position
+    assert len(expected) > 500
+    assert duplicates.copies(digests).tolist() == expected
