@@ -96,6 +96,11 @@ class Plan:
         return self.samples // self.batch_size
 
     @property
+    def first_step(self) -> int:
+        """The number of the run's first step, counting those of the run that it continues."""
+        return self.first_epoch * self.steps_per_epoch
+
+    @property
     def share(self) -> int:
         """This process's samples per batch."""
         return self.batch_size // self.ranks

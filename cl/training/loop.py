@@ -55,8 +55,7 @@ def train(
     steps_per_epoch = data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    before = data.plan.first_epoch * steps_per_epoch  # steps of the run that this one continues
-    ledger = Ledger(history, task.remedy, data.plan.first_epoch)
+    ledger = Ledger(history, task.remedy, data.plan)
     inputs, model = data.inputs(task.machine.device), replicated(task)
     task.train()
     with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
@@ -65,17 +64,17 @@ def train(
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
-            _begin(task, before + step, step / steps, steps_per_epoch)
+            _begin(task, data.plan.first_step + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config.clip)
             task.after_step(done / steps)
-            ledger.add(before + step, lr, loss, norm, task.largest_logit)
+            ledger.add(step, lr, loss, norm, task.largest_logit)
             stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
             epoch_ends = done % steps_per_epoch == 0 or done == steps
             if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
                 ledger.flush()
             meter.step(data.plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
-                _end_epoch(ledger.end_epoch(before + done, lr, meter.rates()), task, meter, each_epoch)
+                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
             if checkpoints and (saving or stopping or done == steps) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
@@ -145,11 +144,11 @@ class Ledger:
     Args:
         history: what `state` returned in the run to resume, or {}.
         remedy: advice to the user when a loss is not finite.
-        first_epoch: the number of epochs of the run that this one continues.
+        plan: has the number of the first epoch and step.
     """
 
-    def __init__(self, history: dict[str, Any], remedy: str, first_epoch: int = 0) -> None:
-        self.first_epoch = first_epoch
+    def __init__(self, history: dict[str, Any], remedy: str, plan: Plan) -> None:
+        self.plan = plan
         self.rows: list[dict[str, Any]] = history.get("rows", [])
         self.losses: list[float] = history.get("losses", [])  # of the epoch's steps that were flushed
         self.norms: list[float] = history.get("norms", [])
@@ -181,7 +180,8 @@ class Ledger:
         ):
             if problem := _not_finite(loss, norm):
                 raise FloatingPointError(
-                    f"the {problem} at step {step} (loss {loss:.4g}, largest logit {logit:.4g}, "
+                    f"the {problem} at step {self.plan.first_step + step} "
+                    f"(loss {loss:.4g}, largest logit {logit:.4g}, "
                     f"learning rate {lr:.3g}); the weights of the last checkpoint are kept. {self.remedy}"
                 )
             self.losses.append(loss)
@@ -200,8 +200,8 @@ class Ledger:
             "gradient_norm": sum(self.norms) / len(self.norms),
         }
         self.losses, self.norms = [], []
-        epoch = self.first_epoch + len(self.rows) + 1
-        self.rows.append({"epoch": epoch, "step": step, **means, "lr": lr, **rates})
+        epoch = self.plan.first_epoch + len(self.rows) + 1
+        self.rows.append({"epoch": epoch, "step": self.plan.first_step + step, **means, "lr": lr, **rates})
         return self.rows[-1]
 
 

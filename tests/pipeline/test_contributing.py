@@ -50,10 +50,11 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 def test_they_train_together(extended) -> None:
     sizes = [setting for setting in TINY if not setting.startswith("dataset.")]
-    choices = ["loss=margin", "method=oneway", "dataset=digits", "evaluation=[knn,centroid]"]
+    choices = ["loss=margin", "method=oneway", "dataset=digits", "evaluation=[knn,centroid]", "analysis=[]"]
     stages = [
         ("compose", *choices, *sizes),
         ("prepare",),
+        ("weights",),
         ("pretrain",),
         ("evaluate", "knn"),
         ("evaluate", "centroid"),

@@ -14,7 +14,7 @@ import torch
 from cl import config
 from cl.batch import Batch
 from cl.runtime.tensor_files import load_tensors, save_tensors
-from cl.training import optim
+from cl.training import optim, start
 from pipeline import provenance
 from pipeline.compose import compose
 from pipeline.pretrain import build
@@ -23,7 +23,13 @@ from tests.support.training import newest_step
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "optim.epochs=3", "views.random.size=16"]
 SETTINGS += ["optim.monitor.bank=60", "optim.monitor.queries=20"]  # 9 steps
-SETTINGS += ["evaluation=[]", "transfer=[]", "analysis=[npc]", "baseline=[]"]  # whose imports take seconds
+SETTINGS += [
+    "evaluation=[]",
+    "transfer=[]",
+    "analysis=[npc]",
+    "analyses.npc.batch_sizes=[32]",
+    "baseline=[]",
+]  # whose imports take seconds
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +39,7 @@ def prepared(project, tmp_path_factory, shard_folder) -> Path:
     shutil.copytree(project, folder)
     shutil.copytree(shard_folder, folder / "data" / "shards")
     compose(folder / "params.yaml", SETTINGS)
+    start.save(start.Start(), folder / "models" / "start.safetensors")
     return folder
 
 

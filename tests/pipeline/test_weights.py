@@ -16,6 +16,7 @@ from pipeline.pretrain import build
 from tests.support.stages import Stage, answers
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "views.random.size=16"]
+SETTINGS += ["dataset.resize=16", "dataset.crop=16"]
 SETTINGS += ["optim.schedule=constant", "optim.warmup_epochs=0"]
 SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
 SETTINGS += ["evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]"]
