@@ -37,7 +37,9 @@ RUN find /opt/detectron2 -name '*.whl' -exec /opt/venv/bin/pip install --no-cach
 # DVC asks for the user's name, and a numeric `--user` has none. /tmp is the only folder that any user can write to.
 ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_SITE_CACHE_DIR=/tmp/dvc DVC_NO_ANALYTICS=1 PYTHONUNBUFFERED=1
 COPY . /opt/cl
-RUN chmod -R a+rX,go-w /opt/cl
+# `import cl` works everywhere, and in a clone it is the clone's.
+RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/cl \
+    && chmod -R a+rX,go-w /opt/cl
 USER 1000:1000
 WORKDIR /workspace
 HEALTHCHECK --interval=1m --timeout=20s --start-period=1m CMD ["/opt/cl/docker/health.sh"]

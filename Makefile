@@ -52,11 +52,12 @@ bench-gpu: $(ready)  ## Check results on a CUDA GPU against the CPU, and measure
 detectron2: $(ready)  ## Compile detectron2, for transfers with engine=detectron2 (needs git and a C++ compiler).
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --no-build-isolation --constraint docker/requirements.lock -r docker/detectron2.txt
 
-$(ready): requirements.lock
+$(ready): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"cl needs Python 3.11 or newer, found {v.major}.{v.minor}; run make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv .venv
 	command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
+	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade

@@ -38,9 +38,9 @@ def extended(compose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _find_project() -> None:
-    """`dvc` itself does not import from the project."""
-    if str(PROJECT) not in sys.path:
-        sys.path.append(str(PROJECT))
+    """`dvc` itself does not import from the project; an installed `cl` may be that of another copy."""
+    if sys.path[0] != str(PROJECT):
+        sys.path.insert(0, str(PROJECT))
 
 
 def _without_what_needs_labels(composed: DictConfig) -> DictConfig:
