@@ -21,7 +21,9 @@ def main(format: str, to: Path | None) -> None:
     """Write models/backbone.safetensors in the FORMAT of another program."""
     params = command.params()
     from cl.exchange import export
+    from cl.exchange.encoder import transform_in
     from cl.networks import backbones
+    from cl.runtime.tensor_files import load_tensors
 
     suffix = export.SUFFIXES[format]
     path = to or Path("exports") / f"{format}.{suffix}"
@@ -30,7 +32,8 @@ def main(format: str, to: Path | None) -> None:
     network = backbones.load(params.backbone, locations.BACKBONE)
     mean = [round(value, 4) for value in params.dataset.mean]
     std = [round(value, 4) for value in params.dataset.std]
-    metadata = {"network": params.backbone.model_dump_json(), "mean": str(mean), "std": str(std)}
+    transform = transform_in(load_tensors(locations.BACKBONE)[1]).model_dump_json()
+    metadata = {"network": params.backbone.model_dump_json(), "transform": transform}
     export.write(network, format, path, params.dataset.crop, metadata)
     inputs = f"RGB in [0, 1], mean {mean}, std {std}"
     click.echo(f"{path}: {params.backbone.kind}, {network.fc_features} features; {inputs}")

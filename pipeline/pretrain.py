@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cl.console.progress import Progress
     from cl.data.reader import Reader
     from cl.data.sets import TrainSet
+    from cl.data.transform import Transform
     from cl.methods import BaseMethod
     from cl.pretraining.task import PretrainingTask
     from cl.runtime.machine import Machine
@@ -36,6 +37,7 @@ def main() -> None:
     It uses all visible GPUs, or CL_PROCESSES processes.
     """
     params = command.params()
+    from cl.data.transform import Transform
     from cl.pretraining.monitor import watch
     from cl.rules import check_data
     from cl.runtime import machine
@@ -71,7 +73,8 @@ def main() -> None:
         if command.is_main_process():
             _write_results(results, rows, data, params.optim.lr(), task.negatives)
             results.notes["parent"] = _parent(beginning)
-            _save_models(task, optimizer, beginning, epochs=rows[-1]["epoch"])
+            transform = Transform.of_source(params.dataset, bank.manifest.levels)
+            _save_models(task, optimizer, beginning, transform, epochs=rows[-1]["epoch"])
     if command.is_main_process():
         checkpoints.discard()
 
@@ -229,12 +232,20 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
 
 
-def _save_models(task: "PretrainingTask", optimizer: "Optimizer", beginning: "Start", epochs: int) -> None:
+def _save_models(
+    task: "PretrainingTask",
+    optimizer: "Optimizer",
+    beginning: "Start",
+    transform: "Transform",
+    *,
+    epochs: int,
+) -> None:
     """The backbone for evaluations, the method for analyses, the optimizer for runs that continue."""
     from cl.runtime.tensor_files import save_tensors
     from cl.training.checkpoints import optimizer_state
 
     metadata = {
+        "transform": transform.model_dump_json(),
         "parameters": json.dumps(provenance.declared("pretrain")[1]),
         "data_manifest_sha256": locations.manifest_hash(),
         "epochs": str(epochs),

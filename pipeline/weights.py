@@ -101,7 +101,7 @@ def _backbone(init: "Init") -> "Start":
     metadata: dict[str, str] = {}
     if init.hash.startswith("md5:"):
         tensors, metadata = load_tensors(_cached(init.hash, init.name))
-        encoder = foreign.recognise(tensors, init.name)
+        encoder = foreign.recognise(tensors, metadata, init.name)
     else:
         _check_file(init)
         encoder = foreign.load(init.name)

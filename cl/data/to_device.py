@@ -12,6 +12,7 @@ from cl.data.views import View
 from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
+    from cl.data.transform import Transform
     from cl.sources import Source
 
 
@@ -62,7 +63,7 @@ class ToDevice:
         return Batch(views, labels, positions, groups)
 
 
-def normalisation(source: "Source", device: torch.device) -> tuple[Tensor, Tensor]:
+def normalisation(source: "Source | Transform", device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (3, 1, 1) of RGB in [0, 1]."""
     mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (source.mean, source.std))
     return mean, std

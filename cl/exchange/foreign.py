@@ -29,12 +29,16 @@ STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
 class ForeignEncoder(NamedTuple):
-    """An encoder in eval mode, its configuration, its origin as far as known, and a hash of its tensors."""
+    """An encoder in eval mode, its configuration, its origin as far as known, and a hash of its tensors.
+
+    metadata: of a safetensors file; empty for others.
+    """
 
     network: "Network"
     config: backbones.Config
     origin: str
     sha256: str
+    metadata: dict[str, str]
 
 
 def load(file: str, prefix: str | None = None) -> ForeignEncoder:
@@ -50,12 +54,13 @@ def load(file: str, prefix: str | None = None) -> ForeignEncoder:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
             hold exactly one network of a known architecture.
     """
-    return recognise(
-        _torchvision(file) if file.startswith("torchvision:") else _read(Path(file)), file, prefix
-    )
+    tensors, metadata = _torchvision(file) if file.startswith("torchvision:") else _read(Path(file))
+    return recognise(tensors, metadata, file, prefix)
 
 
-def recognise(tensors: dict[str, Tensor], file: str, prefix: str | None = None) -> ForeignEncoder:
+def recognise(
+    tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None = None
+) -> ForeignEncoder:
     """The encoder in a file, from the file's tensors; see `load`."""
     prefix = _choose_prefix(tensors, file, prefix)
     encoder = below(tensors, prefix)
@@ -68,7 +73,7 @@ def recognise(tensors: dict[str, Tensor], file: str, prefix: str | None = None) 
     if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":
         network.conv1.padding = (2, 2)  # as in solo-learn
     origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    return ForeignEncoder(network.eval(), config, origin, fingerprint(network))
+    return ForeignEncoder(network.eval(), config, origin, fingerprint(network), metadata)
 
 
 def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) -> str:
@@ -87,7 +92,7 @@ def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) ->
     if len(online) == 1:
         return online[0]
     if online:
-        found = f"those below {', '.join(map(repr, online))}; choose one with --prefix"
+        found = f"those below {', '.join(map(repr, online))}; choose one with --prefix or prefix="
     else:
         found = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
     raise ValueError(f"{file} should hold one residual network, found {found}")
@@ -121,7 +126,7 @@ def torchvision_url(name: str) -> str:
     return str(known[chosen].url)
 
 
-def _torchvision(name: str) -> dict[str, Tensor]:
+def _torchvision(name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     url = torchvision_url(name)
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
     if not file.exists():
@@ -136,11 +141,12 @@ def _torchvision(name: str) -> dict[str, Tensor]:
     return _read(file)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors in a file, and its metadata."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; give a checkpoint, or torchvision:resnet50")
     if path.suffix == ".safetensors":
-        return load_tensors(path)[0]
+        return load_tensors(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # about formats that torch.load then refuses
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -152,7 +158,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             break
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, expected named tensors")
-    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}, {}
 
 
 def _unreadable(path: Path, error: str) -> str:

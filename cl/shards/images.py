@@ -58,6 +58,22 @@ def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarra
         return np.asarray(eight_bits(picture, levels).convert("RGB"))
 
 
+def read(content: bytes | memoryview, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
+    """As `decode`, and rotated upright by the EXIF orientation if `upright`."""
+    pixels = decode(content, levels)
+    if not upright:
+        return pixels
+    with opened(io.BytesIO(content)) as picture:
+        return np.ascontiguousarray(turn(pixels, exif_orientation(picture)))
+
+
+def from_picture(picture: Picture.Image, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
+    """The pixels of an opened picture, as `read` gives those of its file; (H, W, 3) uint8."""
+    orientation = exif_orientation(picture) if upright else 1
+    pixels = np.asarray(eight_bits(picture, levels).convert("RGB"))
+    return np.ascontiguousarray(turn(pixels, orientation))
+
+
 @contextmanager
 def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Image]:
     """Open a picture of a supported format; its pixels are decoded once they are asked for.

@@ -11,9 +11,11 @@ from cl.runtime.kinds import kinds
 from tests.support.project import ROOT
 
 # They check, print and publish; what they pass on is tracked as parameter or output.
+# Nothing but `weights` uses `foreign`, and no stage `cl.load`.
 GLUE = {
     f"cl/{name}.py"
     for name in (
+        "__init__",
         "config",
         "rules",
         "console/progress",

@@ -7,14 +7,19 @@ import subprocess
 import sys
 import time
 import warnings
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import cl
 from cl.config import load
 from cl.data.reader import Reader
 from cl.evaluations import knn
 from cl.exchange import export
+from cl.features.extraction import extract
+from cl.features.knn import classify, top1
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
@@ -153,6 +158,34 @@ def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
             continue
         context = evaluated(*readers, params, theirs, tmp_path, representations={}, source=params.dataset)
         assert round(knn.evaluate(params.evaluations["knn"], context)["top1"], 4) == stored, name
+
+
+def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, tmp_path) -> None:
+    """From the image files that the shards contain, with the transform that the backbone's file records."""
+    params = load(clone.folder / "params.yaml")
+    path = clone.folder / "models/backbone.safetensors"
+    encoder, network = cl.load(path), here.place(backbones.load(params.backbone, path))
+    features, labels = [], []
+    for split in ("train", "val"):
+        reader = Reader(clone.folder / "data/shards", split)
+        files = [tmp_path / f"{split}-{position}.png" for position in range(len(reader))]
+        for position, file in enumerate(files):
+            file.write_bytes(reader.read(position))
+        features.append(encoder.embed(files, batch_size=len(files)))
+        labels.append(torch.from_numpy(reader.labels))
+        torch.testing.assert_close(features[-1], extract(network, reader, params.dataset, here))
+    bank, queries = (F.normalize(x, dim=1) for x in features)
+    config: Any = params.evaluations["knn"]
+    predicted, _ = classify(
+        queries,
+        bank,
+        labels[0],
+        len(reader.manifest.classes),
+        k=[config.k],
+        temperature=[config.temperature],
+        memory=config.bytes,
+    )
+    assert round(top1(predicted[0, 0], labels[1]), 4) == clone.metrics("evaluate/knn")["knn_top1"]
 
 
 def test_another_loss_trains_again_without_preparing_again(clone) -> None:

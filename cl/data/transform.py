@@ -1,0 +1,77 @@
+"""The evaluation view of a single image, as files of weights record it."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image as Picture
+from pydantic import Field
+from torch import Tensor
+
+from cl.data.to_device import normalisation
+from cl.data.views import centre
+from cl.runtime.base_config import BaseConfig
+from cl.shards import images
+
+if TYPE_CHECKING:
+    from cl.sources import Source
+
+Image = str | os.PathLike[str] | Picture.Image  # the path of a file, or a picture
+
+
+class Transform(BaseConfig):
+    """Decodes an image as shards do, resizes it with antialiasing, crops its centre and normalises it."""
+
+    resize: int = Field(gt=0, description="short side after resizing, pixels")
+    crop: int = Field(gt=0, description="side of the centre crop, pixels")
+    mean: tuple[float, float, float] = Field(description="of RGB in [0, 1]")
+    std: tuple[float, float, float]
+    upright: bool = Field(description="rotate images upright by their EXIF orientation")
+    levels: dict[str, tuple[float, float]] = Field(
+        default={}, description="of deep gray images, as in `cl.shards.manifest`"
+    )
+
+    @classmethod
+    def of_source(cls, source: "Source", levels: images.Levels) -> "Transform":
+        """The evaluation view of a data set, whose manifest has these levels."""
+        shared = source.model_dump(include=set(cls.model_fields))
+        return cls.model_validate({**shared, "levels": dict(levels)})
+
+    def __call__(self, image: Image) -> Tensor:
+        """The normalised image; (3, crop, crop) float32.
+
+        Raises:
+            ValueError: the file cannot be decoded.
+            OSError: the file cannot be read.
+        """
+        return self.normalise(torch.from_numpy(self.pixels(image)[None]).permute(0, 3, 1, 2))[0]
+
+    def pixels(self, image: Image) -> np.ndarray:
+        """The resized and cropped image; (crop, crop, 3) uint8.
+
+        Raises:
+            ValueError: the file cannot be decoded.
+            OSError: the file cannot be read.
+        """
+        if isinstance(image, Picture.Image):
+            return self._view(images.from_picture(image, upright=self.upright, levels=self.levels))
+        content = Path(image).read_bytes()
+        try:
+            pixels = images.read(content, upright=self.upright, levels=self.levels)
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders raise errors of any type
+            raise ValueError(f"{os.fspath(image)} cannot be decoded: {error}") from error
+        return self._view(pixels)
+
+    def _view(self, pixels: np.ndarray) -> np.ndarray:
+        if self.crop > self.resize:
+            raise ValueError(f"crop={self.crop} is larger than resize={self.resize}; choose a smaller crop")
+        return centre(pixels, self.resize, self.crop)
+
+    def normalise(self, batch: Tensor) -> Tensor:
+        """(N, 3, S, S) uint8 to float32 on the same device."""
+        mean, std = normalisation(self, batch.device)
+        return batch.float().div_(255).sub_(mean).div_(std)
