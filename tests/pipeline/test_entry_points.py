@@ -10,7 +10,7 @@ from pipeline import command
 from tests.support.project import ROOT
 from tests.support.stages import Stage, answers
 
-STAGES = ("prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report")
+STAGES = ("prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report", "embed")
 DRIVER = """
 import runpy, sys
 for stage in sys.argv[1:]:

@@ -28,13 +28,22 @@ def images_below(folder: Path) -> tuple[list[Path], Counter[str]]:
     Raises:
         ValueError: a name is not valid UTF-8, or a folder below `folder` is a link.
     """
-    images, left_out = [], Counter[str]()
+    left_out = Counter[str]()
+    images = sorted(Path(entry.path) for entry in image_entries(folder, left_out))
+    return images, left_out
+
+
+def image_entries(folder: Path, left_out: Counter[str]) -> Iterator[os.DirEntry[str]]:
+    """The images in a folder and its subfolders, in no order; `left_out` counts other entries by reason.
+
+    Raises:
+        ValueError: as `images_below`.
+    """
     for entry in _entries_below(folder):
         if reason := _why_left_out(entry):
             left_out[reason] += 1
         else:
-            images.append(Path(entry.path))
-    return sorted(images), left_out
+            yield entry
 
 
 def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -1,0 +1,199 @@
+"""Features of a folder: complete, in order, and the same after kills and on several processes."""
+
+import csv
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import cl
+from cl.data.transform import Transform
+from cl.networks import backbones
+from cl.networks.backbones import Config
+from cl.runtime.tensor_files import save_tensors
+from tests.support.pictures import picture_file
+from tests.support.project import ROOT
+from tests.support.stages import Stage, answers
+
+READABLE, UNREADABLE = 600, 70  # in parts of 64, the first of which has no image that can be read
+PATIENCE = 120  # seconds
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("embed") / "images"
+    for number in range(READABLE):
+        picture_file(root / f"folder {number % 7}/{number}.jpg", number, (24, 20))
+    (root / "0").mkdir()
+    for number in range(UNREADABLE):
+        (root / f"0/{number}.jpg").write_bytes(b"no image")
+    (root / "folder 3/nowhere.png").symlink_to("nothing")
+    (root / "notes.txt").touch()
+    return root
+
+
+def weights(path: Path, seed: int) -> Path:
+    """A network for images of 16 px."""
+    torch.manual_seed(seed)
+    network = backbones.build(Config(kind="resnet18", width=1, stem="small", zero_init_residual=False))
+    half = (0.5, 0.5, 0.5)
+    transform = Transform(resize=16, crop=16, mean=half, std=half, upright=True)
+    save_tensors(network.state_dict(), path, {"transform": transform.model_dump_json()})
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder(images) -> Path:
+    return weights(images.parent / "encoder.safetensors", 0)
+
+
+def start(images: Path, encoder: Path, to: Path, processes: int = 1) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.embed", str(images), "--to", str(to)]
+    return subprocess.Popen(
+        [*command, "--backbone", str(encoder)],
+        cwd=ROOT,
+        env={**os.environ, "CL_PROCESSES": str(processes)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(images: Path, encoder: Path, to: Path, processes: int = 1) -> str:
+    """What it prints; afterwards no unfinished work is left."""
+    process = start(images, encoder, to, processes)
+    printed = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, printed
+    assert not list(to.parent.glob("*.partial"))
+    return printed
+
+
+def parts(to: Path) -> dict[str, int]:
+    """The finished parts, with times that change if they are computed again."""
+    return {path.name: path.stat().st_mtime_ns for path in Path(f"{to}.partial").glob("part-*.safetensors")}
+
+
+def run_until(count: int, images: Path, encoder: Path, to: Path) -> dict[str, int]:
+    """Kill it once `count` parts are finished; returns these."""
+    process = start(images, encoder, to)
+    end = time.monotonic() + PATIENCE
+    while len(parts(to)) < count:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not to.exists()
+    return parts(to)
+
+
+@pytest.fixture(scope="module")
+def expected(images, encoder) -> tuple[list[str], np.ndarray]:
+    """Names and features, by `encoder.embed`."""
+    paths = sorted(images.glob("folder */*.jpg"))
+    features = cl.load(encoder).embed(paths, batch_size=100).numpy()
+    return [str(path.relative_to(images)) for path in paths], features
+
+
+@pytest.fixture(scope="module")
+def whole(images, encoder) -> Iterator[Path]:
+    """The result of a run that nothing interrupts, as .npy."""
+    to = images.parent / "whole/features.npy"
+    printed = run(images, encoder, to)
+    assert "left out 1 files: with suffix .txt" in printed
+    assert f"left out {UNREADABLE} images that cannot be read: ValueError: not an image" in printed
+    assert "left out 1 images that cannot be read: FileNotFoundError: No such file or directory" in printed
+    assert f"{to}: {READABLE} images, 512 features each" in printed
+    yield to
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_features_are_those_of_encoder_embed_beside_their_names(whole, expected) -> None:
+    names, features = expected
+    found = np.load(whole)
+    assert (found.shape, found.dtype) == ((READABLE, 512), np.float32)
+    assert whole.with_suffix(".txt").read_text().splitlines() == names
+    close(found, features)
+
+
+def test_images_that_cannot_be_read_are_listed(whole) -> None:
+    with Path(f"{whole}.skipped.csv").open(newline="") as file:
+        rows = {row["name"]: row["reason"] for row in csv.DictReader(file)}
+    assert len(rows) == UNREADABLE + 1
+    assert rows["0/12.jpg"] == "ValueError: not an image, or an unsupported format"
+    assert rows["folder 3/nowhere.png"] == "FileNotFoundError: No such file or directory"
+
+
+def test_a_run_that_was_killed_twice_gives_the_same_bytes(whole, images, encoder, tmp_path) -> None:
+    to = tmp_path / "features.npy"
+    first = run_until(3, images, encoder, to)
+    second = run_until(7, images, encoder, to)
+    assert first.items() <= second.items(), "finished parts are kept"
+    run(images, encoder, to)
+    for name in ("features.npy", "features.txt", "features.npy.skipped.csv"):
+        assert (tmp_path / name).read_bytes() == (whole.parent / name).read_bytes()
+
+
+def test_parquet_on_two_processes_equals_npy_on_one(whole, images, encoder, tmp_path) -> None:
+    run(images, encoder, tmp_path / "features.parquet", processes=2)
+    table = pq.read_table(tmp_path / "features.parquet")
+    assert table["name"].to_pylist() == whole.with_suffix(".txt").read_text().splitlines()
+    close(np.stack(table["features"].to_numpy()), np.load(whole))
+    assert table.schema.metadata[b"sha256"].decode() == cl.load(encoder).sha256
+
+
+def test_parts_of_another_encoder_or_listing_are_not_mixed_in(images, encoder, expected, tmp_path) -> None:
+    names, _ = expected
+    few = tmp_path / "images"
+    for name in names[:300]:
+        (few / name).parent.mkdir(parents=True, exist_ok=True)
+        (few / name).symlink_to(images / name)
+    to, other = tmp_path / "features.npy", weights(tmp_path / "other.safetensors", 1)
+    to.write_text("an earlier result")
+    process = start(few, encoder, to)
+    while len(parts(to)) < 2:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert to.read_text() == "an earlier result", "it is replaced only on success"
+    (few / names[0]).unlink()
+    run(few, other, to)
+    close(np.load(to), cl.load(other).embed([few / name for name in names[1:300]]).numpy())
+
+
+def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/notes.txt").touch()
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk/a.jpg").write_bytes(b"no image")
+    to, of = f"{tmp_path}/features.npy", ("--backbone", str(encoder))
+    mistakes = {
+        ("none", "--to", to): "no folder none; give the folder that contains the images",
+        (str(tmp_path / "empty"), "--to", to, *of): "no images below",
+        (str(tmp_path / "junk"), "--to", to, *of): "can be read: ValueError: not an image, or an unsupported",
+        (str(images), "--to", f"{tmp_path}/features.csv"): "must be a file that ends in .parquet or .npy",
+        (str(images), "--to", to): "models/backbone.safetensors does not exist; give a checkpoint",
+        (str(images), "--to", f"{tmp_path}/locked.npy", *of): "another process is writing",
+        (str(images), "--to", to, *of, "--prefix", "a."): "holds no encoder below 'a.', only below ''",
+    }
+    (tmp_path / "locked.npy.partial").mkdir()
+    with (tmp_path / "locked.npy.partial/lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        found = answers(project, [Stage(("embed", *arguments)) for arguments in mistakes])
+    for message, answer in zip(mistakes.values(), found, strict=True):
+        assert answer.code == 1, message
+        assert "Traceback" not in answer.stderr, answer.stderr
+        assert message in answer.stderr, answer.stderr
+    assert not Path(to).exists()
