@@ -4,37 +4,21 @@ import json
 
 import pytest
 import torch
-from torch import Tensor
 
 import cl
-from cl.data.transform import Transform
 from cl.exchange.encoder import IMAGENET, Encoder
-from cl.networks import backbones
-from cl.networks.backbones import Config
-from cl.runtime.tensor_files import save_tensors
 from tests.support.pictures import photograph, picture_file
-from tests.support.resnets import IMAGES, features, torchvision_network
-
-TRANSFORM = Transform(resize=40, crop=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=False)
-
-
-def saved(path, metadata: dict[str, str] | None = None) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
-    """A network with a small stem, as `pretrain` writes it; returns its tensors."""
-    torch.manual_seed(0)
-    network = backbones.build(Config(kind="resnet18", width=1, stem="small", zero_init_residual=False))
-    recorded = {"transform": TRANSFORM.model_dump_json()} if metadata is None else metadata
-    save_tensors(network.state_dict(), path, recorded)
-    return network.state_dict()
+from tests.support.resnets import IMAGES, TRANSFORM, features, save_encoder, torchvision_network
 
 
 @pytest.fixture
 def encoder(tmp_path) -> Encoder:
-    saved(tmp_path / "backbone.safetensors")
+    save_encoder(tmp_path / "backbone.safetensors")
     return cl.load(tmp_path / "backbone.safetensors", device="cpu")
 
 
 def test_it_has_the_weights_and_the_transform_of_its_file(encoder, tmp_path) -> None:
-    tensors = saved(tmp_path / "again.safetensors")
+    tensors = save_encoder(tmp_path / "again.safetensors")
     assert encoder.transform == TRANSFORM
     assert encoder.width == 512
     assert not encoder.training
@@ -83,7 +67,7 @@ def test_files_of_version_0_1_keep_their_transform(tmp_path) -> None:
     """Their only record is the parameters of the stage that wrote them."""
     values = TRANSFORM.model_dump(exclude={"upright"})
     parameters = {"seed": 0, **{f"dataset.{name}": value for name, value in values.items()}}
-    saved(tmp_path / "old.safetensors", {"parameters": json.dumps(parameters)})
+    save_encoder(tmp_path / "old.safetensors", metadata={"parameters": json.dumps(parameters)})
     assert cl.load(tmp_path / "old.safetensors").transform == TRANSFORM.model_copy(update={"upright": True})
 
 

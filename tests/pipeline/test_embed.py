@@ -13,15 +13,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import cl
-from cl.data.transform import Transform
-from cl.networks import backbones
-from cl.networks.backbones import Config
-from cl.runtime.tensor_files import save_tensors
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
+from tests.support.resnets import save_encoder
 from tests.support.stages import Stage, answers
 
 READABLE, UNREADABLE = 600, 70  # in parts of 64, the first of which has no image that can be read
@@ -41,19 +37,10 @@ def images(tmp_path_factory) -> Path:
     return root
 
 
-def weights(path: Path, seed: int) -> Path:
-    """A network for images of 16 px."""
-    torch.manual_seed(seed)
-    network = backbones.build(Config(kind="resnet18", width=1, stem="small", zero_init_residual=False))
-    half = (0.5, 0.5, 0.5)
-    transform = Transform(resize=16, crop=16, mean=half, std=half, upright=True)
-    save_tensors(network.state_dict(), path, {"transform": transform.model_dump_json()})
-    return path
-
-
 @pytest.fixture(scope="module")
 def encoder(images) -> Path:
-    return weights(images.parent / "encoder.safetensors", 0)
+    save_encoder(images.parent / "encoder.safetensors")
+    return images.parent / "encoder.safetensors"
 
 
 def start(images: Path, encoder: Path, to: Path, processes: int = 1) -> subprocess.Popen[str]:
@@ -160,7 +147,8 @@ def test_parts_of_another_encoder_or_listing_are_not_mixed_in(images, encoder, e
     for name in names[:300]:
         (few / name).parent.mkdir(parents=True, exist_ok=True)
         (few / name).symlink_to(images / name)
-    to, other = tmp_path / "features.npy", weights(tmp_path / "other.safetensors", 1)
+    to, other = tmp_path / "features.npy", tmp_path / "other.safetensors"
+    save_encoder(other, seed=1)
     to.write_text("an earlier result")
     process = start(few, encoder, to)
     while len(parts(to)) < 2:

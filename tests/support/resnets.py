@@ -7,7 +7,22 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
+from cl.data.transform import Transform
+from cl.networks import backbones
+from cl.networks.backbones import Config
+from cl.runtime.tensor_files import save_tensors
+
+TRANSFORM = Transform(resize=20, crop=16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=False)
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def save_encoder(path: Path, seed: int = 0, metadata: dict[str, str] | None = None) -> dict[str, Tensor]:
+    """Write a network for images of 16 px as `pretrain` does; returns its tensors."""
+    torch.manual_seed(seed)
+    network = backbones.build(Config(kind="resnet18", width=1, stem="small", zero_init_residual=False))
+    recorded = {"transform": TRANSFORM.model_dump_json()} if metadata is None else metadata
+    save_tensors(network.state_dict(), path, recorded)
+    return network.state_dict()
 
 
 def torchvision_network(build=resnet18) -> nn.Module:  # type: ignore[no-untyped-def]
