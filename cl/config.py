@@ -79,6 +79,12 @@ class Parent(BaseConfig):
     optimizer: Hash
 
 
+class Report(BaseConfig):
+    """What the report shows: `pictures: false` keeps private images out of it."""
+
+    pictures: bool
+
+
 class Params(BaseConfig):
     """`params.yaml`."""
 
@@ -101,6 +107,7 @@ class Params(BaseConfig):
     transfers: dict[str, Transfer]
     analyses: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("analyses")]]
     baselines: dict[str, Baseline]
+    report: Report
 
     @property
     def bn_groups(self) -> int:

@@ -8,7 +8,7 @@ from tests.support.project import ROOT, compose
 
 def test_top_level_keys() -> None:
     expected = "seed recipe init start_from dataset views patches backbone method temperature loss optim"
-    expected += " precision deterministic bn_group evaluations transfers analyses baselines"
+    expected += " precision deterministic bn_group evaluations transfers analyses baselines report"
     assert set(config.Params.model_fields) == set(expected.split())
 
 

@@ -79,7 +79,7 @@ def render(params: dict[str, Any], results: Path) -> tuple[str, str]:
         params: the contents of params.yaml.
         results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
     """
-    read = _Reader(results)
+    read = _Reader(results, pictures=params["report"]["pictures"])
     baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
     tables = _tables(params, read, baselines)
     context = {
@@ -128,10 +128,10 @@ def _details(params: dict[str, Any], read: "_Reader") -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads result files; a missing file is empty."""
+    """Reads result files; a missing file is empty, and without `pictures` so is every picture."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, pictures: bool) -> None:
+        self.root, self.pictures = root, pictures
 
     def metrics(self, name: str) -> dict[str, float]:
         return self._json(f"{name}.json")
@@ -148,7 +148,7 @@ class _Reader:
 
     def picture(self, name: str) -> str | None:
         path = self._file(name)
-        if not path.exists():
+        if not self.pictures or not path.exists():
             return None
         return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 

@@ -1,5 +1,6 @@
 """The page about one experiment: its own numbers only, and "not run" for everything else."""
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -31,6 +32,23 @@ def test_a_page_without_results_says_not_run(values, tmp_path) -> None:
         values["analyses"]
     )
     assert "None" not in page.split("all parameters")[0]
+
+
+def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
+    """Those of training, of the neighbours and of detections; everything else is shown."""
+    names = ("pretrain/views.png", "analyze/neighbours/neighbours.png", "transfer/voc_c4/detections.png")
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(f"private {number}".encode())
+    write(tmp_path, "analyze/neighbours", {"neighbours_same_class": 51.25})
+    pictures = [base64.b64encode(f"private {number}".encode()).decode() for number in range(3)]
+    page = render(values, tmp_path)
+    assert all(picture in page for picture in pictures)
+    private = render({**values, "report": {"pictures": False}}, tmp_path)
+    assert "<img" not in private
+    assert not any(picture in private for picture in pictures)
+    assert "51.25" in private
+    assert "Pictures of the data are left out (report.pictures=false)." in private
 
 
 def test_numbers_are_shown_beside_the_baselines_with_differences(values, tmp_path) -> None:
@@ -76,8 +94,8 @@ def test_evaluations_with_similar_names_are_told_apart(values, tmp_path) -> None
 
 
 def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
-    write(tmp_path, "evaluate/stale", {"stale_top1": 99.9})
-    assert "99.9" not in render(values, tmp_path)
+    write(tmp_path, "evaluate/stale", {"stale_top1": 98.7})
+    assert "98.7" not in render(values, tmp_path)
 
 
 def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:

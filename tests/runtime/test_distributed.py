@@ -130,8 +130,9 @@ def test_groups_of_images_on_two_processes(found, number) -> None:
 
 def test_evaluations_on_several_processes(found, folder) -> None:
     one = ranks.evaluations(folder, folder / "1/0")
-    assert sum("backbone" in key for key in one) == 18
-    assert sum("heads" in key for key in one) == 10
+    assert sum("model." in key and "backbone" in key for key in one) == 18
+    assert sum("optimizer." in key and "backbone" in key for key in one) == 12
+    assert sum("model." in key and "heads" in key for key in one) == 10
     for several in found.values():
         assert several["evaluations"].keys() == one.keys()
         for key, value in several["evaluations"].items():
