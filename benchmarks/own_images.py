@@ -1,0 +1,198 @@
+"""Two questions about own images, answered on the twenty embedded photographs with three seeds each.
+
+`python -m benchmarks.own_images groups`: twenty frames of each of a hundred objects, with and without their
+groups. Are the frames of an object closer to each other if they are never negatives?
+
+`python -m benchmarks.own_images start CIFAR`: patches of the photographs, from scratch and from weights
+pretrained on CIFAR-10 (CIFAR: its folder of python batches). Is the start worth its epochs?
+"""
+
+import csv
+import io
+import sys
+import tempfile
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image as Picture
+from rich.console import Console
+from torch import Tensor, nn
+from torchvision.datasets import CIFAR10
+
+from benchmarks.parameters import parameters
+from cl.config import Params
+from cl.console.progress import Progress
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.exchange import foreign
+from cl.features.extraction import extract
+from cl.features.knn import classify, top1
+from cl.pretraining.task import PretrainingTask
+from cl.runtime import machine
+from cl.runtime.kinds import module_of
+from cl.shards import writing
+from cl.sources._shared import photographs
+from cl.training import optim, start
+from cl.training.loop import train
+from pipeline.pretrain import build
+
+SEEDS = (0, 1, 2)
+OBJECTS, FRAMES = 100, 20
+SIDE, WINDOW, MOTION = 48, 120, 10  # of a frame, of an object and of its motion between frames, pixels
+EPOCHS_BEFORE, EPOCHS = 8, 5  # on CIFAR-10, and on the photographs
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        if sys.argv[1] == "groups":
+            groups(Path(name))
+        else:
+            starts(Path(name), Path(sys.argv[2]))
+
+
+def groups(work: Path) -> None:
+    """Frames of objects that training has not seen: their nearest neighbours and cosines."""
+    films(work / "raw" / "films")
+    print("| | frames of the same object among the 19 nearest, % | cosine, same object | other object |")
+    print("|---|---|---|---|")
+    for name, column in (("without group", "none"), ("with group", "group")):
+        with (work / "raw/films/all.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        with (work / "raw/films/images.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "split", column if column == "group" else "comment"])
+            writer.writerows([row["path"], row["split"], row["object"]] for row in rows)
+        overrides = ["dataset=table", "dataset.name=films", "dataset.labels=none", "dataset.resize=32"]
+        params = parameters(*overrides, "dataset.crop=32")
+        train_set, val = prepared(params, work / "raw", work / column)
+        objects = np.array([key.decode().rsplit("/", 1)[0] for key in val.keys])
+        measured = []
+        for seed in SEEDS:
+            task = pretrained(params, train_set, seed, 15)
+            measured.append(closeness(task, val, params, objects))
+        print(row_of(name, measured), flush=True)
+
+
+def films(folder: Path) -> None:
+    """A window of a photograph is an object; its frames are crops that move within it. 80 objects train."""
+    rng = np.random.default_rng(0)
+    pictures = [Picture.open(path).convert("RGB") for path in photographs.files().values()]
+    folder.mkdir(parents=True)
+    with (folder / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "split", "object"])
+        for number in range(OBJECTS):
+            picture = pictures[number % len(pictures)]
+            x, y = (int(rng.integers(0, side - WINDOW)) for side in picture.size)
+            left, top = rng.integers(0, WINDOW - SIDE, 2)
+            for frame, step in enumerate(rng.integers(-MOTION, MOTION + 1, (FRAMES, 2))):
+                left, top = np.clip(np.add((left, top), step), 0, WINDOW - SIDE)
+                path = folder / f"{number}/{frame}.png"
+                path.parent.mkdir(exist_ok=True)
+                picture.crop((x + left, y + top, x + left + SIDE, y + top + SIDE)).save(path)
+                split = "val" if number % 5 == 4 else "train"
+                writer.writerow([f"{number}/{frame}.png", split, number])
+
+
+def closeness(task: PretrainingTask, val: Reader, params: Params, objects: np.ndarray) -> list[float]:
+    """Percent of the 19 nearest frames that show the same object, and mean cosines within and between."""
+    features = F.normalize(features_of(task.method.backbone, val, params), dim=1)
+    cosines = (features @ features.T).fill_diagonal_(-2)
+    same = torch.from_numpy(objects[:, None] == objects).fill_diagonal_(False)
+    other = torch.from_numpy(objects[:, None] != objects)
+    nearest = cosines.topk(FRAMES - 1).indices
+    return [
+        100 * float(same.gather(1, nearest).double().mean()),
+        float(cosines[same].mean()),
+        float(cosines[other].mean()),
+    ]
+
+
+def starts(work: Path, cifar: Path) -> None:
+    """Accuracy of kNN on the photographs: from scratch, from the weights, and the weights alone."""
+    write_parent(work, cifar)
+    params = parameters("optim.warmup_epochs=1")
+    train_set, val = prepared(params, work, work / "photos")
+    given = foreign.load(str(work / "parent.pth"))
+    weights = start.from_backbone(given.network, given.config, {"name": "parent"})
+    print(f"| {EPOCHS} epochs on the photographs | kNN top-1, % |")
+    print("|---|---|")
+    for name, beginning in (("from scratch", None), ("from the weights", weights)):
+        scores = [
+            [
+                knn(
+                    pretrained(params, train_set, seed, EPOCHS, beginning).method.backbone,
+                    train_set,
+                    val,
+                    params,
+                )
+            ]
+            for seed in SEEDS
+        ]
+        print(row_of(name, scores), flush=True)
+    print(f"| the weights alone | {knn(given.network, train_set, val, params):.1f} |")
+
+
+def write_parent(work: Path, cifar: Path) -> None:
+    """Write a checkpoint with torchvision's names, pretrained on 10,000 images of CIFAR-10 without labels."""
+    folder = work / "cifar"
+    folder.mkdir()
+    for number, pixels in enumerate(CIFAR10(cifar).data[:10_000]):
+        Picture.fromarray(pixels).save(folder / f"{number}.png")
+    overrides = ("dataset=unlabelled", "dataset.name=cifar", "dataset.resize=32", "dataset.crop=32")
+    params = parameters(*overrides)
+    train_set, _ = prepared(params, work, work / "parent")
+    task = pretrained(params, train_set, 0, EPOCHS_BEFORE)
+    torch.save({"state_dict": task.method.backbone.state_dict()}, work / "parent.pth")
+
+
+def prepared(params: Params, raw: Path, folder: Path) -> tuple[Reader, Reader]:
+    """The training and validation images as shards."""
+    splits = module_of("sources", params.dataset.kind).splits(params.dataset, raw)
+    folder.mkdir()
+    writing.write(
+        splits, params.dataset.kind, params.dataset, folder, lambda done, kept=False: None, workers=2
+    )
+    return Reader(folder, "train"), Reader(folder, "val")
+
+
+def pretrained(
+    params: Params, reader: Reader, seed: int, epochs: int, beginning: start.Start | None = None
+) -> PretrainingTask:
+    """The embedded experiment's method after some epochs."""
+    params = params.model_copy(
+        update={"seed": seed, "optim": params.optim.model_copy(update={"epochs": epochs})}
+    )
+    task = build(params, machine.find("fp32", deterministic=False), len(reader), beginning)
+    plan = Plan(len(reader), params.optim.batch_size, seed)
+    data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
+    optimizer = optim.build(params.optim, [optim.Part(task)])
+    train(task, data, params.optim, optimizer, progress=Progress("", Console(file=io.StringIO())))
+    return task
+
+
+def features_of(network: nn.Module, reader: Reader, params: Params) -> Tensor:
+    return extract(network, reader, params.dataset, machine.find("fp32", deterministic=False))
+
+
+def knn(network: nn.Module, bank: Reader, val: Reader, params: Params) -> float:
+    """Top-1 in percent with k = 20."""
+    rows, queries = (F.normalize(features_of(network, reader, params), dim=1) for reader in (bank, val))
+    labels, truth = (torch.from_numpy(reader.labels) for reader in (bank, val))
+    classes = len(bank.manifest.classes)
+    predicted, _ = classify(queries, rows, labels, classes, k=[20], temperature=[0.07], memory=2**29)
+    return top1(predicted[0, 0], truth)
+
+
+def row_of(name: str, measured: list[list[float]]) -> str:
+    """A row of a table: mean and standard deviation over the seeds of each number."""
+    cells = [f"{fmean(values):.3g} ± {stdev(values):.2g}" for values in zip(*measured, strict=True)]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
