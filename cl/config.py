@@ -110,6 +110,19 @@ class Params(BaseConfig):
     report: Report
 
     @property
+    def start_name(self) -> str | None:
+        """The name of the weights that pretraining starts from."""
+        given = self.init or self.start_from
+        return given.name if given else None
+
+    @property
+    def start_hashes(self) -> list[str]:
+        """The hashes of these weights."""
+        if self.init:
+            return [self.init.hash]
+        return [self.start_from.method, self.start_from.optimizer] if self.start_from else []
+
+    @property
     def bn_groups(self) -> int:
         """Groups of batch norm in a batch."""
         return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group

@@ -29,7 +29,7 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def check_data(params: "Params", train: "Reader", val: "Reader") -> None:
-    """Find all that the data has too few images or labels for, before any stage trains.
+    """Check that the data has enough images and labels for every stage, before any of them trains.
 
     Raises:
         ValueError: the message names every parameter that would make its stage fail.
@@ -66,7 +66,7 @@ def size_warning(params: "Params") -> str | None:
     if largest == crop:
         return None
     return (
-        f"pretraining sees views of {largest} px, evaluations images of {crop} px: choose views=... of "
+        f"pretraining sees views of {largest} px, evaluations use images of {crop} px: choose views=... of "
         f"{crop} px, or dataset.resize and dataset.crop of {largest}"
     )
 

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from cl.runtime.machine import Machine
     from cl.training.start import Start
 
-SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
-# What may differ between a run and the one it continues.
-CHANGEABLE = ("seed", "optim.epochs", "optim.base_lr", *(f"optim.{name}" for name in SCHEDULE))
-
 
 @click.command()
 @command.entry_point
@@ -52,11 +48,12 @@ def main() -> None:
     check_data(params, bank, queries)
     checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     beginning = start.load(locations.START)
-    _check_parent(beginning)
+    beginning.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
     with command.results("pretrain") as results:
         task = build(params, here, len(bank), beginning)
         optimizer = _optimizer(params, task)
         beginning.load_state(task.method, optimizer)
+        beginning.tensors.clear()  # their memory is needed for training
         data = _train_set(params, bank, beginning.epochs)
         progress.say(_summary(params, data, here))
         rows = train(
@@ -72,9 +69,9 @@ def main() -> None:
         )
         if command.is_main_process():
             _write_results(results, rows, data, params.optim.lr(), task.negatives)
-            results.notes["parent"] = _parent(beginning)
+            parent = results.notes["parent"] = beginning.summary(params.start_name)
             transform = Transform.of_source(params.dataset, bank.manifest.levels)
-            _save_models(task, optimizer, beginning, transform, epochs=rows[-1]["epoch"])
+            _save_models(task, optimizer, parent, transform, epochs=rows[-1]["epoch"])
     if command.is_main_process():
         checkpoints.discard()
 
@@ -89,30 +86,6 @@ def _warn(params: "Params", progress: "Progress") -> None:
         progress.say(warning)
     for sentence in locations.missing(params.transfers):
         progress.say(sentence)
-
-
-def _check_parent(beginning: "Start") -> None:
-    """Raises ValueError if the parent differs in a parameter that is not CHANGEABLE."""
-    if "parameters" not in beginning.origin:
-        return
-    ours, theirs = map(_fixed, (provenance.declared("pretrain")[1], beginning.origin["parameters"]))
-    if differing := [key for key in ours if ours[key] != theirs.get(key)]:
-        key = differing[0]
-        raise ValueError(
-            f"start_from={beginning.origin['name']} was trained with {key}={theirs.get(key)}, found "
-            f"{ours[key]}; only {', '.join(CHANGEABLE)} may differ"
-        )
-
-
-def _fixed(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters that a continued run shares with its parent."""
-    optim = {f"optim.{key}": value for key, value in parameters["optim"].items()}
-    return {key: value for key, value in (parameters | optim).items() if key not in ("optim", *CHANGEABLE)}
-
-
-def _parent(beginning: "Start") -> dict[str, Any] | None:
-    """What the results say about the weights that the run started from."""
-    return {key: value for key, value in beginning.origin.items() if key != "parameters"} or None
 
 
 def build(
@@ -235,7 +208,7 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 def _save_models(
     task: "PretrainingTask",
     optimizer: "Optimizer",
-    beginning: "Start",
+    parent: dict[str, Any] | None,
     transform: "Transform",
     *,
     epochs: int,
@@ -250,7 +223,7 @@ def _save_models(
         "data_manifest_sha256": locations.manifest_hash(),
         "epochs": str(epochs),
     }
-    if parent := _parent(beginning):
+    if parent:
         metadata["parent"] = json.dumps(parent)
     save_tensors(task.method.backbone.state_dict(), locations.BACKBONE, metadata)
     save_tensors(task.method.state_dict(), locations.METHOD, metadata)

@@ -76,7 +76,7 @@ def test_views_of_another_size_than_evaluations_are_warned_of(tmp_path) -> None:
     assert size_warning(config.check(compose(tmp_path))) is None
     own = config.check(compose(tmp_path, "dataset=unlabelled", "dataset.name=birds"))
     assert size_warning(own) == (
-        "pretraining sees views of 32 px, evaluations images of 224 px: choose views=... of 224 px, or "
+        "pretraining sees views of 32 px, evaluations use images of 224 px: choose views=... of 224 px, or "
         "dataset.resize and dataset.crop of 32"
     )
     multicrop = config.check(compose(tmp_path, "views=small_multicrop"))

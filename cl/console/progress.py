@@ -54,15 +54,15 @@ class Progress:
         self.usage = usage or Usage()
 
     @contextmanager
-    def task(self, steps: int, start: int, steps_per_epoch: int) -> Iterator["Meter"]:
+    def task(self, steps: int, start: int, steps_per_epoch: int, first_epoch: int = 0) -> Iterator["Meter"]:
         """Show the progress of a training of `steps` steps that begins at step `start`."""
         if start:
             self.say(f"continuing after step {start} of {steps}")
         if self.console.is_terminal:
             with _bar(self.console, TextColumn("{task.fields[note]}")) as bar:
-                yield Meter(self, bar, steps, start, steps_per_epoch)
+                yield Meter(self, bar, steps, start, steps_per_epoch, first_epoch)
         else:
-            yield Meter(self, None, steps, start, steps_per_epoch)
+            yield Meter(self, None, steps, start, steps_per_epoch, first_epoch)
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
@@ -118,9 +118,16 @@ class Meter:
     """Counts steps, images and the time spent waiting, per epoch."""
 
     def __init__(
-        self, progress: Progress, bar: Bar | None, steps: int, start: int, steps_per_epoch: int
+        self,
+        progress: Progress,
+        bar: Bar | None,
+        steps: int,
+        start: int,
+        steps_per_epoch: int,
+        first_epoch: int = 0,
     ) -> None:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
+        self.first_epoch = first_epoch
         self.start = self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
         self._began = self._said = time.monotonic()
@@ -148,7 +155,8 @@ class Meter:
         self.done += 1
         if self.bar and self.task is not None:
             rates = self.rates()
-            note = f"epoch {(self.done - 1) // self.steps_per_epoch + 1}  loss {loss:.3f}  lr {lr:.3g}  "
+            epoch = self.first_epoch + (self.done - 1) // self.steps_per_epoch + 1
+            note = f"epoch {epoch}  loss {loss:.3f}  lr {lr:.3g}  "
             note += f"{rates['images_per_second']:.0f} images/s  waiting {rates['waiting_percent']:.0f} %"
             self.bar.update(self.task, completed=self.done, note=note)
 
@@ -189,7 +197,7 @@ class Meter:
         seconds_per_step = (time.monotonic() - self._began) / max(self.done - self.start, 1)
         scores = [f", {name} {value:.1f}" for name, value in row.items() if name.startswith(("knn", "top"))]
         return (
-            f"epoch {row['epoch']}, step {row['step']} of {self.steps}, "
+            f"epoch {row['epoch']}, step {self.done} of {self.steps}, "
             f"loss {row['loss']:.4f}{''.join(scores)}, "
             f"{row['images_per_second']:.0f} images/s, waiting {row['waiting_percent']:.0f} %, "
             f"{seconds_per_step * (self.steps - self.done):.0f} s left"

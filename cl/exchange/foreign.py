@@ -1,5 +1,6 @@
 """Encoders trained by other programs: ResNets from common checkpoints, read without running pickled code."""
 
+import hashlib
 import re
 import warnings
 from pathlib import Path
@@ -32,6 +33,7 @@ class ForeignEncoder(NamedTuple):
     """An encoder in eval mode, its configuration, its origin as far as known, and a hash of its tensors.
 
     metadata: of a safetensors file; empty for others.
+    deviation: how the network differs from ours of the same configuration.
     """
 
     network: "Network"
@@ -39,6 +41,7 @@ class ForeignEncoder(NamedTuple):
     origin: str
     sha256: str
     metadata: dict[str, str]
+    deviation: str = ""
 
 
 def load(file: str, prefix: str | None = None) -> ForeignEncoder:
@@ -67,13 +70,14 @@ def recognise(
     named = _rename(encoder)
     config = _config(named, file)
     network = _build(config, named, file)
+    deviation = ""
     if "2.0.conv1.weight" in encoder:
         # lightly's own ResNet applies ReLU as a function, which its nn.Sequential of children drops
-        network.relu = torch.nn.Identity()
+        network.relu, deviation = torch.nn.Identity(), "without the first ReLU"
     if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":
-        network.conv1.padding = (2, 2)  # as in solo-learn
+        network.conv1.padding, deviation = (2, 2), "with wider padding of the first convolution"  # solo-learn
     origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    return ForeignEncoder(network.eval(), config, origin, fingerprint(network), metadata)
+    return ForeignEncoder(network.eval(), config, origin, fingerprint(network), metadata, deviation)
 
 
 def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) -> str:
@@ -92,7 +96,8 @@ def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) ->
     if len(online) == 1:
         return online[0]
     if online:
-        found = f"those below {', '.join(map(repr, online))}; choose one with --prefix or prefix="
+        prefixes_found = ", ".join(map(repr, online))
+        found = f"those below {prefixes_found}; choose one with --prefix, prefix= or init=FILE:PREFIX"
     else:
         found = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
     raise ValueError(f"{file} should hold one residual network, found {found}")
@@ -129,15 +134,17 @@ def torchvision_url(name: str) -> str:
 def _torchvision(name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     url = torchvision_url(name)
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
+    hash_prefix = file.stem.rsplit("-", 1)[1]
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        hash_prefix = file.stem.rsplit("-", 1)[1]
         try:
             torch.hub.download_url_to_file(url, str(file), hash_prefix, progress=False)
         except (OSError, RuntimeError) as error:
             raise ValueError(
                 f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}"
             ) from error
+    if not hashlib.sha256(file.read_bytes()).hexdigest().startswith(hash_prefix):
+        raise ValueError(f"{file} is not {name}: its SHA-256 must start with {hash_prefix}; remove the file")
     return _read(file)
 
 

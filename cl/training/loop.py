@@ -58,7 +58,7 @@ def train(
     ledger = Ledger(history, task.remedy, data.plan)
     inputs, model = data.inputs(task.machine.device), replicated(task)
     task.train()
-    with progress.task(steps, start, steps_per_epoch) as meter, signals() as stop:
+    with progress.task(steps, start, steps_per_epoch, data.plan.first_epoch) as meter, signals() as stop:
         if start:
             meter.going_on(history["used"])
         for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
@@ -144,7 +144,7 @@ class Ledger:
     Args:
         history: what `state` returned in the run to resume, or {}.
         remedy: advice to the user when a loss is not finite.
-        plan: has the number of the first epoch and step.
+        plan: gives the first epoch and step.
     """
 
     def __init__(self, history: dict[str, Any], remedy: str, plan: Plan) -> None:

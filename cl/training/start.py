@@ -12,14 +12,18 @@ from cl.networks import backbones
 from cl.runtime.tensor_files import below, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
+SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
+# What may differ between a run and the one that it continues.
+CHANGEABLE = ("seed", "optim.epochs", "optim.base_lr", *(f"optim.{name}" for name in SCHEDULE))
+
 
 @dataclass(frozen=True)
 class Start:
     """What a run starts from, or nothing.
 
     tensors: `backbone.<name>` after `init`; `method.<name>` and `optimizer.<name>` after `start_from`.
-    origin: the parent's name, hash and licence; after `init` its architecture, after `start_from` its
-        pretraining parameters and number of epochs.
+    origin: the hashes of the weights and their licence; after `init` the architecture, after `start_from` the
+        parent's pretraining parameters, the hash of its data, and its number of epochs.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -29,6 +33,33 @@ class Start:
     def epochs(self) -> int:
         """The epochs that the continued run was trained for."""
         return int(self.origin.get("epochs", 0))
+
+    def summary(self, name: str | None) -> dict[str, Any] | None:
+        """What provenance says about the parent: name, hashes, licence, and epochs if it is continued."""
+        shown = ("hashes", "licence", "epochs")
+        return (
+            {"name": name, **{key: self.origin[key] for key in shown if key in self.origin}} if name else None
+        )
+
+    def check(self, hashes: list[str], parameters: dict[str, Any], data: str) -> None:
+        """Check that these are the weights with the given hashes, and those of an equal run on the same data.
+
+        Raises:
+            ValueError: they are others, or the run that is continued had other parameters or data.
+        """
+        if self.origin.get("hashes", []) != hashes:
+            raise ValueError(
+                "models/start.safetensors is not what params.yaml names: run `dvc repro weights`"
+            )
+        if "parameters" not in self.origin:
+            return
+        if difference := differing(parameters, self.origin["parameters"]):
+            raise ValueError(f"start_from continues an experiment with {difference}")
+        if self.origin["data"] != data:
+            raise ValueError(
+                "start_from continues an experiment on the same images, but these are others; "
+                "init=<experiment> takes its backbone alone"
+            )
 
     def load_backbone(self, network: nn.Module, config: backbones.Config) -> None:
         """Give a new network the weights of `init`, if there are any.
@@ -40,9 +71,7 @@ class Start:
             return
         found, expected = self.origin["architecture"], _architecture(config)
         if found != expected:
-            raise ValueError(
-                f"init={self.origin['name']} has a {found}, but backbone is a {expected}; choose the same"
-            )
+            raise ValueError(f"init gives a {found}, but backbone is a {expected}; choose the same")
         network.load_state_dict(tensors)
 
     def load_state(self, method: nn.Module, optimizer: Optimizer) -> None:
@@ -52,9 +81,24 @@ class Start:
             ValueError: it belongs to another method.
         """
         if tensors := below(self.tensors, "method."):
-            name = Path(self.origin["name"])
-            load_state(method, tensors, name, "choose the parameters of that experiment")
+            path = Path("models/start.safetensors")
+            load_state(method, tensors, path, "choose the parameters of the experiment that start_from names")
             load_optimizer_state(method, optimizer, below(self.tensors, "optimizer."))
+
+
+def differing(ours: dict[str, Any], parents: dict[str, Any]) -> str | None:
+    """The first parameter that keeps a run from continuing its parent; None if there is none."""
+    fixed, theirs = _fixed(ours), _fixed(parents)
+    for key, value in fixed.items():
+        if value != theirs.get(key):
+            return f"{key}={theirs.get(key)}, found {value}; only {', '.join(CHANGEABLE)} may differ"
+    return None
+
+
+def _fixed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that a continued run shares with its parent."""
+    optim = {f"optim.{key}": value for key, value in parameters["optim"].items()}
+    return {key: value for key, value in (parameters | optim).items() if key not in ("optim", *CHANGEABLE)}
 
 
 def from_backbone(network: nn.Module, config: backbones.Config, origin: dict[str, Any]) -> Start:
@@ -63,18 +107,25 @@ def from_backbone(network: nn.Module, config: backbones.Config, origin: dict[str
     return Start(tensors, {**origin, "architecture": _architecture(config)})
 
 
-def from_run(method: Path, optimizer: Path, origin: dict[str, Any]) -> Start:
+def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:
     """A start from everything that a run of this project left in these files of `models/`."""
     tensors, metadata = load_tensors(method)
     tensors = {f"method.{name}": tensor for name, tensor in tensors.items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in load_tensors(optimizer)[0].items()}
-    about = {"epochs": int(metadata["epochs"]), "parameters": json.loads(metadata["parameters"])}
-    return Start(tensors, {**origin, "licence": licence(metadata), **about})
+    origin = {
+        "hashes": hashes,
+        "licence": licence(metadata),
+        "epochs": int(metadata["epochs"]),
+        "parameters": json.loads(metadata["parameters"]),
+        "data": metadata["data_manifest_sha256"],
+    }
+    return Start(tensors, origin)
 
 
 def licence(metadata: dict[str, str]) -> str:
-    """The licence of a model of this project by its file's metadata: its parent's, or unknown."""
-    return str(json.loads(metadata.get("parent", "{}")).get("licence", "unknown"))
+    """What a file of weights says about its licence, or that of the weights it started from; or unknown."""
+    parents = json.loads(metadata.get("parent", "{}")).get("licence", "unknown")
+    return metadata.get("licence") or metadata.get("license") or str(parents)
 
 
 def _architecture(config: backbones.Config) -> str:

@@ -1,7 +1,7 @@
 """A Hydra plugin that extends composition.
 
-It names the new key of a renamed one, leaves out what data without labels cannot have, and gives the weights
-to start from their hashes.
+It names the new key of a renamed one, leaves out what data without labels cannot have, and adds the hashes of
+the starting weights.
 """
 
 import functools
@@ -62,17 +62,21 @@ def _without_what_needs_labels(composed: DictConfig) -> DictConfig:
 
 def _with_hashes(composed: DictConfig) -> DictConfig:
     """The parameters with the content of `init` and `start_from` beside their names."""
-    for key in ("init", "start_from"):
-        name = OmegaConf.select(composed, key)
-        if isinstance(name, str):
-            _find_project()
-            from pipeline import weights
+    init, start_from = (OmegaConf.select(composed, key) for key in ("init", "start_from"))
+    if init is None and start_from is None:
+        return composed
+    _find_project()
+    from pipeline import weights
 
-            resolve = {"init": weights.resolve_init, "start_from": weights.resolve_start}[key]
-            try:
-                OmegaConf.update(composed, key, resolve(name), force_add=True)
-            except ValueError as error:
-                raise ConfigCompositionException(str(error)) from None
+    try:
+        if init is not None:
+            OmegaConf.update(composed, "init", weights.resolve_init(str(init)), force_add=True)
+        if start_from is not None:
+            values: Any = OmegaConf.to_container(composed, resolve=True)
+            resolved = weights.resolve_start(str(start_from), values)
+            OmegaConf.update(composed, "start_from", resolved, force_add=True)
+    except ValueError as error:
+        raise ConfigCompositionException(str(error)) from None
     return composed
 
 

@@ -8,7 +8,14 @@ import torch
 import cl
 from cl.exchange.encoder import IMAGENET, Encoder
 from tests.support.pictures import photograph, picture_file
-from tests.support.resnets import IMAGES, TRANSFORM, features, save_encoder, torchvision_network
+from tests.support.resnets import (
+    IMAGES,
+    TRANSFORM,
+    features,
+    put_torchvision_weights,
+    save_encoder,
+    torchvision_network,
+)
 
 
 @pytest.fixture
@@ -52,7 +59,7 @@ def test_files_of_other_programs_get_the_transform_of_imagenet(tmp_path, monkeyp
     torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
-    torch.save(theirs.state_dict(), tmp_path / "checkpoints/resnet18-f37072fd.pth")
+    put_torchvision_weights(theirs, tmp_path / "checkpoints", monkeypatch)
     for name in (str(tmp_path / "theirs.pth"), "torchvision:resnet18"):
         encoder = cl.load(name)
         assert encoder.transform == IMAGENET

@@ -12,7 +12,7 @@ from torchvision.models import resnet34, resnet50
 
 from cl.exchange import foreign
 from cl.networks.backbones import Config
-from tests.support.resnets import IMAGES, features, torchvision_network
+from tests.support.resnets import IMAGES, features, put_torchvision_weights, torchvision_network
 
 
 def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -102,23 +102,21 @@ def test_a_backbone_of_solo_learn_for_small_images_keeps_its_padding(tmp_path) -
 def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
-    network, found = torchvision_network(resnet50), {}
-    for version, file in (("", "resnet50-0676ba61.pth"), (":IMAGENET1K_V2", "resnet50-11ad3fa6.pth")):
-        network.bn1.bias.data += 1
-        torch.save(network.state_dict(), tmp_path / "checkpoints" / file)
-        found[version] = foreign.load(f"torchvision:resnet50{version}")
-        torch.testing.assert_close(found[version].network(IMAGES), features(network))
-    assert len({each.sha256 for each in found.values()}) == 2
+    urls = [foreign.torchvision_url(f"torchvision:resnet50{version}") for version in ("", ":IMAGENET1K_V2")]
+    assert [url.rsplit("/", 1)[1] for url in urls] == ["resnet50-0676ba61.pth", "resnet50-11ad3fa6.pth"]
+    network = torchvision_network(resnet50)
+    with monkeypatch.context() as patch:
+        put_torchvision_weights(network, tmp_path / "checkpoints", patch)
+        found = foreign.load("torchvision:resnet50")
+        torch.testing.assert_close(found.network(IMAGES), features(network))
+    torch.save(network.state_dict(), tmp_path / "checkpoints/resnet50-0676ba61.pth")
+    with pytest.raises(ValueError, match="is not torchvision:resnet50: its SHA-256 must start with 0676ba61"):
+        foreign.load("torchvision:resnet50")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     with pytest.raises(
         ValueError, match=rf"torchvision:resnet18 cannot .*; put resnet18-f37072fd.pth into {tmp_path}/check"
     ):
         foreign.load("torchvision:resnet18")
-    (tmp_path / "checkpoints/resnet50-0676ba61.pth").write_bytes(b"half")
-    with pytest.raises(
-        ValueError, match="checkpoints/resnet50-0676ba61.pth is not a torch checkpoint.* download it again"
-    ):
-        foreign.load("torchvision:resnet50")
     with pytest.raises(ValueError, match="resnet50 has the weights IMAGENET1K_V1, IMAGENET1K_V2"):
         foreign.load("torchvision:resnet50:V3")
     with pytest.raises(ValueError, match="choose torchvision:resnet18 or torchvision:resnet50"):

@@ -1,6 +1,7 @@
 """What pretraining starts from: a given backbone, or an experiment that it continues."""
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,7 @@ SETTINGS += ["dataset.resize=16", "dataset.crop=16"]
 SETTINGS += ["optim.schedule=constant", "optim.warmup_epochs=0"]
 SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
 SETTINGS += ["evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]"]
+HASHES = ["md5:a1", "md5:b2"]  # of the parent's method and optimizer
 MODELS = ("backbone", "method", "optimizer")
 
 
@@ -31,9 +33,18 @@ def prepared(project, tmp_path_factory, shard_folder) -> Path:
     return folder
 
 
-def run(folder: Path, *overrides: str, stages: tuple[str, ...] = ("weights", "pretrain")) -> str:
+def run(
+    folder: Path,
+    *overrides: str,
+    stages: tuple[str, ...] = ("weights", "pretrain"),
+    start_from: str | None = None,
+) -> str:
     """The stages with these parameters; what the last one said if it failed."""
     compose(folder / "params.yaml", [*SETTINGS, *overrides])
+    if start_from:
+        named = f"start_from: {{name: {start_from}, method: {HASHES[0]}, optimizer: {HASHES[1]}}}"
+        params = (folder / "params.yaml").read_text().replace("start_from: null", named)
+        (folder / "params.yaml").write_text(params)
     *_, last = answers(folder, [Stage((stage,), {"CL_SCRATCH": str(folder / "scratch")}) for stage in stages])
     return last.stderr if last.code else ""
 
@@ -50,7 +61,7 @@ def epochs(folder: Path) -> list[dict[str, str]]:
 def saved(parent: Path, folder: Path) -> None:
     """Save what the parent has learnt as the start of the next run."""
     files = [parent / f"{name}.safetensors" for name in ("method", "optimizer")]
-    start.save(start.from_run(*files, {"name": "parent"}), folder / "models" / "start.safetensors")
+    start.save(start.from_run(*files, HASHES), folder / "models" / "start.safetensors")
 
 
 def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, tmp_path) -> None:
@@ -60,7 +71,8 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
     assert run(prepared, "optim.epochs=2") == ""
     shutil.copytree(prepared / "models", tmp_path / "parent")
     saved(tmp_path / "parent", prepared)
-    assert run(prepared, "optim.epochs=2", stages=("pretrain",)) == ""
+    assert "run `dvc repro weights`" in run(prepared, "optim.epochs=2", stages=("pretrain",))
+    assert run(prepared, "optim.epochs=2", stages=("pretrain",), start_from="parent") == ""
     assert [row["epoch"] for row in epochs(prepared)] == ["3", "4"]
     assert [row["loss"] for row in epochs(prepared)] == [row["loss"] for row in rows[2:]]
     assert [row["step"] for row in epochs(prepared)] == [row["step"] for row in rows[2:]]
@@ -69,12 +81,15 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
         assert all(torch.equal(tensor, expected[name][key]) for key, tensor in tensors.items()), name
     _, metadata = load_tensors(prepared / "models" / "method.safetensors")
     assert metadata["epochs"] == "4"
-    assert '"name": "parent", "licence": "unknown"' in metadata["parent"]
-    saved(tmp_path / "parent", prepared)
-    answer = run(prepared, "temperature=0.3", "optim.base_lr=0.1", "seed=3", stages=("pretrain",))
-    assert answer.startswith(
-        "Error: start_from=parent was trained with temperature=0.2, found 0.3; only seed,"
+    parent = {"name": "parent", "hashes": HASHES, "licence": "unknown", "epochs": 2}
+    assert json.loads(metadata["parent"]) == parent
+    changed = ("temperature=0.3", "optim.base_lr=0.1", "seed=3")
+    assert "Error: start_from continues an experiment with temperature=0.2, found 0.3; only seed," in run(
+        prepared, *changed, stages=("pretrain",), start_from="parent"
     )
+    (beginning, origin) = start.load(prepared / "models" / "start.safetensors"), {"data": "other"}
+    with pytest.raises(ValueError, match="on the same images, but these are others; init=<experiment>"):
+        beginning.check(HASHES, beginning.origin["parameters"], **origin)
 
 
 def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp_path, here) -> None:
@@ -94,7 +109,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
         expected = given.state_dict()[rest] if part == "backbone" else fresh.state_dict()[name]
         assert torch.equal(tensor, expected), name
     wider = params.backbone.model_copy(update={"width": 2})
-    with pytest.raises(ValueError, match="has a resnet18 of width 1 with imagenet stem, but backbone is a"):
+    with pytest.raises(ValueError, match="init gives a resnet18 of width 1 with imagenet stem, but backbone"):
         beginning.load_backbone(backbones.build(wider), wider)
 
 

@@ -1,13 +1,16 @@
 """ResNets as other libraries build them, and images to compare their features on."""
 
+import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from cl.data.transform import Transform
+from cl.exchange import foreign
 from cl.networks import backbones
 from cl.networks.backbones import Config
 from cl.runtime.tensor_files import save_tensors
@@ -34,6 +37,14 @@ def torchvision_network(build=resnet18) -> nn.Module:  # type: ignore[no-untyped
             nn.init.uniform_(module.weight, 0.5, 1.5), nn.init.normal_(module.bias)
             module.running_mean.normal_(), module.running_var.uniform_(0.5, 1.5)
     return network.eval()
+
+
+def put_torchvision_weights(network: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `torchvision:<network>` mean this network, downloaded to the folder before."""
+    torch.save(network.state_dict(), folder / "weights")
+    name = f"network-{hashlib.sha256((folder / 'weights').read_bytes()).hexdigest()[:8]}.pth"
+    (folder / "weights").rename(folder / name)
+    monkeypatch.setattr(foreign, "torchvision_url", lambda _: f"https://example.org/{name}")
 
 
 def features(network: nn.Module, images: Tensor = IMAGES) -> Tensor:
