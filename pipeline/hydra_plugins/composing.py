@@ -72,7 +72,8 @@ def _with_hashes(composed: DictConfig) -> DictConfig:
         if init is not None:
             OmegaConf.update(composed, "init", weights.resolve_init(str(init)), force_add=True)
         if start_from is not None:
-            values: Any = OmegaConf.to_container(composed, resolve=True)
+            ours = [str(key) for key in composed if key != "hydra"]
+            values: Any = OmegaConf.to_container(OmegaConf.masked_copy(composed, ours), resolve=True)
             resolved = weights.resolve_start(str(start_from), values)
             OmegaConf.update(composed, "start_from", resolved, force_add=True)
     except ValueError as error:
