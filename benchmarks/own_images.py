@@ -112,7 +112,7 @@ def starts(work: Path, cifar: Path) -> None:
     """Accuracy of kNN on the photographs: from scratch, from the weights, and the weights alone."""
     write_parent(work, cifar)
     params = parameters("optim.warmup_epochs=1")
-    train_set, val = prepared(params, work, work / "photos")
+    train_set, val = prepared(params, work, work / "shards")
     given = foreign.load(str(work / "parent.pth"))
     weights = start.from_backbone(given.network, given.config, {"name": "parent"})
     print(f"| {EPOCHS} epochs on the photographs | kNN top-1, % |")
@@ -141,7 +141,7 @@ def write_parent(work: Path, cifar: Path) -> None:
         Picture.fromarray(pixels).save(folder / f"{number}.png")
     overrides = ("dataset=unlabelled", "dataset.name=cifar", "dataset.resize=32", "dataset.crop=32")
     params = parameters(*overrides)
-    train_set, _ = prepared(params, work, work / "parent")
+    train_set, _ = prepared(params, work, work / "parent shards")
     task = pretrained(params, train_set, 0, EPOCHS_BEFORE)
     torch.save({"state_dict": task.method.backbone.state_dict()}, work / "parent.pth")
 
