@@ -34,6 +34,7 @@ def main() -> None:
     """
     params = command.params()
     from cl.data.transform import Transform
+    from cl.pretraining import selection
     from cl.pretraining.monitor import watch
     from cl.rules import check_data
     from cl.runtime import machine
@@ -69,6 +70,8 @@ def main() -> None:
         )
         if command.is_main_process():
             _write_results(results, rows, data, params.optim.lr(), task.negatives)
+            results.notes["verdict"] = selection.verdict(rows, params.method.projector.out).sentence
+            progress.say(results.notes["verdict"])
             parent = results.notes["parent"] = beginning.summary(params.start_name)
             transform = Transform.of_source(params.dataset, bank.manifest.levels)
             _save_models(task, optimizer, parent, transform, epochs=rows[-1]["epoch"])

@@ -82,6 +82,9 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
     assert metrics["duplicates"] == 1
     assert not [name for name in metrics if "top1" in name or "same_class" in name]
     page = (folder / "report/index.html").read_text()
+    verdict = json.loads((folder / "results/pretrain.provenance.json").read_text())["verdict"]
+    assert f"pretrain: {verdict}\n" in said
+    assert f"<p>Without labels, the log says: {verdict}.</p>" in page
     assert "found by an augmented view" in page
     assert "top-1" not in page
 

@@ -1,0 +1,82 @@
+"""The verdict on a run from its log, on rows made by hand and on those of real runs."""
+
+import pytest
+
+from cl.pretraining.selection import Verdict, verdict
+
+WIDTH = 128
+
+
+def rows(ranks: list[float], stds: list[float] | None = None, first: int = 1) -> list[dict[str, float]]:
+    """Rows of epochs with these effective ranks and standard deviations of the embeddings."""
+    found = zip(ranks, stds or [0.9] * len(ranks), strict=True)
+    return [
+        {"epoch": first + place, "effective_rank": rank, "embedding_std": std}
+        for place, (rank, std) in enumerate(found)
+    ]
+
+
+RISING = [10.0 + epoch for epoch in range(20)]
+FLAT = [10.0 + min(epoch, 10) + epoch % 2 for epoch in range(20)]
+
+
+def test_a_rank_that_rises_at_the_end_is_still_improving() -> None:
+    found = verdict(rows(RISING), WIDTH)
+    assert (found.state, found.epoch) == ("still improving", 20)
+    assert found.sentence.startswith("use epoch 20, the last, or train longer: effective_rank still rises")
+
+
+@pytest.mark.parametrize("ranks", [FLAT, RISING[::-1], [12.0] * 20])
+def test_a_rank_that_does_not_rise_at_the_end_is_finished(ranks) -> None:
+    found = verdict(rows(ranks), WIDTH)
+    assert found == Verdict("finished", 20, "use epoch 20, the last: effective_rank has stopped rising")
+
+
+def test_only_the_last_quarter_counts() -> None:
+    assert verdict(rows([*RISING, *[30.0, 29.0] * 4]), WIDTH).state == "finished"
+    assert verdict(rows([*RISING[::-1], *range(10, 18)]), WIDTH).state == "still improving"
+
+
+def test_a_trend_tolerates_one_pair_of_neighbours_in_the_wrong_order() -> None:
+    """Of five epochs, one pair may be in the wrong order (p = 0.042), two may not (p = 0.117)."""
+    assert verdict(rows([10, 11, 12, 14, 13]), WIDTH).state == "still improving"
+    assert verdict(rows([10, 11, 14, 12, 13]), WIDTH).state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stds"),
+    [
+        ([20.0] * 6 + [1.5] * 4, [0.9] * 10),  # nearly on a line
+        ([20.0] * 10, [0.9] * 6 + [0.001] * 4),  # nearly a point
+    ],
+)
+def test_a_collapse_names_its_first_epoch(ranks, stds) -> None:
+    found = verdict(rows(ranks, stds, first=31), WIDTH)
+    assert (found.state, found.epoch) == ("collapsed", 37)
+    assert found.sentence.startswith("collapsed from epoch 37 on: its encoder is of no use; lower")
+
+
+def test_a_run_that_starts_at_one_point_and_leaves_it_has_not_collapsed() -> None:
+    """As untrained encoders do; a collapse counts only if it lasts to the end, whatever came before."""
+    recovered = verdict(rows([1.2, 1.1, *RISING], [0.01, 0.01, *[0.9] * 20]), WIDTH)
+    assert recovered.state == "still improving"
+    again = verdict(rows([1.2, *RISING, 1.3, 1.2], [0.01, *[0.9] * 20, 0.01, 0.01]), WIDTH)
+    assert (again.state, again.epoch) == ("collapsed", 22)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 4])
+def test_few_epochs_show_no_trend_but_may_show_a_collapse(epochs) -> None:
+    found = verdict(rows(RISING[:epochs]), WIDTH)
+    assert (found.state, found.epoch) == ("unknown", epochs)
+    assert f"{epochs} epochs are too few to tell" in found.sentence
+    assert verdict(rows([1.0] * epochs), WIDTH).state == "collapsed"
+
+
+def test_a_log_without_the_columns_says_which() -> None:
+    found = verdict([{"epoch": epoch, "loss": 1.0, "embedding_std": 0.9} for epoch in (1, 2)], WIDTH)
+    assert found == Verdict("unknown", 2, "effective_rank was not logged: collapse cannot be ruled out")
+
+
+def test_labels_are_not_used() -> None:
+    with_labels = [row | {"knn_top1": 100.0 - row["epoch"]} for row in rows(RISING)]
+    assert verdict(with_labels, WIDTH) == verdict(rows(RISING), WIDTH)
