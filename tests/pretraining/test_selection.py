@@ -1,5 +1,8 @@
 """The verdict on a run from its log, on rows made by hand and on those of real runs."""
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from cl.pretraining.selection import Verdict, verdict
@@ -80,3 +83,24 @@ def test_a_log_without_the_columns_says_which() -> None:
 def test_labels_are_not_used() -> None:
     with_labels = [row | {"knn_top1": 100.0 - row["epoch"]} for row in rows(RISING)]
     assert verdict(with_labels, WIDTH) == verdict(rows(RISING), WIDTH)
+
+
+def logged(run: str, epochs: int) -> list[dict[str, str]]:
+    """The first epochs of a run of benchmarks/selection.py, as they are in its file."""
+    with Path(__file__).with_name("logs.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["run"] == run][:epochs]
+
+
+@pytest.mark.parametrize(
+    ("run", "epochs", "state", "epoch"),
+    [
+        ("simclr-rate-too-large", 2, "collapsed", 1),  # and leaves the point again:
+        ("simclr-rate-too-large", 3, "unknown", 3),
+        ("simclr-rate-too-large", 7, "finished", 7),
+        ("simclr-rate-too-large", 15, "still improving", 15),
+        ("simsiam", 15, "finished", 15),  # whose rank falls from the second epoch on
+    ],
+)
+def test_real_runs_get_the_verdict_that_their_curves_show(run, epochs, state, epoch) -> None:
+    found = verdict(logged(run, epochs), WIDTH if run.startswith("simclr") else 512)
+    assert (found.state, found.epoch) == (state, epoch)
