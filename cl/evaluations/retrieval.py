@@ -13,6 +13,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
 from cl.features.extraction import BATCH, extract_all
 from cl.features.knn import nearest
+from cl.runtime.rehearsal import rounds
 
 NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
 MEMORY = 256 * 2**20  # bytes
@@ -67,7 +68,7 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
     positions: list[Tensor] = []
     outputs: list[tuple[Tensor, ...]] = []
     steps = min(plan.steps_per_epoch, config.queries // plan.batch_size)
-    for host_batch in data.batches(0, steps, context.machine.workers):
+    for host_batch in rounds(data.batches(0, steps, context.machine.workers), steps):
         batch = to_input(host_batch)
         with context.machine.autocast():
             outputs.append(encoder(batch.views[0]))

@@ -13,6 +13,7 @@ from cl.data.sets import EvalSet
 from cl.data.to_device import normalisation
 from cl.runtime.distributed import gather, rank, ranks
 from cl.runtime.machine import Machine
+from cl.runtime.rehearsal import rounds
 
 if TYPE_CHECKING:
     from cl.sources import Source
@@ -77,7 +78,7 @@ def extract_all(
     stored: list[Tensor] = []
     done = 0
     for outputs in _outputs(encoder, reader, source, machine, mine):
-        stored = stored or [output.new_empty(share, output.shape[1], dtype=dtype) for output in outputs]
+        stored = stored or [output.new_zeros(share, output.shape[1], dtype=dtype) for output in outputs]
         for whole, part in zip(stored, outputs, strict=True):
             whole[done : done + len(part)] = part
         done += len(outputs[0])
@@ -92,7 +93,8 @@ def _outputs(
     data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=positions)
     was_training = encoder.training
     encoder.eval()
-    for images in data.batches(BATCH, machine.workers if len(positions) > FEW else 0):
+    batches = data.batches(BATCH, machine.workers if len(positions) > FEW else 0)
+    for images in rounds(batches, -(-len(positions) // BATCH)):
         x = images.to(machine.device).float().div_(255).sub_(mean).div_(std)
         with machine.autocast():
             outputs = encoder(x.contiguous(memory_format=torch.channels_last))

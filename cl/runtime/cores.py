@@ -13,12 +13,17 @@ def cores() -> int:
 
 def quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
     """Limits, in cores, of this process's control groups (version 2), as set by Docker and Kubernetes."""
-    lines = _text(own).splitlines()
-    members = [groups / line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
-    for folder in {folder for group in members for folder in (group, *group.parents)}:
+    for folder in folders(groups, own):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
         if quota.isdecimal():
             yield int(quota) / int(period)
+
+
+def folders(groups: Path, own: Path) -> set[Path]:
+    """The folders of this process's control groups, and those above them, which limit it too."""
+    lines = _text(own).splitlines()
+    members = [groups / line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    return {folder for group in members for folder in (group, *group.parents)}
 
 
 def _text(path: Path) -> str:

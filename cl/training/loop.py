@@ -4,7 +4,7 @@ import math
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from cl.console.progress import Meter, Progress
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
 from cl.runtime.distributed import any_rank, gather, rank, ranks
+from cl.runtime.rehearsal import Loop
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Task
@@ -56,12 +57,16 @@ def train(
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     ledger = Ledger(history, task.remedy, data.plan)
-    inputs, model = data.inputs(task.machine.device), replicated(task)
-    task.train()
-    with progress.task(steps, start, steps_per_epoch, data.plan.first_epoch) as meter, signals() as stop:
+    inputs, model = data.inputs(task.machine.device), replicated(task.train())
+    with (
+        progress.task(steps, start, steps_per_epoch, data.plan.first_epoch) as meter,
+        signals() as stop,
+        Loop(steps - start) as loop,
+    ):
         if start:
             meter.going_on(history["used"])
-        for step, batch in enumerate(meter.waiting(data.batches(start, steps, task.machine.workers)), start):
+        batches = loop.rounds(data.batches(start, steps, task.machine.workers))
+        for step, batch in enumerate(meter.waiting(batches), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
             _begin(task, data.plan.first_step + step, step / steps, steps_per_epoch)
@@ -69,17 +74,17 @@ def train(
             task.after_step(done / steps)
             ledger.add(step, lr, loss, norm, task.largest_logit)
             stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
-            epoch_ends = done % steps_per_epoch == 0 or done == steps
+            last = loop.enough(together=True) or done == steps
+            epoch_ends = done % steps_per_epoch == 0 or last
             if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
                 ledger.flush()
             meter.step(data.plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
-                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
-            if checkpoints and (saving or stopping or done == steps) and rank() == 0:
+                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch, loop)
+            if checkpoints and (saving or stopping or last) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
-                any_rank()  # the other processes wait here until rank 0 has saved
-                raise StoppedError(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
+                _stop(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
     task.eval()
     return ledger.rows
 
@@ -103,14 +108,24 @@ def _optimize(
 
 
 def _end_epoch(
-    row: dict[str, Any], task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]] | None
+    row: dict[str, Any],
+    task: Task,
+    meter: Meter,
+    each_epoch: Callable[[int], dict[str, float]] | None,
+    loop: Loop,
 ) -> None:
     """Measure in eval mode, add the results to the row and show it."""
-    if each_epoch:
-        task.eval()
-        row |= meter.watching(partial(each_epoch, row["epoch"]))
-        task.train()
-    meter.epoch(row)
+    with loop.aside(math.ceil(meter.steps / meter.steps_per_epoch)):
+        if each_epoch:
+            task.eval()
+            row |= meter.watching(partial(each_epoch, row["epoch"]))
+            task.train()
+        meter.epoch(row)
+
+
+def _stop(number: int, done: int, *, saved: bool) -> NoReturn:
+    any_rank()  # the other processes wait here until rank 0 has saved
+    raise StoppedError(number, done, saved=saved)
 
 
 def _restore(

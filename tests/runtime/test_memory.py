@@ -1,0 +1,53 @@
+"""How much memory processes have taken, and how much is left."""
+
+import os
+import subprocess
+import sys
+
+import psutil
+
+from cl.runtime.memory import available, peak_of_tree
+
+MIB = 2**20
+# Takes memory and frees it, shares some with a child that takes more, and waits.
+PROGRAM = """
+import mmap, os, sys, time
+x = b"x" * (200 * 2**20)
+del x
+shared = mmap.mmap(-1, 100 * 2**20)
+shared.write(b"x" * len(shared))
+if os.fork() == 0:
+    own = b"x" * (50 * 2**20)
+    shared.seek(0)
+    shared.write(own * 2)
+    print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_peak_of_a_tree_counts_what_was_freed_and_shared_memory_once() -> None:
+    """At its peak, the parent has 200 MiB and all that is shared, or that and a copy of it; the child 150."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        peak = peak_of_tree(process.pid)
+        alone = peak_of_tree(psutil.Process(process.pid).children()[0].pid)
+        os.killpg(process.pid, 9)
+    assert 300 * MIB < peak < 450 * MIB
+    assert alone < peak - 150 * MIB
+    assert peak_of_tree(process.pid) == 0, "it has ended"
+
+
+def test_control_groups_limit_what_is_available(tmp_path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/pod/container\n")
+    group = tmp_path / "pod" / "container"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text(f"{3 * MIB}\n")
+    for folder in (group, group.parent):
+        (folder / "memory.current").write_text(f"{MIB}\n")
+    assert available(tmp_path, own) == 2 * MIB
+    assert available(tmp_path, tmp_path / "none") > 2 * MIB
