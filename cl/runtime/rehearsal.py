@@ -10,7 +10,7 @@ Outside of such a block, loops run in full.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
@@ -29,7 +29,7 @@ class Rehearsal:
     def __init__(self, counters: Callable[[], Amounts]) -> None:
         self.counters = counters
         self.left_out: Amounts = {}
-        self.loops: list[Loop] = []
+        self.loops: list[Loop[Any]] = []
 
     def now(self) -> Amounts:
         """The counters as if nothing had been left out; only differences are meaningful."""
@@ -52,16 +52,16 @@ def rehearsing(counters: Callable[[], Amounts] = dict) -> Iterator[Rehearsal]:
         _current = None
 
 
-class Loop:
-    """A loop of `total` rounds, which runs inside of this context.
+class Loop(Generic[T]):
+    """A loop over `total` items, which runs inside of this context, and calls `enough` at the end of a round.
 
     Attributes:
         done: rounds that have run.
         per_round: what a round uses; known in a rehearsal, once the loop has ended.
     """
 
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self._over = total, 0, False
+    def __init__(self, items: Iterable[T], total: int) -> None:
+        self.items, self.total, self.done, self._over = items, total, 0, False
         self.per_round: Amounts = {}
         self._rehearsal = _current
         self._asides: list[Amounts] = []
@@ -70,7 +70,7 @@ class Loop:
             self._rehearsal.loops.append(self)
             self._start()
 
-    def __enter__(self) -> "Loop":
+    def __enter__(self) -> Self:
         return self
 
     def _start(self) -> None:
@@ -78,9 +78,8 @@ class Loop:
         self._since, self._first = self._rehearsal.now(), self.done
         self._clock = time.monotonic()  # `now` would make the host wait for the GPU in every round
 
-    def rounds(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, up to the round that was `enough`."""
-        for item in items:
+    def __iter__(self) -> Iterator[T]:
+        for item in self.items:
             yield item
             if self._over:
                 return
@@ -107,15 +106,16 @@ class Loop:
         if not self._rehearsal:
             yield
             return
-        before, self._times = self._rehearsal.now(), times
+        before, clock, self._times = self._rehearsal.now(), time.monotonic(), times
         yield
         used = _minus(self._rehearsal.now(), before)
         self._asides.append(used)
         self._since = _plus(self._since, used)
-        self._clock += used["seconds"]
+        self._clock += time.monotonic() - clock
 
     def __exit__(self, *error: object) -> None:
-        """Estimate what the rounds left out would have used."""
+        """Estimate what the rounds left out would have used, and let go of the items and their workers."""
+        self.items = ()
         if not self._rehearsal or not self.done:
             return
         counted = self.done - self._first
@@ -129,11 +129,10 @@ class Loop:
 
 def rounds(items: Iterable[T], total: int) -> Iterator[T]:
     """The items, of which there are `total`; in a rehearsal the first of them."""
-    with Loop(total) as loop:
-        for item in items:
+    with Loop(items, total) as loop:
+        for item in loop:
             yield item
-            if loop.enough():
-                return
+            loop.enough()
 
 
 def _plus(amounts: Amounts, others: Amounts) -> Amounts:

@@ -58,15 +58,12 @@ def train(
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     ledger = Ledger(history, task.remedy, data.plan)
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
-    with (
-        progress.task(steps, start, steps_per_epoch, data.plan.first_epoch) as meter,
-        signals() as stop,
-        Loop(steps - start) as loop,
-    ):
+    loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
+    shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch)
+    with shown as meter, signals() as stop, loop:
         if start:
             meter.going_on(history["used"])
-        batches = loop.rounds(data.batches(start, steps, task.machine.workers))
-        for step, batch in enumerate(meter.waiting(batches), start):
+        for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
             _begin(task, data.plan.first_step + step, step / steps, steps_per_epoch)
@@ -112,7 +109,7 @@ def _end_epoch(
     task: Task,
     meter: Meter,
     each_epoch: Callable[[int], dict[str, float]] | None,
-    loop: Loop,
+    loop: Loop[Any],
 ) -> None:
     """Measure in eval mode, add the results to the row and show it."""
     with loop.aside(math.ceil(meter.steps / meter.steps_per_epoch)):
