@@ -34,11 +34,11 @@ STOPPED = (
 LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")
 
 
-def on_all_devices(function: Callable[..., None]) -> Callable[..., None]:
+def on_all_devices(function: Callable[..., Any]) -> Callable[..., Any]:
     """Run the stage in all its processes; each calls `function`."""
 
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             with joined() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext():
                 return function(*args, **kwargs)

@@ -10,7 +10,8 @@ from pipeline import command
 from tests.support.project import ROOT
 from tests.support.stages import Stage, answers
 
-STAGES = ("prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report", "embed")
+STAGES = ("prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report")
+STAGES += ("embed", "plan")
 DRIVER = """
 import runpy, sys
 for stage in sys.argv[1:]:
@@ -44,6 +45,7 @@ MISTAKES = {
     ("transfer", "voc_c4"): "VOCdevkit",
     ("evaluate", "knn"): "run `dvc repro",
     ("analyze", "npc"): "run `dvc repro",
+    ("plan",): "run `dvc repro",
     ("baseline", "random"): "run `dvc repro",
     ("export", "onnx"): "run `dvc repro",
     ("evaluate", "knn", "--backbone", "models/none.pth"): "models/none.pth does not exist",

@@ -1,0 +1,136 @@
+"""What a plan says about pretraining: what limits its speed, the largest batch, and its time elsewhere."""
+
+import math
+from typing import TYPE_CHECKING
+
+from pipeline import launch, locations
+from pipeline.workplace import Ran, Workplace
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+FILL = 0.9  # of the memory, by the largest batch
+LOWER = (1.0, 0.9, 0.8)  # of that batch, tried on a GPU until one fits
+UTILISATION = 0.3  # of a GPU's peak, on another machine
+
+
+def images_per_second(params: "Params", ran: Ran) -> float:
+    """The rate of the rehearsal's first loop, over all processes."""
+    return params.optim.batch_size / ran.loop["seconds"]
+
+
+def waiting(params: "Params", ran: Ran, delivered: float) -> float:
+    """Seconds to add to pretraining if its first steps used data that was drawn while it started."""
+    per_step = params.optim.batch_size / delivered - ran.loop["seconds"]
+    return max(0.0, per_step) * ran.loop["rounds"]
+
+
+def bottleneck(params: "Params", ran: Ran, delivered: float) -> str:
+    """What the training step consumes beside what the data workers alone deliver, in images/s."""
+    consumed = images_per_second(params, ran)
+    slower = "the training step limits" if delivered > 1.1 * consumed else "the data workers limit"
+    return (
+        f"A step on {params.optim.batch_size} images takes {ran.loop['seconds']:.3g} s, so pretraining "
+        f"consumes up to {consumed:.4g} images/s. The data workers alone deliver {delivered:.4g} images/s: "
+        f"{slower} the speed."
+    )
+
+
+def checkpoints(place: Workplace) -> str:
+    """The disk that pretraining uses while it runs."""
+    from cl.training.checkpoints import KEEP
+
+    sizes = [(place.folder / path).stat().st_size for path in (locations.METHOD, locations.OPTIMIZER)]
+    return (
+        f"While it runs, {KEEP} checkpoints in CL_SCRATCH take {size_text(KEEP * sum(sizes))}, "
+        "which are freed at the end."
+    )
+
+
+def largest_batch(params: "Params", place: Workplace, ran: Ran) -> str:
+    """The largest batch that fits into memory, from the memory at two sizes; a GPU tries it."""
+    import torch
+
+    from cl.runtime.memory import available
+
+    gpu, batch = torch.cuda.is_available(), params.optim.batch_size
+    multiple = granularity(params, launch.processes())
+    images = len(locations.reader("train", params.dataset))
+    capacity = torch.cuda.get_device_properties(0).total_memory if gpu else available()
+    other = batch // 2 // multiple * multiple or 2 * batch
+    try:
+        points = {batch: ran, other: place.with_optim(batch_size=other).rehearse("pretrain")}
+    except ValueError as error:
+        return f"The largest batch was not measured: at {other} images, {error}"
+    sizes = {size: (point.gpu_bytes if gpu else point.host_bytes) or 0 for size, point in points.items()}
+    largest = fit(sizes, FILL * capacity, multiple, images)
+    kind = "an estimate"
+    if gpu and (tried := _first_that_fits(place, largest, multiple)):
+        largest, kind = tried, "tried out"
+    found = f"{largest} of the {images} images" if largest + multiple > images else f"{largest} images"
+    by = " and ".join(f"{size_text(size)} at {number}" for number, size in sorted(sizes.items()))
+    return (
+        f"The largest batch that fits into {FILL:.0%} of the {size_text(capacity)} of "
+        f"{'the GPU' if gpu else 'memory that are free now'}: {found} ({kind}, from {by})."
+    )
+
+
+def granularity(params: "Params", processes: int) -> int:
+    """A batch is a multiple of it: processes, microbatches and groups of batch norm get equal parts."""
+    group = 1 if params.bn_group == "global" else params.bn_group
+    if params.optim.microbatches > 1:
+        return group * params.optim.microbatches * processes
+    return math.lcm(group, processes)
+
+
+def fit(sizes: dict[int, int], capacity: float, multiple: int, images: int) -> int:
+    """The largest multiple whose memory, on the line through two points, is within the capacity.
+
+    Args:
+        sizes: bytes at two batch sizes.
+        images: the upper bound of a batch.
+    """
+    (small, low), (large, high) = sorted(sizes.items())
+    slope = (high - low) / (large - small)
+    fitting = min(images, (capacity - low) / slope + small) if slope > 0 else images
+    return max(0, int(fitting) // multiple * multiple)
+
+
+def _first_that_fits(place: Workplace, batch: int, multiple: int) -> int | None:
+    for part in LOWER:
+        size = int(part * batch) // multiple * multiple
+        try:
+            place.with_optim(batch_size=size).rehearse("pretrain")
+        except ValueError:
+            continue
+        return size
+    return None
+
+
+def elsewhere(params: "Params", place: Workplace, ran: Ran, gpu_tflops: float, rate: float) -> str:
+    """The time of pretraining at another peak and another rate of data."""
+    flops = place.with_optim(compile=False).rehearse("flops").report["flops"]
+    hours, limit = hours_elsewhere(
+        ran.loop["rounds"], params.optim.batch_size, flops, tflops=gpu_tflops, rate=rate
+    )
+    return (
+        f"With {gpu_tflops:g} TFLOP/s and data at {rate:.4g} images/s, pretraining takes {hours:.3g} hours, "
+        f"limited by {limit}. This assumes that a step, {flops / 1e12:.3g} TFLOP as counted here, reaches "
+        f"{UTILISATION:.0%} of that peak, and that the slower of computing and reading decides."
+    )
+
+
+def hours_elsewhere(
+    steps: float, batch_size: int, flops: float, *, tflops: float, rate: float
+) -> tuple[float, str]:
+    """Hours of `steps` steps of so many FLOPs, and what limits them; `rate` in images/s."""
+    computing, reading = flops / (UTILISATION * tflops * 1e12), batch_size / rate
+    return steps * max(computing, reading) / 3600, "data" if reading > computing else "the GPU"
+
+
+def size_text(size: float) -> str:
+    """A number of bytes to three digits."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"
