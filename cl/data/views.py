@@ -24,6 +24,7 @@ RESIZE = {
 }
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
+LONGEST = 64  # times the short side, of an image that is resized as a whole
 
 
 class Jitter(BaseConfig):
@@ -174,10 +175,22 @@ def draw_colour_params(view: View, rng: np.random.Generator) -> ColourParams[flo
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
-    """The evaluation view (side, side, 3) uint8: resize to `short_side` with antialiasing, centre crop."""
+    """The evaluation view (side, side, 3) uint8: resize to `short_side` with antialiasing, centre crop.
+
+    Of an extremely long image, only the middle is resized: the rest would take gigabytes and be cut off.
+    """
+    pixels = _middle(pixels)
     height, width, _ = pixels.shape
     size = [short_side * length // min(height, width) for length in (height, width)]
     image = torch.from_numpy(np.require(pixels, requirements="W"))[None].permute(0, 3, 1, 2)
     resized = F.interpolate(image, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1)[0].numpy()
     top, left = (round((length - side) / 2) for length in size)
     return resized[top : top + side, left : left + side]
+
+
+def _middle(pixels: np.ndarray) -> np.ndarray:
+    """The image without as many pixels at both ends as make it longer than LONGEST times its short side."""
+    height, width, _ = pixels.shape
+    longest = LONGEST * min(height, width)
+    top, left = (max(0, length - longest) // 2 for length in (height, width))
+    return pixels[top : height - top, left : width - left]

@@ -8,6 +8,7 @@ import torchvision.transforms.v2.functional as tv2
 from PIL import Image as Picture
 
 from cl.data.views import ColourParams, View, centre, draw_colour_params, generator, random_crop_box, resize
+from cl.runtime.memory import growth
 from tests.support.project import compose
 
 NOISE = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
@@ -77,6 +78,15 @@ def test_centre_is_torchvisions_evaluation_transform() -> None:
     )
     pillow = tv.center_crop(tv.resize(Picture.fromarray(NOISE), 40, tv.InterpolationMode.BILINEAR), 32)
     assert np.abs(ours.astype(int) - np.asarray(pillow)).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(1, 4_000), (8_001, 2)])
+def test_centre_of_a_very_long_picture_takes_little_memory(size) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    height, width = (slice(max(0, length // 2 - 50), length // 2 + 50 + length % 2) for length in size)
+    views: list[np.ndarray] = []
+    assert growth(lambda: views.append(centre(picture, 256, 224))) < 2**27
+    assert np.array_equal(views[0], centre(picture[height, width], 256, 224))
 
 
 STRONG, MILD, ALWAYS = (0.8, 0.8, 0.8, 0.8, 0.2), (0.8, 0.4, 0.4, 0.4, 0.1), (1.0, 0.4, 0.4, 0.4, 0.4)
