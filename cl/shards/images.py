@@ -89,7 +89,8 @@ def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Ima
             if picture.width * picture.height > max_pixels:
                 raise ValueError(
                     f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
-                    f"{MAX_PIXELS}, or {MAX_TILED_PIXELS} if it is cut into tiles with dataset.tile=512"
+                    f"{MAX_PIXELS}; make it smaller or cut it into tiles (a data set is cut with "
+                    f"dataset.tile=512, up to {MAX_TILED_PIXELS})"
                 )
             yield picture
     finally:

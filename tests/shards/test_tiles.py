@@ -176,4 +176,4 @@ def test_an_image_of_20_000_pixels_is_cut_and_a_large_one_read_without_a_warning
     y, x = corners(side, 6_000)[row], corners(side, 6_000)[column]
     assert np.array_equal(found[..., 1] > 0, checks[y : y + 6_000, x : x + 6_000])
     assert len(reader) == 16
-    assert refused["a"].endswith("or 1073741824 if it is cut into tiles with dataset.tile=512")
+    assert refused["a"].endswith("(a data set is cut with dataset.tile=512, up to 1073741824)")
