@@ -12,13 +12,13 @@ from torch import Tensor
 
 from cl.data.to_device import normalisation
 from cl.data.views import centre
-from cl.runtime.base_config import BaseConfig
+from cl.runtime.base_config import BaseConfig, check_crop
 from cl.shards import images
 
 if TYPE_CHECKING:
     from cl.sources import Source
 
-Image = str | os.PathLike[str] | Picture.Image  # the path of a file, or a picture
+ImageLike = str | os.PathLike[str] | Picture.Image  # the path of a file, or a picture
 
 
 class Transform(BaseConfig):
@@ -39,7 +39,7 @@ class Transform(BaseConfig):
         shared = source.model_dump(include=set(cls.model_fields))
         return cls.model_validate({**shared, "levels": dict(levels)})
 
-    def __call__(self, image: Image) -> Tensor:
+    def __call__(self, image: ImageLike) -> Tensor:
         """The normalised image; (3, crop, crop) float32.
 
         Raises:
@@ -48,7 +48,7 @@ class Transform(BaseConfig):
         """
         return self.normalise(torch.from_numpy(self.pixels(image)[None]).permute(0, 3, 1, 2))[0]
 
-    def pixels(self, image: Image) -> np.ndarray:
+    def pixels(self, image: ImageLike) -> np.ndarray:
         """The resized and cropped image; (crop, crop, 3) uint8.
 
         Raises:
@@ -67,8 +67,7 @@ class Transform(BaseConfig):
         return self._view(pixels)
 
     def _view(self, pixels: np.ndarray) -> np.ndarray:
-        if self.crop > self.resize:
-            raise ValueError(f"crop={self.crop} is larger than resize={self.resize}; choose a smaller crop")
+        check_crop(self.resize, self.crop)  # here, because `model_copy` validates nothing
         return centre(pixels, self.resize, self.crop)
 
     def normalise(self, batch: Tensor) -> Tensor:

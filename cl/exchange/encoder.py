@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cl.data.transform import Image, Transform
+from cl.data.transform import ImageLike, Transform
 from cl.exchange import foreign
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         return self.network(images.contiguous(memory_format=torch.channels_last))
 
     @torch.no_grad()
-    def embed(self, images: Image | Sequence[Image] | Tensor, batch_size: int = 64) -> Tensor:
+    def embed(self, images: ImageLike | Sequence[ImageLike] | Tensor, batch_size: int = 64) -> Tensor:
         """Features (N, width) float32 on the CPU, in eval mode; a single image gives N = 1.
 
         Args:
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
         self.train(was_training)
         return torch.cat(features)
 
-    def _features(self, images: Sequence[Image] | Tensor) -> Tensor:
+    def _features(self, images: Sequence[ImageLike] | Tensor) -> Tensor:
         if not isinstance(images, Tensor):
             images = torch.stack([self.transform(image) for image in images])
         return self(images.to(next(self.parameters()).device)).float().cpu()

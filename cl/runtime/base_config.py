@@ -17,6 +17,16 @@ def _distinct(seeds: list[int]) -> list[int]:
     return seeds
 
 
+def check_crop(resize: int, crop: int) -> None:
+    """Compare the side of a centre crop with the short side of the resized image.
+
+    Raises:
+        ValueError: the crop is larger.
+    """
+    if crop > resize:
+        raise ValueError(f"crop={crop} is larger than resize={resize}; choose a smaller crop")
+
+
 Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Sizes = Annotated[tuple[int, int], AfterValidator(_ascending)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]

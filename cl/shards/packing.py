@@ -11,6 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
+from cl.runtime.files import reason
 from cl.shards import duplicates, tiles
 from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
@@ -105,7 +106,7 @@ def _readable(
         try:
             content = whole.read()  # other OSErrors are the disk's failure, not a damaged image
         except FileNotFoundError as error:
-            skipped[whole.key] = _reason(error)
+            skipped[whole.key] = reason(error)
             continue
         digests[whole.key] = duplicates.digest(content)
         try:
@@ -116,12 +117,7 @@ def _readable(
         except MemoryError:
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes
-            skipped[whole.key] = _reason(error)
-
-
-def _reason(error: Exception) -> str:
-    """Why an image is unreadable, without its path: manifests must not depend on where the raw data is."""
-    return f"{type(error).__name__}: {(isinstance(error, OSError) and error.strerror) or error}"
+            skipped[whole.key] = reason(error)
 
 
 def _index(path: Path, kept: list[tuple[Image, Encoded]]) -> np.ndarray:

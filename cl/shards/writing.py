@@ -8,16 +8,17 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cl.runtime.files import locked
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
@@ -80,25 +81,14 @@ def write(
     return manifest
 
 
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> AbstractContextManager[None]:
     """Keep other processes from writing below the folder, including workers that outlived a killed parent.
 
     Raises:
         ValueError: another process is writing there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"another process is writing into {folder}; wait until it has finished, or stop it"
-            ) from error
-        yield
-    finally:
-        os.close(lock)
+    return locked(os.open(folder, os.O_RDONLY), fcntl.flock, folder)
 
 
 def _plan(splits: Splits, storage: Storage, folder: Path) -> Work:

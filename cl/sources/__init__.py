@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image as Picture
 from pydantic import Field, model_validator
 
-from cl.runtime.base_config import BaseConfig, Range, Sizes
+from cl.runtime.base_config import BaseConfig, Range, Sizes, check_crop
 
 UNLABELLED = -1
 
@@ -173,6 +173,5 @@ class Source(Storage):
 
     @model_validator(mode="after")
     def _crop_fits(self) -> "Source":
-        if self.crop > self.resize:
-            raise ValueError(f"crop={self.crop} is larger than resize={self.resize}; choose a smaller crop")
+        check_crop(self.resize, self.crop)
         return self

@@ -1,0 +1,34 @@
+"""Files that several processes want to write, and why a file cannot be used."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def locked(descriptor: int, lock: Callable[[int, int], None], target: Path) -> Iterator[None]:
+    """Hold a lock that keeps other processes from writing into `target`; closes the descriptor at the end.
+
+    Args:
+        lock: `fcntl.flock`, whose lock forked processes inherit, or `fcntl.lockf`, whose lock they do not.
+
+    Raises:
+        ValueError: another process is writing into it.
+    """
+    try:
+        try:
+            lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise ValueError(
+                f"another process is writing into {target}; wait until it has finished, or stop it"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def reason(error: BaseException) -> str:
+    """Why a file cannot be used, without its path, so that results do not depend on where the file is."""
+    return f"{type(error).__name__}: {(isinstance(error, OSError) and error.strerror) or error}"
