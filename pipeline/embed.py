@@ -1,5 +1,9 @@
 """embed: the features of a folder of images, beside their names."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,11 +13,13 @@ from pipeline import command, launch, locations
 
 if TYPE_CHECKING:
     from cl.console.progress import Progress
-    from cl.exchange.embedding import Work
+    from cl.exchange.embedding import EmbeddingJob
+    from cl.exchange.encoder import Encoder
     from cl.runtime.machine import Machine
 
 SUFFIXES = (".parquet", ".npy")
 REASONS = 5  # why images cannot be read: the most frequent ones are printed
+FOREVER = timedelta(days=365)  # a process that dies is noticed by `launch`, one that is slow may be so
 
 
 @click.command()
@@ -34,59 +40,108 @@ REASONS = 5  # why images cannot be read: the most frequent ones are printed
 @click.option(
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
 )
+@click.option(
+    "--resize",
+    type=click.IntRange(min=1),
+    help="Short side in pixels, for an encoder whose file records no transform.  [default: 256]",
+)
+@click.option(
+    "--crop",
+    type=click.IntRange(min=1),
+    help="Side in pixels of the centre crop, given together with --resize.  [default: 224]",
+)
 @command.entry_point
 @launch.on_all_devices
-def main(folder: Path, to: Path, file: str, prefix: str | None) -> None:
+def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | None, crop: int | None) -> None:
     """Write the features of all images below FOLDER, in the order of their names.
 
     The same command continues after a kill. Images that cannot be read are listed in <TO>.skipped.csv.
     Uses all visible GPUs, or CL_PROCESSES processes.
     """
-    if to.suffix not in SUFFIXES or to.is_dir():
-        raise ValueError(f"--to {to} must be a file that ends in {' or '.join(SUFFIXES)}")
-    if not folder.is_dir():
-        raise ValueError(f"no folder {folder}; give the folder that contains the images")
+    _check(folder, to, resize, crop)
     import cl
     from cl.exchange import embedding
     from cl.runtime import machine
 
     here = machine.find("fp32", deterministic=True)  # a part must not depend on when it is computed
-    work = embedding.Work(folder, cl.load(file, device=here.device, prefix=prefix), to)
     progress = command.progress("embed")
-    if not command.is_main_process():
-        _wait_for_all()
-        _compute(work, here, progress)
-        _wait_for_all()
-        return
-    with embedding.exclusive(work):
-        for reason, count in work.begin().items():
-            progress.say(f"left out {count} files: {reason}")
-        _wait_for_all()
-        _compute(work, here, progress)
-        _wait_for_all()
-        embedded, reasons = embedding.merge(work)
-    for reason, count in reasons.most_common(REASONS):
-        progress.say(f"left out {count} images that cannot be read: {reason}")
-    progress.say(f"{to}: {embedded} images, {work.encoder.width} features each")
+    encoder = cl.load(file, device=here.device, prefix=prefix)
+    _choose_size(encoder, resize, crop, progress)
+    job = embedding.EmbeddingJob(folder, encoder, to)
+    is_main, wait_for_all = command.is_main_process(), _barrier()
+    with embedding.exclusive(job) if is_main else nullcontext():
+        if is_main:
+            for reason, count in job.begin().items():
+                progress.say(f"left out {count} files: {reason}")
+        wait_for_all()
+        _compute(job, here, progress)
+        wait_for_all()
+        if is_main:
+            _merge(job, progress)
+        wait_for_all()
 
 
-def _compute(work: "Work", here: "Machine", progress: "Progress") -> None:
-    """This process's share of the images."""
-    from cl.exchange import embedding
-    from cl.runtime.distributed import rank, ranks
+def _check(folder: Path, to: Path, resize: int | None, crop: int | None) -> None:
+    from cl.runtime.base_config import check_crop
 
-    share = sum(len(work.images(part)) for part in work.parts[rank() :: ranks()])
-    with progress.count(share, "images" if ranks() == 1 else "images of this process") as report:
-        embedding.compute(work, here, report)
+    names = to.with_suffix(".txt")
+    if to.suffix not in SUFFIXES or to.is_dir():
+        raise ValueError(f"--to {to} must be a file that ends in {' or '.join(SUFFIXES)}")
+    is_continued = Path(f"{to}.partial").exists()
+    if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
+        raise ValueError(f"--to {to} would overwrite {names}, which pipeline.embed did not write; rename one")
+    if not folder.is_dir():
+        raise ValueError(f"no folder {folder}; give the folder that contains the images")
+    if (resize is None) != (crop is None):
+        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
+    if resize and crop:
+        check_crop(resize, crop)
 
 
-def _wait_for_all() -> None:
+def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, progress: "Progress") -> None:
+    """Set the size of images, where the encoder's file does not record it."""
+    from cl.exchange.encoder import IMAGENET
+
+    if resize and encoder.transform is not IMAGENET:
+        recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
+        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
+    if resize:
+        encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
+    elif encoder.transform is IMAGENET and encoder.network.conv1.stride == (1, 1):
+        progress.say(
+            f"the encoder was built for small images, but gets crops of {IMAGENET.crop} px, because its file "
+            "records no size: give that of its training, for example --resize 32 --crop 32"
+        )
+
+
+def _barrier() -> Callable[[], None]:
+    """A function that waits for all processes without a deadline: listing and merging may take hours."""
     import torch.distributed as dist
 
     from cl.runtime.distributed import ranks
 
-    if ranks() > 1:
-        dist.barrier()
+    if ranks() == 1:
+        return lambda: None
+    return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))
+
+
+def _compute(job: "EmbeddingJob", here: "Machine", progress: "Progress") -> None:
+    """This process's share of the images."""
+    from cl.exchange import embedding
+    from cl.runtime.distributed import rank, ranks
+
+    share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
+    with progress.count(share, "images" if ranks() == 1 else "images of this process") as report:
+        embedding.compute(job, here, report)
+
+
+def _merge(job: "EmbeddingJob", progress: "Progress") -> None:
+    from cl.exchange import embedding
+
+    embedded, reasons = embedding.merge(job)
+    for reason, count in reasons.most_common(REASONS):
+        progress.say(f"left out {count} images that cannot be read: {reason}")
+    progress.say(f"{job.target}: {embedded} images, {job.encoder.width} features each")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,10 @@ from torch import Tensor
 from cl.data import ring
 from cl.exchange.encoder import Encoder
 from cl.exchange.feature_files import FORMATS
-from cl.exchange.listing import Listing
+from cl.exchange.listing import UNREACHABLE, Listing
 from cl.features.extraction import BATCH, FEW
 from cl.runtime.distributed import rank, ranks
+from cl.runtime.files import locked, reason
 from cl.runtime.machine import Machine, to_device
 from cl.runtime.tensor_files import load_tensors, save_tensors
 
@@ -30,7 +33,7 @@ REASON = 200  # bytes for the reason why an image cannot be read
 
 
 @dataclass(frozen=True)
-class Work:
+class EmbeddingJob:
     """The images below `root`, their encoder, and the file to write.
 
     Part i has images i PART to (i + 1) PART - 1 of the listing.
@@ -41,9 +44,17 @@ class Work:
     target: Path
 
     @property
-    def folder(self) -> Path:
-        """The listing and the finished parts."""
+    def partial(self) -> Path:
+        """Everything that is removed at the end."""
         return self.target.with_name(f"{self.target.name}.partial")
+
+    @cached_property
+    def folder(self) -> Path:
+        """The listing and the finished parts, in a folder that is named by what they are made from.
+
+        A process that outlives its killed run, on another machine, thus never writes into that of the next.
+        """
+        return self.partial / (self.partial / "identity").read_text()
 
     @property
     def listing(self) -> Listing:
@@ -67,7 +78,7 @@ class Work:
         return {"sha256": self.encoder.sha256, "transform": self.encoder.transform.model_dump_json()}
 
     def begin(self) -> Counter[str]:
-        """List the images, and drop parts of another listing or encoder.
+        """List the images, and drop parts of another listing or encoder; one process does it for all.
 
         Returns:
             The number of other files by reason.
@@ -75,73 +86,75 @@ class Work:
         Raises:
             ValueError: there are no images, or a name cannot be listed.
         """
-        listed, left_out = self.listing.write()
-        if not len(self.listing):
-            shutil.rmtree(self.folder)
+        listing = Listing(self.root, self.partial / "listing")
+        listed, left_out = listing.write()
+        if not len(listing):
+            shutil.rmtree(self.partial)
             others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
             raise ValueError(f"no images below {self.root}; found {others or 'no files at all'}")
-        identity = hashlib.sha256(f"{listed} {self.notes} {PART}".encode()).hexdigest()
-        note = self.folder / "identity"
-        if not note.is_file() or note.read_text() != identity:
-            for path in self.folder.glob("part-*.safetensors"):
-                path.unlink()
-            note.write_text(identity)
+        heic = find_spec("pillow_heif") is not None  # without it, HEIC images count as unreadable
+        identity = hashlib.sha256(f"{listed} {self.notes} {PART} {heic}".encode()).hexdigest()
+        self._use(listing, identity)
         return left_out
 
+    def _use(self, listing: Listing, identity: str) -> None:
+        """Move the listing into the folder of its parts, and remove the folders of other identities."""
+        for path in self.partial.iterdir():
+            if path.is_dir() and path not in (listing.folder, self.partial / identity):
+                shutil.rmtree(path)
+        (self.partial / identity).mkdir(exist_ok=True)
+        for path in listing.folder.iterdir():
+            os.replace(path, self.partial / identity / path.name)
+        (self.partial / "identity").write_text(identity)
 
-@contextmanager
-def exclusive(work: Work) -> Iterator[None]:
-    """Keep other processes from the same work; unlike `flock`, the lock is not inherited by data workers.
+
+def exclusive(job: EmbeddingJob) -> AbstractContextManager[None]:
+    """Keep other processes from the same job; data workers that outlive it do not hold the lock.
 
     Raises:
-        ValueError: another process is at it.
+        ValueError: another process is writing it.
     """
-    work.folder.mkdir(parents=True, exist_ok=True)
-    with (work.folder / "lock").open("w") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            raise ValueError(
-                f"another process is writing {work.target}; wait until it has finished, or stop it"
-            ) from error
-        yield
+    job.partial.mkdir(parents=True, exist_ok=True)
+    return locked(os.open(job.partial / "lock", os.O_WRONLY | os.O_CREAT), fcntl.lockf, job.target)
 
 
-def compute(work: Work, machine: Machine, report: Callable[..., None]) -> None:
-    """Write the unfinished parts of this process; every W-th part is one of its own.
+def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
+    """Write the unfinished parts of this process: rank r takes parts r, r + W, ...
 
     Args:
         report: called with the number of images just done; `kept=True` for those done before this call.
     """
     unfinished = []
-    for part in work.parts[rank() :: ranks()]:
-        if work.path(part).is_file():
-            report(len(work.images(part)), kept=True)
+    for part in job.parts[rank() :: ranks()]:
+        if job.path(part).is_file():
+            report(len(job.images(part)), kept=True)
         else:
             unfinished.append(part)
-    encoded = _encoded(work, unfinished, machine)
+    encoded = _encoded(job, unfinished, machine)
     for part in unfinished:
-        images = work.images(part)
+        images = job.images(part)
         features, reasons = zip(*(next(encoded) for _ in images[::BATCH]), strict=True)
-        _save(work, part, torch.cat(features), [reason for batch in reasons for reason in batch])
+        _save(job, part, torch.cat(features), [reason for batch in reasons for reason in batch])
         report(len(images))
 
 
 @torch.no_grad()
-def _encoded(work: Work, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
+def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
     """For each batch: features (N, D) on the CPU, and why an image cannot be read, or ""."""
-    starts = [start for part in parts for start in work.images(part)[::BATCH]]
-    count, side, transform = len(work.listing), work.encoder.transform.crop, work.encoder.transform
+    starts = [start for part in parts for start in job.images(part)[::BATCH]]
+    count, side, transform = len(job.listing), job.encoder.transform.crop, job.encoder.transform
 
     def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
-        names = work.listing.names(starts[batch] + rows.start, starts[batch] + rows.stop)
-        for name, pixels, reason in zip(names, *arrays, strict=True):
-            pixels[:] = reason[:] = 0
+        names = job.listing.names(starts[batch] + rows.start, starts[batch] + rows.stop)
+        for name, pixels, unreadable in zip(names, *arrays, strict=True):
+            pixels[:] = unreadable[:] = 0
             try:
-                pixels[:] = transform.pixels(work.root / name)
-            except (ValueError, FileNotFoundError, PermissionError) as error:
-                text = np.frombuffer(_reason(error).encode()[:REASON], np.uint8)
-                reason[: len(text)] = text
+                pixels[:] = transform.pixels(job.root / name)
+            except (ValueError, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in UNREACHABLE:
+                    raise
+                text = np.frombuffer(reason(error.__cause__ or error).encode()[:REASON], np.uint8)
+                unreadable[: len(text)] = text
 
     arrays = [ring.Array((side, side, 3), np.uint8), ring.Array((REASON,), np.uint8)]
     workers = machine.workers if len(starts) * BATCH > FEW else 0
@@ -150,25 +163,19 @@ def _encoded(work: Work, parts: list[int], machine: Machine) -> Iterator[tuple[T
     )
     for pixels, reasons in batches:
         images = to_device(torch.from_numpy(pixels).permute(0, 3, 1, 2), machine.device)
-        features = work.encoder(transform.normalise(images)).float().cpu()
+        features = job.encoder(transform.normalise(images)).float().cpu()
         yield features, [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in reasons]
 
 
-def _reason(error: Exception) -> str:
-    """Why an image cannot be read, without its path."""
-    cause = error.__cause__ or error
-    return f"{type(cause).__name__}: {(isinstance(cause, OSError) and cause.strerror) or cause}"
-
-
-def _save(work: Work, part: int, features: Tensor, reasons: list[str]) -> None:
-    images = work.images(part)
-    names = work.listing.names(images.start, images.stop)
+def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) -> None:
+    images = job.images(part)
+    names = job.listing.names(images.start, images.stop)
     skipped = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
     readable = torch.tensor([not reason for reason in reasons])
-    save_tensors({"features": features[readable]}, work.path(part), {"skipped": json.dumps(skipped)})
+    save_tensors({"features": features[readable]}, job.path(part), {"skipped": json.dumps(skipped)})
 
 
-def merge(work: Work) -> tuple[int, Counter[str]]:
+def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     """Merge all parts into the target and a table of the images that cannot be read, and remove the parts.
 
     Returns:
@@ -178,31 +185,33 @@ def merge(work: Work) -> tuple[int, Counter[str]]:
         ValueError: no image can be read.
     """
     embedded, reasons = 0, Counter[str]()
-    file = FORMATS[work.target.suffix](work.folder / work.target.name, work.encoder.width, work.notes)
-    table = work.folder / f"{work.target.name}.skipped.csv"
+    merged = job.partial / "merged"  # apart from the listing, whose files may have the same names
+    merged.mkdir(exist_ok=True)
+    file = FORMATS[job.target.suffix](merged / job.target.name, job.encoder.width, job.notes)
+    table = merged / f"{job.target.name}.skipped.csv"
     with closing(file), table.open("w", newline="") as text:
         writer = csv.writer(text)
         writer.writerow(["name", "reason"])
-        for part in work.parts:
-            names, features, skipped = _load(work, part)
+        for part in job.parts:
+            names, features, skipped = _load(job, part)
             if names:
                 file.append(names, features)
             writer.writerows(skipped.items())
             embedded += len(names)
             reasons.update(skipped.values())
     if not embedded:
-        raise ValueError(f"none of the images below {work.root} can be read: {next(iter(reasons))}")
+        raise ValueError(f"none of the images below {job.root} can be read: {next(iter(reasons))}")
     for path in (table, *file.paths):
-        _publish(path, work.target.parent)
-    shutil.rmtree(work.folder)
+        _publish(path, job.target.parent)
+    shutil.rmtree(job.partial)
     return embedded, reasons
 
 
-def _load(work: Work, part: int) -> tuple[list[str], np.ndarray, dict[str, str]]:
+def _load(job: EmbeddingJob, part: int) -> tuple[list[str], np.ndarray, dict[str, str]]:
     """A finished part: names and features (n, D) of the images that can be read; why the others cannot."""
-    tensors, metadata = load_tensors(work.path(part))
-    images, skipped = work.images(part), json.loads(metadata["skipped"])
-    names = [name for name in work.listing.names(images.start, images.stop) if name not in skipped]
+    tensors, metadata = load_tensors(job.path(part))
+    images, skipped = job.images(part), json.loads(metadata["skipped"])
+    names = [name for name in job.listing.names(images.start, images.stop) if name not in skipped]
     return names, tensors["features"].numpy(), skipped
 
 

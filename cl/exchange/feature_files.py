@@ -39,7 +39,7 @@ class Parquet:
 
 
 class Npy:
-    """An array (n, D) float32, and a text file with a name per line; they have no room for notes."""
+    """An array (n, D) float32, and a text file with a name per line; this format cannot store notes."""
 
     def __init__(self, path: Path, width: int, notes: dict[str, str]) -> None:
         self.paths = [path.with_suffix(".txt"), path]

@@ -1,5 +1,6 @@
 """The images below a folder as sorted names in a file, of which only a range is in memory at a time."""
 
+import errno
 import hashlib
 import heapq
 import itertools
@@ -17,6 +18,7 @@ from cl.sources._shared.trees import image_entries
 
 RUN = 100_000  # names that are sorted in memory at a time
 OFFSET = np.dtype("<i8")
+UNREACHABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM}  # not the disk's failure
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def _lines(root: Path, left_out: Counter[str]) -> Iterator[str]:
         try:
             status = entry.stat()
             yield f"{name}\0{status.st_size} {status.st_mtime_ns}\n"
-        except FileNotFoundError:  # a broken link, which will be counted as unreadable
+        except OSError as error:  # a broken link, which will be counted as unreadable
+            if error.errno not in UNREACHABLE:
+                raise
             yield f"{name}\0missing\n"
 
 

@@ -1,12 +1,16 @@
 """Names of images in a file: sorted as paths, read back a range at a time."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from cl.exchange import listing
 from cl.exchange.listing import Listing
 from cl.sources._shared.trees import images_below
+from tests.support.pictures import picture_file
+from tests.support.processes import start_fork
 
 
 @pytest.fixture
@@ -62,3 +66,27 @@ def test_a_name_with_a_line_break_is_refused(tree, tmp_path) -> None:
     (tree / "two\nlines.jpg").touch()
     with pytest.raises(ValueError, match=r"the name 'two\\nlines.jpg' contains a line break; rename it"):
         Listing(tree, tmp_path / "work").write()
+
+
+def test_links_into_a_folder_without_permission_are_listed() -> None:
+    """In a process that may not enter it, as root may."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "images").mkdir()
+        (root / "closed").mkdir()
+        picture_file(root / "closed/1.jpg", 1)
+        (root / "images/1.jpg").symlink_to(root / "closed/1.jpg")
+        for path, mode in ((root, 0o777), (root / "closed", 0o700 if os.geteuid() == 0 else 0)):
+            path.chmod(mode)
+        process = start_fork(list_unprivileged, root)
+        process.join()
+        (root / "closed").chmod(0o700)
+        assert process.exitcode == 0
+
+
+def list_unprivileged(root: Path) -> None:
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    listed = Listing(root / "images", root / "work")
+    listed.write()
+    assert listed.names(0, 1) == ["1.jpg"]

@@ -43,10 +43,12 @@ def encoder(images) -> Path:
     return images.parent / "encoder.safetensors"
 
 
-def start(images: Path, encoder: Path, to: Path, processes: int = 1) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.embed", str(images), "--to", str(to)]
+def start(
+    images: Path, encoder: Path, to: Path, *options: str, processes: int = 1, module: str = "embed"
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"tests.support.{module}", str(images), "--to", str(to)]
     return subprocess.Popen(
-        [*command, "--backbone", str(encoder)],
+        [*command, "--backbone", str(encoder), *options],
         cwd=ROOT,
         env={**os.environ, "CL_PROCESSES": str(processes)},
         stderr=subprocess.PIPE,
@@ -55,9 +57,11 @@ def start(images: Path, encoder: Path, to: Path, processes: int = 1) -> subproce
     )
 
 
-def run(images: Path, encoder: Path, to: Path, processes: int = 1) -> str:
+def run(
+    images: Path, encoder: Path, to: Path, *options: str, processes: int = 1, module: str = "embed"
+) -> str:
     """What it prints; afterwards no unfinished work is left."""
-    process = start(images, encoder, to, processes)
+    process = start(images, encoder, to, *options, processes=processes, module=module)
     printed = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, printed
     assert not list(to.parent.glob("*.partial"))
@@ -66,7 +70,7 @@ def run(images: Path, encoder: Path, to: Path, processes: int = 1) -> str:
 
 def parts(to: Path) -> dict[str, int]:
     """The finished parts, with times that change if they are computed again."""
-    return {path.name: path.stat().st_mtime_ns for path in Path(f"{to}.partial").glob("part-*.safetensors")}
+    return {path.name: path.stat().st_mtime_ns for path in Path(f"{to}.partial").glob("*/part-*")}
 
 
 def run_until(count: int, images: Path, encoder: Path, to: Path) -> dict[str, int]:
@@ -79,7 +83,6 @@ def run_until(count: int, images: Path, encoder: Path, to: Path) -> dict[str, in
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert not to.exists()
     return parts(to)
 
 
@@ -127,6 +130,7 @@ def test_a_run_that_was_killed_twice_gives_the_same_bytes(whole, images, encoder
     to = tmp_path / "features.npy"
     first = run_until(3, images, encoder, to)
     second = run_until(7, images, encoder, to)
+    assert not to.exists()
     assert first.items() <= second.items(), "finished parts are kept"
     run(images, encoder, to)
     for name in ("features.npy", "features.txt", "features.npy.skipped.csv"):
@@ -150,15 +154,41 @@ def test_parts_of_another_encoder_or_listing_are_not_mixed_in(images, encoder, e
     to, other = tmp_path / "features.npy", tmp_path / "other.safetensors"
     save_encoder(other, seed=1)
     to.write_text("an earlier result")
-    process = start(few, encoder, to)
-    while len(parts(to)) < 2:
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    run_until(2, few, encoder, to)
     assert to.read_text() == "an earlier result", "it is replaced only on success"
     (few / names[0]).unlink()
     run(few, other, to)
     close(np.load(to), cl.load(other).embed([few / name for name in names[1:300]]).numpy())
+
+
+def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encoder, tmp_path) -> None:
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few/1.jpg").symlink_to(images / "folder 1/1.jpg")
+    run(tmp_path / "few", encoder, tmp_path / "names.npy")
+    assert (tmp_path / "names.txt").read_text() == "1.jpg\n"
+    assert np.load(tmp_path / "names.npy").shape == (1, 512)
+
+
+def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder, tmp_path) -> None:
+    """Listing and merging take longer than processes otherwise wait for each other."""
+    to = tmp_path / "features.npy"
+    run(images, encoder, to, processes=2, module="slow_embed")
+    assert to.with_suffix(".txt").read_text() == whole.with_suffix(".txt").read_text()
+    close(np.load(to), np.load(whole))
+
+
+def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_path) -> None:
+    save_encoder(tmp_path / "foreign.safetensors", metadata={})
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/1.jpg").symlink_to(images / "folder 1/1.jpg")
+    arguments = tmp_path / "one", tmp_path / "foreign.safetensors", tmp_path / "features.npy"
+    encoder = cl.load(tmp_path / "foreign.safetensors")
+    for options, size in (((), (256, 224)), (("--resize", "20", "--crop", "16"), (20, 16))):
+        warned = "was built for small images, but gets crops of 224 px" in run(*arguments, *options)
+        assert warned == (not options)
+        update = dict(zip(("resize", "crop"), size, strict=True))
+        encoder.transform = encoder.transform.model_copy(update=update)
+        close(np.load(arguments[-1]), encoder.embed(tmp_path / "one/1.jpg").numpy())
 
 
 def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_path) -> None:
@@ -175,7 +205,21 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         (str(images), "--to", to): "models/backbone.safetensors does not exist; give a checkpoint",
         (str(images), "--to", f"{tmp_path}/locked.npy", *of): "another process is writing",
         (str(images), "--to", to, *of, "--prefix", "a."): "holds no encoder below 'a.', only below ''",
+        (str(images), "--to", f"{tmp_path}/notes.npy", *of): "notes.txt, which pipeline.embed did not write",
+        (str(images), "--to", to, *of, "--crop", "16"): "found --resize None with --crop 16; give both or",
+        (str(images), "--to", to, *of, "--crop", "16", "--resize", "8"): "crop=16 is larger than resize=8",
+        (
+            str(images),
+            "--to",
+            to,
+            *of,
+            "--crop",
+            "16",
+            "--resize",
+            "16",
+        ): "records resize=20 and crop=16; leave",
     }
+    (tmp_path / "notes.txt").write_text("of the user")
     (tmp_path / "locked.npy.partial").mkdir()
     with (tmp_path / "locked.npy.partial/lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
@@ -185,3 +229,4 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         assert "Traceback" not in answer.stderr, answer.stderr
         assert message in answer.stderr, answer.stderr
     assert not Path(to).exists()
+    assert (tmp_path / "notes.txt").read_text() == "of the user"

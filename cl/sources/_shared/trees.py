@@ -55,7 +55,7 @@ def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
             if visible and entry.is_dir(follow_symlinks=False):
                 yield from _entries_below(Path(entry.path))
                 continue
-            if visible and entry.is_symlink() and Path(entry.path).is_dir():  # it may lead to a loop
+            if visible and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as below
                 raise ValueError(
                     f"{entry.path} is a link to a folder, which may lead to a loop; "
                     "put the images there instead"
@@ -70,8 +70,11 @@ def _why_left_out(entry: os.DirEntry[str]) -> str:
         return "hidden"
     if reason := wrong_suffix(path):
         return reason
-    readable = path.is_file() or not path.exists() if entry.is_symlink() else entry.is_file()
-    return "" if readable else "no regular files"
+    if not entry.is_symlink():
+        return "" if entry.is_file() else "no regular files"
+    # unlike pathlib, os.path takes a link into a folder without permission for a broken one
+    leads_elsewhere = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
+    return "no regular files" if leads_elsewhere else ""
 
 
 def wrong_suffix(path: PurePath) -> str:
