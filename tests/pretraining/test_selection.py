@@ -98,6 +98,7 @@ def logged(run: str, epochs: int) -> list[dict[str, str]]:
         ("simclr-rate-too-large", 3, "unknown", 3),
         ("simclr-rate-too-large", 7, "finished", 7),
         ("simclr-rate-too-large", 15, "still improving", 15),
+        ("simsiam-rate-too-large", 15, "collapsed", 4),  # to few dimensions
         ("simsiam", 15, "finished", 15),  # whose rank falls from the second epoch on
     ],
 )
