@@ -40,7 +40,7 @@ def verdict(rows: Rows, width: int) -> Verdict:
         return Verdict("unknown", last, f"{', '.join(missing)} was not logged: collapse cannot be ruled out")
     if first := _collapsed_since(rows, width):
         sentence = (
-            f"collapsed from epoch {first} on: its encoder is of no use; lower optim.base_lr, lengthen "
+            f"the embeddings collapsed in epoch {first} and did not recover; lower optim.base_lr, lengthen "
             "optim.warmup_epochs, or choose a method and loss with negatives"
         )
         return Verdict("collapsed", first, sentence)

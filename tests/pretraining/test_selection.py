@@ -56,7 +56,7 @@ def test_a_trend_tolerates_one_pair_of_neighbours_in_the_wrong_order() -> None:
 def test_a_collapse_names_its_first_epoch(ranks, stds) -> None:
     found = verdict(rows(ranks, stds, first=31), WIDTH)
     assert (found.state, found.epoch) == ("collapsed", 37)
-    assert found.sentence.startswith("collapsed from epoch 37 on: its encoder is of no use; lower")
+    assert found.sentence.startswith("the embeddings collapsed in epoch 37 and did not recover; lower")
 
 
 def test_a_run_that_starts_at_one_point_and_leaves_it_has_not_collapsed() -> None:
