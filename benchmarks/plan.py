@@ -41,7 +41,7 @@ class Case:
             f"views={self.views}",
             f"views.random.size={self.side}",
             f"precision={self.precision}",
-            "bn_group=global",
+            "optim.warmup_epochs=0",
             *ALONE,
         ]
 
