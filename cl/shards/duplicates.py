@@ -10,7 +10,7 @@ import numpy as np
 
 from cl.sources import Image, Splits
 
-UNREAD = bytes(16)  # the digest of an image that could not be read, which is no copy of any other
+UNREAD = bytes(16)  # the digest of an image that could not be read; never counted as a copy
 
 
 def digest(content: bytes) -> bytes:

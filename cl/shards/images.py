@@ -1,6 +1,7 @@
 """Image files to pixels and back; checking and reading decode in the same way."""
 
 import io
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -27,10 +28,7 @@ EXTENSIONS = {
     "HEIF": "heic",
 }
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
-PILLOWS_LIMIT = (
-    Picture.MAX_IMAGE_PIXELS
-)  # above it, Pillow warns of a decompression bomb; it refuses the double
-MAX_PIXELS = 178_956_970  # that Pillow refuses; of an image that is read as a whole
+MAX_PIXELS = 178_956_970  # of an image that is read as a whole; Pillow raises an error above this too
 MAX_TILED_PIXELS = 2**30  # of an image that is cut into tiles: Pillow takes 4 GiB for as many in RGB
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; the limits of index and formats
 ORIENTATION = 274  # the EXIF tag
@@ -83,18 +81,37 @@ def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Ima
     Raises:
         Exception: as `decode`.
     """
-    Picture.MAX_IMAGE_PIXELS = None
-    try:
-        with _open(file) as picture:
-            if picture.width * picture.height > max_pixels:
-                raise ValueError(
-                    f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
-                    f"{MAX_PIXELS}; make it smaller or cut it into tiles (a data set is cut with "
-                    f"dataset.tile=512, up to {MAX_TILED_PIXELS})"
-                )
-            yield picture
-    finally:
-        Picture.MAX_IMAGE_PIXELS = PILLOWS_LIMIT
+    with _no_limit, _open(file) as picture:
+        if picture.width * picture.height > max_pixels:
+            raise ValueError(
+                f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
+                f"{MAX_PIXELS}; make it smaller or cut it into tiles (a data set is cut with "
+                f"dataset.tile=512, up to {MAX_TILED_PIXELS})"
+            )
+        yield picture
+
+
+class _NoLimit:
+    """Switches off Pillow's limit on pixels, which belongs to the process, until the last thread has left."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._limit = Picture.MAX_IMAGE_PIXELS
+                Picture.MAX_IMAGE_PIXELS = None
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                Picture.MAX_IMAGE_PIXELS = self._limit
+
+
+_no_limit = _NoLimit()
 
 
 def _open(file: BinaryIO) -> Picture.Image:
@@ -135,8 +152,8 @@ def eight_bits(picture: Picture.Image, levels: Levels) -> Picture.Image:
         return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     if mode not in levels:
         raise ValueError(
-            f"a gray image of mode {mode}, of which `prepare` sampled no training image, so what is black "
-            "and white is unknown; convert it to 8 bits"
+            f"no training image of mode {mode} was sampled, so its black and white levels are unknown; "
+            "convert it to 8 bits"
         )
     return Picture.fromarray(_scaled(np.asarray(picture), *levels[mode]))
 

@@ -1,4 +1,4 @@
-"""What is black and white in grayscale images of 16 bits, 32 bits or float: their files do not say it."""
+"""What is black and white in grayscale images of 16 bits, 32 bits or float, which the files do not record."""
 
 import hashlib
 import heapq

@@ -52,7 +52,7 @@ def images_begun(listed: list[Image]) -> list[Image]:
 
 
 def cut(listed: list[Image], side: int) -> list[Image]:
-    """List the tiles of images with a longer side than `side` instead of these, row by row.
+    """Replace each image larger than `side` by its tiles, row by row.
 
     The tiles of an image are one group, unless the image itself belongs to one. Rows and columns count in the
     file, before its orientation is applied. An image that cannot be opened stays, to be reported when packed.

@@ -66,7 +66,7 @@ def test_pixels_of_imagenet_equal_pillows() -> None:
 
 def test_deep_pixels_without_levels_are_refused() -> None:
     content = file_of(Picture.fromarray(np.full((2, 3), 0.5, np.float32)), "TIFF")
-    with pytest.raises(ValueError, match="a gray image of mode F, of which `prepare` sampled no training im"):
+    with pytest.raises(ValueError, match="no training image of mode F was sampled, so its black and white"):
         images.encode(content, COPY, {"I;16": (0, 4095)})
 
 
@@ -118,6 +118,22 @@ def test_a_decompression_bomb_is_refused_at_once(form, function) -> None:
     began = time.monotonic()
     assert growth(refuse) < 2**25
     assert time.monotonic() - began < 2
+
+
+def test_pillows_limit_is_the_callers_again(monkeypatch) -> None:
+    """Also after an image that is refused, and whichever of several threads leaves last."""
+    content = file_of(photograph(), "PNG")
+    monkeypatch.setattr(Picture, "MAX_IMAGE_PIXELS", 1234)
+    with pytest.raises(ValueError, match="too large"):
+        images.decode(png(60_000, 60_000))
+    assert Picture.MAX_IMAGE_PIXELS == 1234
+    first, second = images.opened(io.BytesIO(content)), images.opened(io.BytesIO(content))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert Picture.MAX_IMAGE_PIXELS is None
+    second.__exit__(None, None, None)
+    assert Picture.MAX_IMAGE_PIXELS == 1234
 
 
 @pytest.mark.parametrize("form", ["GIF", "ICO", "TGA", "EPS"])
