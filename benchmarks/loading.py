@@ -103,7 +103,6 @@ def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
         "bench",
         Storage(**usual | settings),
         folder,
-        lambda done: None,
         workers=1,
     )
     reader = Reader(folder, "train")

@@ -150,9 +150,7 @@ def prepared(params: Params, raw: Path, folder: Path) -> tuple[Reader, Reader]:
     """The training and validation images as shards."""
     splits = module_of("sources", params.dataset.kind).splits(params.dataset, raw)
     folder.mkdir()
-    writing.write(
-        splits, params.dataset.kind, params.dataset, folder, lambda done, kept=False: None, workers=2
-    )
+    writing.write(splits, params.dataset.kind, params.dataset, folder, workers=2)
     return Reader(folder, "train"), Reader(folder, "val")
 
 

@@ -86,9 +86,7 @@ def shards(folder: Path, images: int) -> None:
         tile=None,
         deduplicate=False,
     )
-    writing.write(
-        Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", lambda done: None, workers=2
-    )
+    writing.write(Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", workers=2)
 
 
 def compare(folder: Path, url: str) -> None:

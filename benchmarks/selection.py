@@ -116,7 +116,7 @@ def reader(params: Params, split: str, folder: Path) -> Reader:
     shards = folder / f"shards-{source.model_dump()['train_patches']}"
     if not shards.exists():
         splits = module_of("sources", source.kind).splits(source, folder / "raw")
-        writing.write(splits, source.kind, source, shards, lambda *_, **__: None, workers=cores())
+        writing.write(splits, source.kind, source, shards, workers=cores())
     return Reader(shards, split)
 
 

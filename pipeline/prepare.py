@@ -1,5 +1,6 @@
 """prepare: raw images to WebDataset shards, and the embedded detection scenes."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,7 @@ def main() -> None:
     from cl.runtime.kinds import module_of
     from cl.shards import writing
     from cl.sources import check_labels
+    from cl.sources._shared.reasons import grouped
 
     progress = command.progress("prepare")
     with (
@@ -41,17 +43,17 @@ def main() -> None:
         check_labels(splits, dataset.labels)
         scenes.write(dataset.scenes, scenes_folder)
         # Shards come last: a run killed after the last of them starts over.
-        with progress.count(len(splits.train) + len(splits.val), "images") as report:
-            manifest = writing.write(
-                splits,
-                dataset.kind,
-                dataset,
-                shards_folder,
-                report,
-                workers=cores(),
-                table_sha256=table_sha256,
-            )
-        _say_what_was_left_out(progress, splits, manifest)
+        manifest = writing.write(
+            splits,
+            dataset.kind,
+            dataset,
+            shards_folder,
+            workers=cores(),
+            count=progress.count,
+            table_sha256=table_sha256,
+        )
+        unreadable = _unreadable(splits, manifest)
+        _say_what_was_left_out(progress, splits, unreadable)
         _say_how_many_are_copies(progress, manifest)
         if several := sum(split.several_frames for split in manifest.splits.values()):
             progress.say(f"{several} files have several frames or pages: only the first is used")
@@ -59,29 +61,39 @@ def main() -> None:
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
         results.metrics["duplicates"] = manifest.duplicates.get("copies", 0)
-        results.notes["left_out"] = dict(splits.left_out)
+        results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(unreadable))
         if copies := manifest.duplicates.get("left_out"):
             results.notes["left_out"][A_COPY] = copies
 
 
-def _say_what_was_left_out(progress: "Progress", splits: "Splits", manifest: "Manifest") -> None:
-    """A line for each reason, with the first image of those that cannot be read."""
-    for reason, count in splits.left_out.items():
-        progress.say(f"left out {count} files: {reason}")
+def _unreadable(splits: "Splits", manifest: "Manifest") -> Counter[str]:
+    """The number of images that cannot be read, by suffix and reason."""
     suffixes = {image.key: image.path.suffix for image in (*splits.train, *splits.val)}
-    unreadable: dict[tuple[str, str], list[str]] = {}
-    for name, split in manifest.splits.items():
-        for key, reason in split.skipped.items():
-            unreadable.setdefault((suffixes[key], reason), []).append(f"{name}/{key}")
-    for (suffix, reason), keys in unreadable.items():
-        others = f" and {len(keys) - 1} other {suffix} files" if len(keys) > 1 else ""
-        progress.say(f"left out {keys[0]}{suffix}{others}: {reason}")
+    return Counter(
+        f"unreadable {suffixes[key]}, {reason}"
+        for split in manifest.splits.values()
+        for key, reason in split.skipped.items()
+    )
+
+
+def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: Counter[str]) -> None:
+    from cl.shards.images import NO_HEIC
+    from cl.sources._shared.reasons import lines
+
+    for line in (*lines(splits.left_out), *lines(unreadable)):
+        progress.say(line)
+    if unreadable:
+        progress.say(f"{locations.SHARDS}/manifest.json lists the unreadable images")
+    if any(NO_HEIC in reason for reason in unreadable):
+        progress.say("once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images")
 
 
 def _say_how_many_are_copies(progress: "Progress", manifest: "Manifest") -> None:
     found = manifest.duplicates
     if "left_out" in found:
-        progress.say(f"left out {found['left_out']} files: {A_COPY}")
+        progress.say(
+            f"left out {found['left_out']} files: {A_COPY}; {locations.SHARDS}/duplicates.csv lists them"
+        )
     elif found:
         progress.say(
             f"{found['copies']} images are exact copies of another image, {found['in_other_split']} of them "

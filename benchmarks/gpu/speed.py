@@ -175,8 +175,7 @@ def loading(session: Session) -> None:
             storage = Storage(**{**params.dataset.model_dump(include=set(Storage.model_fields)), **changes})
             shards = Path(folder) / f"shards{number}"
             splits = Splits(["any"], files, files[:8])
-            ignore = lambda done, kept=False: None  # noqa: E731
-            writing.write(splits, "benchmark", storage, shards, ignore, workers=workers)
+            writing.write(splits, "benchmark", storage, shards, workers=workers)
             reader = Reader(shards, "train")
             data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(count, batch, 0))
             began = 0.0

@@ -145,9 +145,7 @@ def _random_batch(params: Params, step: int, device: torch.device, dtype: torch.
 def write_shards(params: Params, folder: Path) -> Path:
     """The shards of the embedded data set."""
     splits = photos.splits(params.dataset, folder / "raw")
-    writing.write(
-        splits, "photos", params.dataset, folder / "shards", lambda done, kept=False: None, workers=2
-    )
+    writing.write(splits, "photos", params.dataset, folder / "shards", workers=2)
     return folder / "shards"
 
 

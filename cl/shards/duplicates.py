@@ -3,14 +3,15 @@
 import csv
 import hashlib
 from dataclasses import replace
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
 
-from cl.sources import Image, Splits
+from cl.shards.survey import Count, survey
+from cl.sources import UNLABELLED, Image, Splits
 
 UNREAD = bytes(16)  # the digest of an image that could not be read; never counted as a copy
+REMEDY = "or choose dataset.deduplicate=false"
 
 
 def digest(content: bytes) -> bytes:
@@ -23,9 +24,15 @@ def as_array(digests: list[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
 
 
-def copies(digests: np.ndarray) -> np.ndarray:
-    """(m, 2): the positions of each copy and of the first image with its content, sorted; digests: (n, 2)."""
-    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal digests keep their order
+def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndarray:
+    """(m, 2): the positions of each copy and of the first image with its content, sorted.
+
+    Args:
+        digests: (n, 2).
+        unlabelled: (n,) bool; of the images with one content, the first that is labelled comes before others.
+    """
+    later = np.zeros(len(digests), bool) if unlabelled is None else unlabelled
+    order = np.lexsort((later, digests[:, 1], digests[:, 0]))  # stable: equal digests keep their order
     ordered = digests[order]
     repeats = np.zeros(len(order), bool)
     repeats[1:] = (ordered[1:] == ordered[:-1]).all(1)
@@ -35,27 +42,11 @@ def copies(digests: np.ndarray) -> np.ndarray:
     return found[found[:, 0].argsort()]
 
 
-def without_copies(splits: Splits, workers: int) -> tuple[Splits, int]:
-    """Keep the first image of each content, training before validation, and count the others.
-
-    Raises:
-        ValueError: no validation image is left.
-    """
+def superfluous(splits: Splits, count: Count, workers: int) -> np.ndarray:
+    """(m, 2): as `copies`, of which a labelled image is kept, and training before validation."""
     listed = [*splits.train, *splits.val]
-    with ThreadPool(workers) as pool:
-        digests = as_array(list(pool.imap(_digest_of, listed, chunksize=64)))
-    kept = np.ones(len(listed), bool)
-    kept[copies(digests)[:, 0]] = False
-    train, val = (
-        [image for image, keep in zip(images, part, strict=True) if keep]
-        for images, part in zip((splits.train, splits.val), np.split(kept, [len(splits.train)]), strict=True)
-    )
-    if not val:
-        raise ValueError(
-            "every validation image is a copy of a training image; hold out others, or choose "
-            "dataset.deduplicate=false"
-        )
-    return replace(splits, train=train, val=val), int((~kept).sum())
+    digests = as_array(survey(listed, _digest_of, "files to compare", count, workers))
+    return copies(digests, np.array([image.label == UNLABELLED for image in listed]))
 
 
 def _digest_of(image: Image) -> bytes:
@@ -65,24 +56,64 @@ def _digest_of(image: Image) -> bytes:
         return UNREAD
 
 
-def write_list(splits: Splits, digests: np.ndarray, path: Path) -> dict[str, int]:
-    """List the copies in a CSV file if there are any, and count them; digests: of training and validation.
+def without(splits: Splits, pairs: np.ndarray) -> Splits:
+    """Leave out the copies of `superfluous`.
+
+    Raises:
+        ValueError: a split or a class would be lost.
+    """
+    dropped = set(pairs[:, 0].tolist())
+    train = [image for position, image in enumerate(splits.train) if position not in dropped]
+    val = [image for position, image in enumerate(splits.val, len(splits.train)) if position not in dropped]
+    kept = replace(splits, train=train, val=val)
+    _check_nothing_is_lost(splits, kept)
+    return kept
+
+
+def _check_nothing_is_lost(before: Splits, after: Splits) -> None:
+    lost = {image.label for image in before.train} - {image.label for image in after.train} - {UNLABELLED}
+    if lost:
+        raise ValueError(
+            f"every training image of class {before.classes[min(lost)]} is a copy of one with another label; "
+            f"give equal images one label, {REMEDY}"
+        )
+    if not after.train:
+        raise ValueError(
+            f"every training image is a copy of a labelled validation image; hold out others, {REMEDY}"
+        )
+    for kind, images, left in (
+        ("validation", before.val, after.val),
+        ("labelled validation", _labelled(before.val), _labelled(after.val)),
+    ):
+        if images and not left:
+            raise ValueError(f"every {kind} image is a copy of a training image; hold out others, {REMEDY}")
+
+
+def _labelled(images: list[Image]) -> list[Image]:
+    return [image for image in images if image.label != UNLABELLED]
+
+
+def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
+    """List copies and the images that they equal in a CSV file if there are any, and count them.
+
+    Args:
+        splits: with the copies.
+        pairs: of `copies`, for the training and then the validation images.
 
     Returns:
         The number of copies, and how many of them are in another split or have another label than the first.
     """
-    pairs = copies(digests).tolist()
-    if not pairs:
+    if not len(pairs):
         return {}
     listed, train = [*splits.train, *splits.val], len(splits.train)
     names = ["val" if position >= train else "train" for position in range(len(listed))]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["key", "split", "same_as", "same_as_split"])
-        for copy, first in pairs:
+        for copy, first in pairs.tolist():
             writer.writerow([listed[copy].key, names[copy], listed[first].key, names[first]])
     return {
         "copies": len(pairs),
-        "in_other_split": sum(names[copy] != names[first] for copy, first in pairs),
-        "with_other_label": sum(listed[copy].label != listed[first].label for copy, first in pairs),
+        "in_other_split": sum(names[copy] != names[first] for copy, first in pairs.tolist()),
+        "with_other_label": sum(listed[copy].label != listed[first].label for copy, first in pairs.tolist()),
     }

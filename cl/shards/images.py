@@ -32,6 +32,7 @@ MAX_PIXELS = 178_956_970  # of an image that is read as a whole; Pillow raises a
 MAX_TILED_PIXELS = 2**30  # of an image that is cut into tiles: Pillow takes 4 GiB for as many in RGB
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; the limits of index and formats
 ORIENTATION = 274  # the EXIF tag
+NO_HEIC = "HEIC needs another package: run `pip install pillow-heif`"
 
 Levels = Mapping[str, tuple[float, float]]  # for each deep mode, the pixel values that become black and white
 NO_LEVELS: Levels = MappingProxyType({})
@@ -115,13 +116,13 @@ _no_limit = _NoLimit()
 
 
 def _open(file: BinaryIO) -> Picture.Image:
-    heic_is_missing = file.read(12)[8:] in HEIC_BRANDS and not _add_heic()
+    heic_is_missing = file.read(12)[8:] in HEIC_BRANDS and not reads_heic()
     file.seek(0)
     try:
         picture = Picture.open(file)
     except UnidentifiedImageError:  # its message contains a memory address
         if heic_is_missing:
-            raise ValueError("HEIC needs another package: run `pip install pillow-heif`") from None
+            raise ValueError(NO_HEIC) from None
         raise ValueError("not an image, or an unsupported format") from None
     if picture.format not in EXTENSIONS:
         raise ValueError(f"unsupported format {picture.format}, expected one of {', '.join(EXTENSIONS)}")
@@ -129,8 +130,8 @@ def _open(file: BinaryIO) -> Picture.Image:
 
 
 @cache
-def _add_heic() -> bool:
-    """Add HEIC to the formats that Pillow opens, if the optional package for it is installed."""
+def reads_heic() -> bool:
+    """Whether the optional package for HEIC is installed; if so, add it to the formats that Pillow opens."""
     try:
         import pillow_heif
     except ImportError:

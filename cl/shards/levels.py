@@ -2,68 +2,72 @@
 
 import hashlib
 import heapq
-import io
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
+from PIL import Image as Picture
 
-from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, opened
+from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode
+from cl.shards.survey import Count, read_fact, survey
 from cl.sources import Image, RawImage, Storage
 
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep
-IMAGES = 1000  # of these suffixes are sampled
+IMAGES = 1000  # of each mode are sampled
 PIXELS = 2**14  # of each image are sampled
 
 
-def measure(listed: list[Image], storage: Storage) -> dict[str, tuple[float, float]]:
+def measure(
+    listed: list[Image], storage: Storage, count: Count, workers: int
+) -> dict[str, tuple[float, float]]:
     """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys chooses the images.
 
     NaN and infinities do not count. A mode without any sampled pixel has no levels.
     """
-    max_pixels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS
-    samples = defaultdict(list)
-    for image in _chosen(listed):
-        mode, pixels = _sample(image, max_pixels)
+    max_pixels, levels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS, {}
+    for mode, images in sorted(_by_mode(listed, max_pixels, count, workers).items()):
+        chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
+        sample = partial(_sample, max_pixels=max_pixels)
+        pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", count, workers))
         if len(pixels):
-            samples[mode].append(pixels)
-    levels = {}
-    for mode in sorted(samples):
-        pixels = np.concatenate(samples[mode]).astype(np.float64)
-        black, white = np.percentile(pixels, storage.percentiles).tolist()
-        levels[mode] = black, white
+            black, white = np.percentile(pixels, storage.percentiles).tolist()
+            levels[mode] = black, white
     return levels
 
 
-def _chosen(listed: list[Image]) -> list[Image]:
-    """At most IMAGES, whatever the order of the list."""
-    may_be_deep = (
+def _by_mode(listed: list[Image], max_pixels: int, count: Count, workers: int) -> dict[str, list[Image]]:
+    """The deep images of each mode."""
+    may_be_deep = [
         image for image in listed if image.path.suffix.lower() in SUFFIXES and not isinstance(image, RawImage)
-    )
-    return heapq.nsmallest(IMAGES, may_be_deep, key=lambda image: _hash(image.key))
+    ]
+    modes = survey(may_be_deep, partial(_mode, max_pixels=max_pixels), "headers", count, workers)
+    found = defaultdict(list)
+    for image, mode in zip(may_be_deep, modes, strict=True):
+        if mode:
+            found[mode].append(image)
+    return found
+
+
+def _mode(image: Image, max_pixels: int) -> str | None:
+    return read_fact(image, deep_mode, None, max_pixels)
 
 
 def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _sample(image: Image, max_pixels: int) -> tuple[str, np.ndarray]:
-    """The mode of a deep image and at most PIXELS of its finite pixels; none of another image."""
-    nothing = "", np.empty(0)
-    try:
-        content = image.read()
-    except FileNotFoundError:  # reported when the image is packed, as is damage
-        return nothing
-    try:
-        with opened(io.BytesIO(content), max_pixels) as picture:
-            mode = deep_mode(picture)
-            pixels = np.asarray(picture).ravel() if mode else np.empty(0)
-    except MemoryError:
-        raise
-    except Exception:  # decoders may raise anything on damaged bytes
-        return nothing
-    if mode is None:
-        return nothing
-    if len(pixels) > PIXELS:
-        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(_hash(image.key)[:8])))
-        pixels = pixels[generator.integers(0, len(pixels), PIXELS)]
-    return mode, pixels[np.isfinite(pixels)]
+def _sample(image: Image, max_pixels: int) -> np.ndarray:
+    """At most PIXELS of the finite pixels of a deep image, as float64."""
+    return read_fact(image, partial(_pixels, key=image.key), np.empty(0), max_pixels)
+
+
+def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
+    values = picture.load()  # np.asarray would copy all pixels of a large picture
+    assert values is not None
+    width, pixels = picture.width, picture.width * picture.height
+    chosen = np.arange(pixels)
+    if pixels > PIXELS:
+        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(_hash(key)[:8])))
+        chosen = generator.integers(0, pixels, PIXELS)
+    found = np.array([values[index % width, index // width] for index in chosen.tolist()], np.float64)
+    return found[np.isfinite(found)]

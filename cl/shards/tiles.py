@@ -19,6 +19,7 @@ from cl.shards.images import (
     opened,
     turn,
 )
+from cl.shards.survey import Count, read_fact, survey
 from cl.sources import Image, Storage
 
 
@@ -51,17 +52,17 @@ def images_begun(listed: list[Image]) -> list[Image]:
     return [whole_of(image) for image in listed if not isinstance(image, Tile) or image.is_first]
 
 
-def cut(listed: list[Image], side: int) -> list[Image]:
+def cut(listed: list[Image], side: int, count: Count, workers: int) -> list[Image]:
     """Replace each image larger than `side` by its tiles, row by row.
 
     The tiles of an image are one group, unless the image itself belongs to one. Rows and columns count in the
     file, before its orientation is applied. An image that cannot be opened stays, to be reported when packed.
     """
-    return [piece for image in listed for piece in _pieces(image, side)]
+    sizes = survey(listed, _size, "image sizes", count, workers)
+    return [piece for image, size in zip(listed, sizes, strict=True) for piece in _pieces(image, *size, side)]
 
 
-def _pieces(image: Image, side: int) -> list[Image]:
-    width, height = _size(image)
+def _pieces(image: Image, width: int, height: int, side: int) -> list[Image]:
     if max(width, height) <= side:
         return [image]
     group = image.group or f"the image {image.key}"
@@ -87,15 +88,7 @@ def _starts(length: int, side: int) -> list[int]:
 
 def _size(image: Image) -> tuple[int, int]:
     """Width and height by the header of the file; 0 and 0 if it cannot be opened."""
-    try:
-        # A file is read up to its pixels; what is inside an archive is read whole.
-        file = image.path.open("rb") if type(image) is Image else io.BytesIO(image.read())
-        with file, opened(file, MAX_TILED_PIXELS) as picture:
-            return picture.size
-    except MemoryError:
-        raise
-    except Exception:  # decoders may raise anything on damaged bytes
-        return 0, 0
+    return read_fact(image, lambda picture: picture.size, (0, 0), MAX_TILED_PIXELS)
 
 
 def encode(content: bytes, pieces: list[Image], storage: Storage, levels: Levels) -> Iterator[Encoded]:

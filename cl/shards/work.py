@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cl.shards.images import Levels
+from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
 from cl.shards.tiles import images_begun
@@ -71,7 +71,7 @@ class Work:
         return self.note(job).is_file() and self.shard(job).is_file()
 
     def begin(self, kind: str) -> None:
-        """Create the folder, and clear it unless its shards come from the same images, settings and code."""
+        """Create the folder, and clear it if its shards come from other images, settings, code or formats."""
         self.folder.mkdir(parents=True, exist_ok=True)
         digest = self._digest(kind)
         origin = self.notes / "origin"
@@ -83,7 +83,7 @@ class Work:
         origin.write_text(digest)
 
     def _digest(self, kind: str) -> str:
-        sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels}".encode())
+        sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels} {reads_heic()}".encode())
         for module in sorted(Path(__file__).parent.glob("*.py")):
             sha.update(module.read_bytes())
         status: dict[Path, str] = {}

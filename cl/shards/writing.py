@@ -23,6 +23,7 @@ from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
 from cl.shards.packing import Packed, pack
+from cl.shards.survey import Count, silent
 from cl.shards.work import Job, Work, load_note, save_note
 from cl.sources import UNLABELLED, Image, Splits, Storage
 
@@ -34,9 +35,9 @@ def write(
     kind: str,
     storage: Storage,
     folder: Path,
-    report: Callable[..., None],
     *,
     workers: int,
+    count: Count = silent,
     table_sha256: str | None = None,
 ) -> Manifest:
     """Write the shards, index and manifest of both splits into `folder`; the caller must have it `exclusive`.
@@ -44,27 +45,28 @@ def write(
     If an earlier call with the same arguments was killed, the shards it finished are kept.
 
     Args:
-        report: called with the number of images just done; `kept=True` for those done before this call.
         workers: number of processes; the bytes do not depend on it.
+        count: shows the progress of each pass over the images.
         table_sha256: of the table that lists the images, for the manifest.
 
     Raises:
-        ValueError: two images share a key, a key is too long, a class has no readable image, or a worker was
-            killed.
+        ValueError: two images share a key, a key is too long, a class has no readable image or only copies
+            that are left out, or a worker was killed.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
-    splits, left_out = duplicates.without_copies(splits, workers) if storage.deduplicate else (splits, 0)
-    if left_out:
-        report(left_out)
-    work = _plan(splits, storage, folder)
+    superfluous = duplicates.superfluous(splits, count, workers) if storage.deduplicate else None
+    kept = splits if superfluous is None else duplicates.without(splits, superfluous)
+    work = _plan(kept, storage, folder, count, workers)
     work.begin(kind)
-    _run(work, report, workers)
+    with count(len(kept.train) + len(kept.val), "images") as report:
+        _run(work, report, workers)
     try:
         written = {split: _finish(split, splits.classes, work) for split in work.orders}
     except ValueError:
         shutil.rmtree(folder)
         raise
-    found = duplicates.write_list(splits, _digests(work), folder / "duplicates.csv")
+    copies = duplicates.copies(_digests(work)) if superfluous is None else superfluous
+    found = duplicates.write_list(splits, copies, folder / "duplicates.csv")
     manifest = Manifest(
         kind=kind,
         storage=_settings(work),
@@ -73,7 +75,7 @@ def write(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
-        duplicates={"left_out": left_out} if left_out else found,
+        duplicates={"left_out": len(copies)} if found and storage.deduplicate else found,
     )
     content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # without what the data does not have
     (folder / "manifest.json").write_text(content + "\n")
@@ -91,12 +93,12 @@ def exclusive(folder: Path) -> AbstractContextManager[None]:
     return locked(os.open(folder, os.O_RDONLY), fcntl.flock, folder)
 
 
-def _plan(splits: Splits, storage: Storage, folder: Path) -> Work:
+def _plan(splits: Splits, storage: Storage, folder: Path, count: Count, workers: int) -> Work:
     """Decide which images and tiles go into which shard, and what is black and white in deep ones."""
     listed = {"train": splits.train, "val": splits.val}
-    levels = measure(splits.train, storage)
+    levels = measure(splits.train, storage, count, workers)
     if storage.tile:
-        listed = {split: tiles.cut(images, storage.tile) for split, images in listed.items()}
+        listed = {split: tiles.cut(images, storage.tile, count, workers) for split, images in listed.items()}
     orders = {split: _shuffled(images) for split, images in listed.items()}
     return Work(orders, storage, levels, folder)
 

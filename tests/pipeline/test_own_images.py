@@ -70,7 +70,9 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
         in said
     )
     assert "prepare: left out 1 files: with suffix .txt" in said
-    assert "empty.jpg: ValueError: the file is empty" in said
+    assert "prepare: left out 1 files: unreadable .jpg, ValueError: the file is empty" in said
+    notes = json.loads((folder / "results/prepare.provenance.json").read_text())["left_out"]
+    assert notes == {"with suffix .txt": 1, "unreadable .jpg, ValueError: the file is empty": 1}
     assert "prepare: 1 images are exact copies of another image, " in said
     assert "1 files have several frames or pages: only the first is used" in said
     metrics: dict[str, float] = {}

@@ -1,5 +1,6 @@
 """The prepare stage, interrupted by signals, killed workers, a concurrent run and a full disk."""
 
+import json
 import os
 import resource
 import shutil
@@ -18,6 +19,7 @@ import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
 
 import cl.detection.scenes  # noqa: F401
+from cl.shards import images
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
 from tests.support.pictures import digest, picture_file, shard_states, tree
@@ -151,6 +153,27 @@ def test_a_stopped_run_is_resumed(stage, undisturbed, number, group, code) -> No
         time.sleep(0.01)
     assert "Traceback" not in stage.log
     assert_recovers(stage, undisturbed)
+
+
+def test_unreadable_images_are_counted_by_suffix_and_reason(stage, monkeypatch) -> None:
+    """Pillow's reasons for truncated files differ in the number of bytes; HEIC needs a package."""
+    folder = stage.folder / "raw/own/train/dog"
+    whole = (folder / "0.jpg").read_bytes()
+    for number in range(12):
+        (folder / f"cut {number}.jpg").write_bytes(whole[: len(whole) // 2 + number])
+    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    images.reads_heic.cache_clear()
+    said = stage.run()
+    images.reads_heic.cache_clear()
+    truncated = "unreadable .jpg, OSError: image file is truncated (N bytes not processed)"
+    heic = "unreadable .heic, ValueError: HEIC needs another package: run `pip install pillow-heif`"
+    assert said.count("left out") == 2
+    assert f"prepare: left out 12 files: {truncated}\n" in said
+    assert f"prepare: left out 1 files: {heic}\n" in said
+    assert "prepare: once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images\n" in said
+    provenance = json.loads((stage.folder / "results/prepare.provenance.json").read_text())
+    assert provenance["left_out"] == {truncated: 12, heic: 1}
 
 
 def test_a_killed_worker_gives_an_error_instead_of_a_hang(stage, undisturbed) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from cl.data.reader import Reader
 from cl.shards import duplicates
-from cl.sources import Image, Splits
+from cl.sources import UNLABELLED, Image, Splits
 from tests.support.pictures import digest, file_of, photograph
 from tests.support.tiny import stored, write_shards
 
 A, B, C = (file_of(photograph(40, 30 + number), "PNG") for number in range(3))
+WIDE = photograph(20, 90)
 TRAIN = {"a.png": A, "b.png": B, "b again.png": B, "copies/a.png": A, "broken.png": A[:50], "x.png": A[:50]}
 VAL = {"c.png": C, "a in val.png": A, "c again.png": C}
 
@@ -63,7 +64,60 @@ def test_deduplicate_keeps_the_first_training_before_validation(tmp_path) -> Non
     assert {*reader.keys.tolist()} == {b"a", b"b again"}
     assert Reader(tmp_path / "shards", "val").keys.tolist() == [b"c again"]
     assert reader.manifest.duplicates == {"left_out": 5}  # x.png among them: it has the bytes of broken.png
-    assert not (tmp_path / "shards/duplicates.csv").exists()
+    assert rows(tmp_path) == [
+        ["key", "split", "same_as", "same_as_split"],
+        ["b", "train", "b again", "train"],
+        ["copies/a", "train", "a", "train"],
+        ["x", "train", "broken", "train"],
+        ["a in val", "val", "a", "train"],
+        ["c", "val", "c again", "val"],
+    ]
+
+
+def labelled_as(folder: Path, **labels: tuple[int, bytes]) -> list[Image]:
+    """Images with these labels and contents, in this order."""
+    for name, (_, content) in labels.items():
+        (folder / f"{name}.png").write_bytes(content)
+    return [Image(name, folder / f"{name}.png", label) for name, (label, _) in labels.items()]
+
+
+def test_deduplicate_prefers_a_labelled_image(tmp_path) -> None:
+    """Of the labelled ones the first, of the others too; a label in validation is not lost either."""
+    train = labelled_as(
+        tmp_path, a=(UNLABELLED, A), b=(0, A), c=(1, A), d=(UNLABELLED, B), e=(1, file_of(WIDE))
+    )
+    val = labelled_as(tmp_path, f=(UNLABELLED, A), g=(1, B), h=(0, C))
+    write_shards(Splits(["x", "y"], train, val), tmp_path / "shards", 2, deduplicate=True)
+    kept = {split: set(Reader(tmp_path / "shards", split).keys.tolist()) for split in ("train", "val")}
+    assert kept == {"train": {b"b", b"e"}, "val": {b"g", b"h"}}
+    assert [(row[0], row[2]) for row in rows(tmp_path)[1:]] == [
+        ("a", "b"),
+        ("c", "b"),
+        ("d", "g"),
+        ("f", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "message"),
+    [
+        (
+            {"a": (0, A), "b": (1, A)},
+            {"c": (0, C)},
+            "every training image of class y is a copy of one with an",
+        ),
+        ({"a": (-1, A)}, {"b": (0, A)}, "every training image is a copy of a labelled validation image"),
+        (
+            {"a": (0, A), "b": (1, B)},
+            {"c": (0, A), "d": (-1, C)},
+            "every labelled validation image is a copy",
+        ),
+    ],
+)
+def test_deduplicate_refuses_to_lose_a_class_or_the_labels_of_a_split(tmp_path, train, val, message) -> None:
+    splits = Splits(["x", "y"], labelled_as(tmp_path, **train), labelled_as(tmp_path, **val))
+    with pytest.raises(ValueError, match=f"{message}.*, or choose dataset.deduplicate=false"):
+        write_shards(splits, tmp_path / "shards", 2, deduplicate=True)
 
 
 def test_a_validation_split_of_copies_is_refused(tmp_path) -> None:

@@ -1,13 +1,21 @@
 """Gray images of 16 bits, 32 bits and float: `prepare` measures black and white, the reader applies them."""
 
+import hashlib
+import io
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image as Picture
 
+from cl.runtime.memory import growth
 from cl.shards import levels
+from cl.shards.images import ORIENTATION
+from cl.shards.survey import silent
 from cl.sources import UNLABELLED, Image, Storage
 from tests.support.pictures import digest, file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored
@@ -106,9 +114,60 @@ def test_the_sampled_images_do_not_depend_on_their_order(tmp_path) -> None:
         path.write_bytes(deep(np.full((1, 1), value), "float32"))
         listed.append(Image(path.stem, path, UNLABELLED))
     storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (0, 50)})
-    measured = levels.measure(listed, storage)
-    assert measured == levels.measure(listed[::-1], storage)
+    measured = levels.measure(listed, storage, silent, 1)
+    assert measured == levels.measure(listed[::-1], storage, silent, 3)
     assert measured["F"][1] == pytest.approx(values.mean(), rel=0.1)
+
+
+def test_deep_images_are_sampled_among_themselves(tmp_path) -> None:
+    """Not among the images whose suffix may be that of a deep one; each mode on its own."""
+    (tmp_path / "flat.png").write_bytes(file_of(Picture.new("L", (1, 1)), "PNG"))
+    listed = [Image(f"{number}", tmp_path / "flat.png", UNLABELLED) for number in range(2 * levels.IMAGES)]
+    values = {"I;16": ("uint16", [10, 700, 3000]), "F": ("float32", [0.25, 0.5, 8.0])}
+    for mode, (dtype, pixels) in values.items():
+        for pixel in pixels:
+            path = tmp_path / f"{mode} {pixel}.tif"
+            path.write_bytes(deep(np.full((1, 1), pixel), dtype))
+            listed.append(Image(path.stem, path, UNLABELLED))
+    storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (0, 100)})
+    assert levels.measure(listed, storage, silent, 2) == {"I;16": (10, 3000), "F": (0.25, 8)}
+
+
+def test_only_deep_images_are_read_beyond_their_header(tmp_path) -> None:
+    """Files of 1 GB; each pass says how many images it has."""
+    for number in range(4):
+        path = tmp_path / f"{number}.png"
+        path.write_bytes(file_of(photograph(), "PNG"))
+        os.truncate(path, 2**30)
+    (tmp_path / "deep.tif").write_bytes(deep(GRAY, "uint16"))
+    listed = [Image(path.stem, path, UNLABELLED) for path in sorted(tmp_path.iterdir())]
+    passes = {}
+
+    @contextmanager
+    def count(total: int, unit: str) -> Iterator:
+        done: list[int] = []
+        yield done.append
+        passes[unit] = (total, sum(done))
+
+    assert growth(lambda: levels.measure(listed, Storage(shard_images=1, **STORAGE), count, 2)) < 2**26
+    assert passes == {"headers": (5, 5), "images of mode I;16 to sample": (1, 1)}
+
+
+@pytest.mark.parametrize("dtype", ["uint16", ">u2", "int32", "float32"])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_the_sampled_pixels_are_those_of_the_whole_image(tmp_path, dtype, orientation) -> None:
+    """Chosen by their positions, row by row, with a generator that the key seeds."""
+    values = np.random.default_rng(0).normal(3000, 900, (150, 130)).astype(dtype)
+    exif = Picture.Exif()
+    exif[ORIENTATION] = orientation
+    content = file_of(Picture.fromarray(values), "TIFF", exif=exif)
+    (tmp_path / "a.tif").write_bytes(content)
+    whole = np.asarray(Picture.open(io.BytesIO(content))).ravel()
+    seed = int.from_bytes(hashlib.sha256(b"a").digest()[:8])
+    chosen = np.random.Generator(np.random.Philox(key=seed)).integers(0, len(whole), levels.PIXELS)
+    storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (5, 95)})
+    (found,) = levels.measure([Image("a", tmp_path / "a.tif", UNLABELLED)], storage, silent, 1).values()
+    assert found == tuple(np.percentile(whole[chosen].astype(np.float64), (5, 95)))
 
 
 def test_percentiles_outside_the_range_are_refused(tmp_path) -> None:

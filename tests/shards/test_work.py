@@ -4,12 +4,13 @@ import os
 import shutil
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cl.shards import writing
+from cl.shards import images, writing
 from cl.sources import Splits, Storage
 from cl.sources._shared.class_folders import class_folders
 from pipeline import command
@@ -27,9 +28,12 @@ def stop_after(splits, folder: Path, shards: int, **changes: object) -> None:  #
         if len(seen) == shards:
             raise KeyboardInterrupt
 
+    def count(total: int, unit: str) -> AbstractContextManager:
+        return nullcontext(report if unit == "images" else len)
+
     storage = Storage(**{"shard_images": 2, **STORAGE, **changes})
     with pytest.raises(KeyboardInterrupt):
-        writing.write(splits, "test", storage, folder, report, workers=1)
+        writing.write(splits, "test", storage, folder, workers=1, count=count)
 
 
 def test_finished_shards_are_kept(tmp_path) -> None:
@@ -74,6 +78,19 @@ def test_a_lost_shard_is_written_again(tmp_path) -> None:
     (tmp_path / "shards" / "train-000001.tar").unlink()
     write_shards(splits, tmp_path / "shards", 2)
     assert digest(tmp_path / "shards") == digest(tmp_path / "whole")
+
+
+def test_shards_begun_without_heic_start_over_with_it(tmp_path, monkeypatch) -> None:
+    splits = class_folders(tree(tmp_path / "own", 8))
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    images.reads_heic.cache_clear()
+    stop_after(splits, tmp_path / "shards", 3)
+    finished = shard_states(tmp_path / "shards")
+    monkeypatch.undo()
+    images.reads_heic.cache_clear()
+    write_shards(splits, tmp_path / "shards", 2)
+    assert len(finished) == 3
+    assert not finished.items() & shard_states(tmp_path / "shards").items()
 
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}

@@ -82,6 +82,8 @@ def wrong_suffix(path: PurePath) -> str:
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
         return ""
+    if suffix[1:].isdecimal():  # each file of DICOM has another
+        return "with a number as suffix"
     return f"with suffix {suffix}" if suffix else "without a suffix"
 
 

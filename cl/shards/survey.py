@@ -1,0 +1,51 @@
+"""Facts about all images, read in threads before the images are packed."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.pool import ThreadPool
+from typing import TypeVar
+
+from PIL import Image as Picture
+
+from cl.shards.images import opened
+from cl.sources import Image
+
+Fact = TypeVar("Fact")
+Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
+
+
+@contextmanager
+def silent(total: int, unit: str) -> Iterator[Callable[..., None]]:
+    """Show no progress of `total` units; yields what `cl.console.progress.Progress.count` does."""
+    yield lambda done, kept=False: None
+
+
+def survey(
+    listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, count: Count, workers: int
+) -> list[Fact]:
+    """The fact about each image; an empty list shows no progress."""
+    if not listed:
+        return []
+    facts, at_once = [], max(1, min(64, len(listed) // (4 * workers)))
+    with count(len(listed), unit) as report, ThreadPool(workers) as pool:
+        for found in pool.imap(fact, listed, chunksize=at_once):
+            facts.append(found)
+            report(1)
+    return facts
+
+
+def read_fact(image: Image, fact: Callable[[Picture.Image], Fact], otherwise: Fact, max_pixels: int) -> Fact:
+    """A fact about the opened picture, or `otherwise`: damage is reported when the image is packed."""
+    try:
+        # A file is read only as far as needed; what is inside an archive is read whole.
+        file = image.path.open("rb") if type(image) is Image else io.BytesIO(image.read())
+    except FileNotFoundError:
+        return otherwise
+    try:
+        with file, opened(file, max_pixels) as picture:
+            return fact(picture)
+    except MemoryError:
+        raise
+    except Exception:  # decoders may raise anything on damaged bytes
+        return otherwise
