@@ -54,7 +54,6 @@ def main() -> None:
         task = build(params, here, len(bank), beginning)
         optimizer = _optimizer(params, task)
         beginning.load_state(task.method, optimizer)
-        beginning.tensors.clear()  # their memory is needed for training
         data = _train_set(params, bank, beginning.epochs)
         progress.say(_summary(params, data, here))
         rows = train(

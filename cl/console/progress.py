@@ -160,10 +160,11 @@ class Meter:
             note += f"{rates['images_per_second']:.0f} images/s  waiting {rates['waiting_percent']:.0f} %"
             self.bar.update(self.task, completed=self.done, note=note)
 
-    def going_on(self, used: dict[str, float]) -> None:
-        """Earlier sessions of this run have `used` this much."""
-        self._earlier = [used]
-        self.progress.usage.earlier.append(used)
+    def going_on(self, used: dict[str, float] | None) -> None:
+        """Earlier sessions of this run have `used` this much; None in the first session."""
+        if used is not None:
+            self._earlier = [used]
+            self.progress.usage.earlier.append(used)
 
     def used(self) -> dict[str, float]:
         """What all sessions of this run have used so far; see `Usage`."""

@@ -61,8 +61,7 @@ def train(
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
     shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch)
     with shown as meter, signals() as stop, loop:
-        if start:
-            meter.going_on(history["used"])
+        meter.going_on(history.get("used"))
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))

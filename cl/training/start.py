@@ -75,7 +75,7 @@ class Start:
         network.load_state_dict(tensors)
 
     def load_state(self, method: nn.Module, optimizer: Optimizer) -> None:
-        """Give a new method and its optimizer the state of `start_from`, if there is one.
+        """Give a new method and its optimizer the state of `start_from`, if there is one; frees the tensors.
 
         Raises:
             ValueError: it belongs to another method.
@@ -84,6 +84,7 @@ class Start:
             path = Path("models/start.safetensors")
             load_state(method, tensors, path, "choose the parameters of the experiment that start_from names")
             load_optimizer_state(method, optimizer, below(self.tensors, "optimizer."))
+        self.tensors.clear()
 
 
 def differing(ours: dict[str, Any], parents: dict[str, Any]) -> str | None:

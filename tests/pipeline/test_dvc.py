@@ -229,7 +229,7 @@ def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone)
     assert re.search(r"epoch 4, step (\d+) of \1,", continued)
     provenance = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())
     assert (provenance["parent"]["name"], provenance["parent"]["licence"]) == ("with-dclw", "unknown")
-    cached = clone.folder / ".dvc/cache/files/md5" / provenance["parent"]["method"][4:6]
+    cached = clone.folder / ".dvc/cache/files/md5" / provenance["parent"]["hashes"][0][4:6]
     shutil.move(cached, clone.folder / "moved")
     assert "the weights of with-dclw are neither in DVC's cache nor in its remote" in stages(
         "start_from=with-dclw", code=1

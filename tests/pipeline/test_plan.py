@@ -60,7 +60,7 @@ def test_a_plan_names_every_stage_and_changes_nothing(prepared) -> None:
     assert (
         "With 100 TFLOP/s and data at 1000 images/s, pretraining takes 0.00107 hours, limited by data" in said
     )
-    assert "Later: pretraining sees views of 16 px, evaluations images of 32 px" in said
+    assert "Later: pretraining sees views of 16 px, evaluations use images of 32 px" in said
     assert "Later: transfers.voc_c4_24k will need " in said
 
 
