@@ -31,8 +31,8 @@ def bottleneck(params: "Params", ran: Ran, delivered: float) -> str:
     slower = "the training step limits" if delivered > 1.1 * consumed else "the data workers limit"
     return (
         f"A step on {params.optim.batch_size} images takes {ran.loop['seconds']:.3g} s, so pretraining "
-        f"consumes up to {consumed:.4g} images/s. The data workers alone deliver {delivered:.4g} images/s: "
-        f"{slower} the speed."
+        f"consumes up to {number(consumed)} images/s. The data workers alone deliver {number(delivered)} "
+        f"images/s: {slower} the speed."
     )
 
 
@@ -68,7 +68,7 @@ def largest_batch(params: "Params", place: Workplace, ran: Ran) -> str:
     if gpu and (tried := _first_that_fits(place, largest, multiple)):
         largest, kind = tried, "tried out"
     found = f"{largest} of the {images} images" if largest + multiple > images else f"{largest} images"
-    by = " and ".join(f"{size_text(size)} at {number}" for number, size in sorted(sizes.items()))
+    by = " and ".join(f"{size_text(size)} at {batch}" for batch, size in sorted(sizes.items()))
     return (
         f"The largest batch that fits into {FILL:.0%} of the {size_text(capacity)} of "
         f"{'the GPU' if gpu else 'memory that are free now'}: {found} ({kind}, from {by})."
@@ -114,9 +114,9 @@ def elsewhere(params: "Params", place: Workplace, ran: Ran, gpu_tflops: float, r
         ran.loop["rounds"], params.optim.batch_size, flops, tflops=gpu_tflops, rate=rate
     )
     return (
-        f"With {gpu_tflops:g} TFLOP/s and data at {rate:.4g} images/s, pretraining takes {hours:.3g} hours, "
-        f"limited by {limit}. This assumes that a step, {flops / 1e12:.3g} TFLOP as counted here, reaches "
-        f"{UTILISATION:.0%} of that peak, and that the slower of computing and reading decides."
+        f"With {gpu_tflops:g} TFLOP/s and data at {number(rate)} images/s, pretraining takes {hours:.3g} "
+        f"hours, limited by {limit}. This assumes that a step, {flops / 1e12:.3g} TFLOP as counted here, "
+        f"reaches {UTILISATION:.0%} of that peak, and that the slower of computing and reading decides."
     )
 
 
@@ -126,6 +126,11 @@ def hours_elsewhere(
     """Hours of `steps` steps of so many FLOPs, and what limits them; `rate` in images/s."""
     computing, reading = flops / (UTILISATION * tflops * 1e12), batch_size / rate
     return steps * max(computing, reading) / 3600, "data" if reading > computing else "the GPU"
+
+
+def number(value: float) -> str:
+    """A number to three digits, or whole."""
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 def size_text(size: float) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline import command, forecast, locations
-from pipeline.forecast import size_text
+from pipeline.forecast import number, size_text
 from pipeline.workplace import Ran, Workplace, copy_of_project
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _row(name: str, parts: list[Ran]) -> tuple[str, ...]:
         size_text(max(part.host_bytes for part in parts)),
         size_text(max(gpus)) if gpus else "-",
         size_text(sum(part.disk_bytes for part in parts)),
-        f"{sum(joules):.3g}" if len(joules) == len(parts) else "-",
+        number(sum(joules)) if len(joules) == len(parts) else "-",
     )
 
 

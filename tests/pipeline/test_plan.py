@@ -104,7 +104,7 @@ def test_the_table_adds_up_what_was_measured() -> None:
     )
     cells = [[cell for cell in line.split("  ") if cell] for line in text.splitlines()]
     assert [[cell.strip() for cell in row] for row in cells[1:]] == [
-        ["pretrain", "1", "2 GB", "-", "3 MB", "6e+03"],
+        ["pretrain", "1", "2 GB", "-", "3 MB", "6000"],
         ["evaluate@knn", "0.1", "2 GB", "10 GB", "3 MB", "-"],
         ["analyze@npc", "not measured"],
         ["total", "1.1", "2 GB", "10 GB", "6 MB", "-"],
