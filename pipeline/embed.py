@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".parquet", ".npy")
 REASONS = 5  # why images cannot be read: the most frequent ones are printed
-FOREVER = timedelta(days=365)  # a process that dies is noticed by `launch`, one that is slow may be so
+FOREVER = timedelta(days=365)  # `launch` notices processes that die; slow ones may take their time
 
 
 @click.command()
