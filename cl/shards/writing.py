@@ -50,8 +50,7 @@ def write(
         table_sha256: of the table that lists the images, for the manifest.
 
     Raises:
-        ValueError: two images share a key, a key is too long, a class has no readable image or only copies
-            that are left out, or a worker was killed.
+        ValueError: a key is too long or not unique, a class or split would be empty, or a worker was killed.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
     superfluous = duplicates.superfluous(splits, count, workers) if storage.deduplicate else None
