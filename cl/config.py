@@ -169,18 +169,22 @@ def load(path: Path) -> Params:
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing: run this from the top folder of the project")
-    return check(read(path), path.name)
+    values = read(path)
+    try:
+        return check(values)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
-def check(values: dict[str, Any], name: str = "params.yaml") -> Params:
+def check(values: dict[str, Any]) -> Params:
     """The same from a mapping."""
     for old in RENAMED:
         if _contains(values, old.split(".")):
-            raise ValueError(f"{name}: {renamed(old)}")
+            raise ValueError(renamed(old))
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise ValueError(f"{name}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+        raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
 
 
 def renamed(key: str) -> str:

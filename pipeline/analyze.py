@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from pipeline import command, locations
+from pipeline import command, locations, outputs
 
 
 @click.command()
@@ -15,6 +15,7 @@ def main(name: str) -> None:
     """Run the analysis NAME of params.yaml on models/method.safetensors and the training log."""
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
+    outputs.require_inputs("analyze", name)
     from cl.analyses import Context
     from cl.methods import Setup
     from cl.networks import backbones

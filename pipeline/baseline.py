@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch, locations
+from pipeline import command, launch, locations, outputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,7 @@ def main(name: str) -> None:
     """Train and evaluate the baseline NAME of params.yaml, on all GPUs or in CL_PROCESSES processes."""
     params = command.params()
     config = command.choose(name, params.baselines, "baselines")
+    outputs.require_inputs("baseline", name)
     import copy
     import functools
 

@@ -1,10 +1,12 @@
 """What the entry points share: parameters, results with their provenance, and one-line error messages."""
 
+import atexit
 import errno
 import functools
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
-from pipeline import energy, provenance
+from pipeline import energy, outputs, provenance
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -29,6 +31,7 @@ SETTINGS = {
     "weight_decay",
     "labels",
 }  # metrics that are choices: kept if all seeds agree, never averaged
+STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
 STORAGE_ERRORS = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -50,10 +53,24 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors():
+        with _one_line_errors(), _way_back_at_the_end():
             function(*args, **kwargs)
 
     return wrapped
+
+
+@contextmanager
+def _way_back_at_the_end() -> Iterator[None]:
+    """A failing stage's last line says how to get the outputs back that DVC removed before it ran."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except (Exception, SystemExit) as error:
+        failed = getattr(error, "code", 1) not in (0, *STOPPED)
+        if failed and "RANK" not in os.environ and (text := outputs.way_back()):
+            atexit.register(click.echo, text, err=True)  # after the error message or traceback
+        raise
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cl import config
-from cl.runtime.kinds import module_of
+import click
+
+from pipeline import command
 from pipeline.compose import CONF, compose
 
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
@@ -36,6 +37,8 @@ def methods() -> list[str]:
 
 def losses() -> dict[str, str]:
     """The configuration file of each kind of loss: its own, or the first that names it."""
+    from cl import config
+
     files: dict[str, str] = {}
     for path in sorted((CONF / "loss").glob("*.yaml")):
         kind = config.read(path).get("kind")  # a file without one builds on another
@@ -57,17 +60,21 @@ def cells() -> list[Cell]:
 @cache
 def cell(method: str, loss: str, views: str, patches: str) -> Cell:
     """A combination, checked as the parameters of an experiment are."""
+    from cl import config
+
     values = _composed(f"method={method}")
     combined = values | {
-        "loss": _composed(f"loss={loss}")["loss"],
+        "loss": config.read(CONF / "loss" / f"{loss}.yaml"),
         "views": _enough_views(_composed(f"views={VIEWS[views]}")["views"], values["method"]),
-        "patches": _composed(f"patches={PATCHES[patches]}")["patches"],
+        "patches": config.read(CONF / "patches" / f"{PATCHES[patches]}.yaml"),
     }
     return Cell(method, loss, views, patches, combined, _refusal(combined))
 
 
 @cache
 def _composed(choice: str) -> dict[str, Any]:
+    from cl import config
+
     with tempfile.TemporaryDirectory() as folder:
         compose(Path(folder) / "params.yaml", [choice])
         return config.read(Path(folder) / "params.yaml")
@@ -75,15 +82,19 @@ def _composed(choice: str) -> dict[str, Any]:
 
 def _enough_views(views: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
     """The views, with a third large one if that gives a query a second positive (JCL's keys)."""
+    from cl.runtime.kinds import module_of
+
     several = module_of("methods", method["kind"]).Config.model_validate(method).positives(3) > 1
     return views | {"random": views["random"] | {"count": 3}} if several else views
 
 
 def _refusal(values: dict[str, Any]) -> str:
+    from cl import config
+
     try:
         config.check(values)
     except ValueError as error:
-        return str(error).removeprefix("params.yaml: ")
+        return str(error)
     return ""
 
 
@@ -110,5 +121,12 @@ def _text(options: list[Cell]) -> str:
     return ", ".join(["runs", *(f"not with {option}" for option in dict.fromkeys(refused))])
 
 
+@click.command()
+@command.entry_point
+def main() -> None:
+    """Print which method goes with which loss, and why the other combinations are refused."""
+    click.echo(table(cells()))
+
+
 if __name__ == "__main__":
-    print(table(cells()))
+    main()

@@ -11,12 +11,12 @@ CONF = Path(__file__).parent / "conf"
 @click.argument("overrides", nargs=-1)
 def main(overrides: tuple[str, ...]) -> None:
     """Write params.yaml from pipeline/conf with Hydra OVERRIDES such as loss=dclw."""
-    from hydra.errors import HydraException
+    from dvc.exceptions import InvalidArgumentError
 
     try:
         compose(Path("params.yaml"), list(overrides))
-    except HydraException as error:
-        raise click.ClickException(str(error).split("Config search path")[0].strip()) from error
+    except InvalidArgumentError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def compose(target: Path, overrides: list[str]) -> None:

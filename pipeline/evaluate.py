@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations
+from pipeline import command, launch, locations, outputs
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -36,6 +36,7 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     selected = dict.fromkeys(names or params.evaluations)
     for name in selected:
         command.choose(name, params.evaluations, "evaluations")
+        outputs.require_inputs("evaluate", name, models=file is None)
     if prefix is not None and file is None:
         raise ValueError(f"--prefix {prefix} requires --backbone FILE")
     notes: dict[str, Any] = {}

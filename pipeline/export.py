@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline import command, locations
+from pipeline import command, locations, outputs
 
 FORMATS = ("torchvision", "timm", "detectron2", "onnx")
 
@@ -29,6 +29,7 @@ def main(format: str, to: Path | None) -> None:
     path = to or Path("exports") / f"{format}.{suffix}"
     if path.suffix != f".{suffix}":
         raise ValueError(f"--to {path} does not end in .{suffix}, the suffix of {format} files")
+    outputs.require(locations.BACKBONE)
     network = backbones.load(params.backbone, locations.BACKBONE)
     mean = [round(value, 4) for value in params.dataset.mean]
     std = [round(value, 4) for value in params.dataset.std]

@@ -27,10 +27,6 @@ LOST = 30.0  # seconds without a sign of life after which a process counts as lo
 GRACE = 10.0  # seconds the other processes have to end by themselves
 START = timedelta(minutes=5)  # for all processes to join
 PATIENCE = timedelta(minutes=30)  # for a process that is alive but slow
-STOPPED = (
-    128 + signal.SIGTERM,
-    128 + signal.SIGINT,
-)  # exit codes of a run that stopped as asked, after saving
 LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")
 
 
@@ -141,7 +137,7 @@ def _wait(children: Sequence[subprocess.Popen], received: list[int]) -> int:
                 child.send_signal(number)
         if failed is None:
             failed, since = _failed(children), time.monotonic()
-        elif time.monotonic() - since > GRACE and children[failed].returncode not in STOPPED:
+        elif time.monotonic() - since > GRACE and children[failed].returncode not in command.STOPPED:
             for child in children:
                 child.kill()
         time.sleep(0.05)
@@ -160,7 +156,7 @@ def _report_failure(number: int, processes: int, code: int, error: IO[bytes]) ->
             "run the same command again to continue from the last checkpoint",
             err=True,
         )
-    elif code and number and code not in STOPPED:
+    elif code and number and code not in command.STOPPED:
         error.seek(0)
         click.echo(f"{name}: {error.read().decode(errors='replace').strip()}", err=True)
 

@@ -1,6 +1,7 @@
 """Where stages find their data and models."""
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
 START, OPTIMIZER = Path("models/start.safetensors"), Path("models/optimizer.safetensors")
+PREPARED = Path("results/prepare.provenance.json")
+AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # parameters of the data set that `prepare` does not use
 
 
 def raw() -> Path:
@@ -47,12 +50,14 @@ def reader(split: str, dataset: "Source") -> "Reader":
     """The images of one split, from data/shards or from the folder or URL in CL_SHARDS.
 
     Raises:
-        ValueError: the shards are missing or damaged, or the table that lists the images has changed.
+        ValueError: the shards are missing or damaged, or of other data, or the table that lists the images
+            has changed.
     """
     from cl.data.reader import Reader
 
     manifest()
     found = Reader(_shards(), split, _cache())
+    _check_source(dataset, found.manifest.kind)
     known, now = found.manifest.table_sha256, table_sha256(dataset)
     if known and now and known != now:
         raise ValueError(
@@ -60,6 +65,20 @@ def reader(split: str, dataset: "Source") -> "Reader":
             "`dvc repro -f prepare`"
         )
     return found
+
+
+def _check_source(dataset: "Source", kind: str) -> None:
+    """Raises ValueError if the shards were prepared from another source, or in another way."""
+    prepared = {"kind": kind}
+    if PREPARED.is_file():
+        prepared = json.loads(PREPARED.read_text())["parameters"]["dataset"]
+    wanted = dataset.model_dump(mode="json", exclude=AFTER_PREPARING)
+    for key in prepared.keys() & wanted.keys():
+        if prepared[key] != wanted[key]:
+            raise ValueError(
+                f"{_shards()} was prepared with dataset.{key}={prepared[key]}, but params.yaml has "
+                f"{wanted[key]}: run `dvc repro prepare`"
+            )
 
 
 def manifest() -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, provenance
+from pipeline import command, launch, locations, outputs, provenance
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -33,6 +33,7 @@ def main() -> None:
     It uses all visible GPUs, or CL_PROCESSES processes.
     """
     params = command.params()
+    outputs.require_inputs("pretrain")
     from cl.data.transform import Transform
     from cl.pretraining import selection
     from cl.pretraining.monitor import watch

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch, locations
+from pipeline import command, launch, locations, outputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,7 @@ def main(name: str) -> None:
     """Run the transfer NAME of params.yaml on models/backbone.safetensors."""
     params = command.params()
     config = command.choose(name, params.transfers, "transfers")
+    outputs.require_inputs("transfer", name)
     from cl.networks import backbones
     from cl.training.checkpoints import Checkpoints
 

@@ -148,7 +148,6 @@ def test_detectron2_refuses_a_small_stem() -> None:
             [60, 80],
             "milestones=[60.0, 80.0] must be ascending fractions of the run, such as 0.6 for 120 of 200",
         ),
-        ("optim.warmup_epochs", 50, "warmup_epochs=50.0 must be at most epochs=15.0"),
         (
             "optim.kind",
             "adamw",

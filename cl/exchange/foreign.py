@@ -171,7 +171,10 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _unreadable(path: Path, error: str) -> str:
     """Why torch.load cannot read a file, and what to do."""
     if match := re.search(r"GLOBAL ([\w.]+)", error):
-        extract = f"torch.save(torch.load('{path}', weights_only=False)['state_dict'], 'tensors.pth')"
+        extract = (
+            f"x = torch.load('{path}', weights_only=False); x = x.state_dict() if hasattr(x, 'state_dict') "
+            "else x.get('state_dict', x); torch.save(x, 'tensors.pth')"
+        )
         return (
             f"{path} holds more than tensors and plain values ({match[1]}), and reading it could run "
             f'arbitrary code; if you trust it, extract its tensors: python -c "import torch; {extract}"'

@@ -1,5 +1,6 @@
 """The base class of every configuration, and the types of values that several share."""
 
+import difflib
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -44,6 +45,12 @@ class BaseConfig(BaseModel):
         if isinstance(values, dict):
             unknown = [str(key) for key in values if key not in cls.model_fields]
             if unknown:
-                known = ", ".join(cls.model_fields)
-                raise ValueError(f"unknown key {', '.join(unknown)}; choose one of {known}")
+                raise ValueError(f"unknown key {unknown[0]}{suggestion(unknown[0], list(cls.model_fields))}")
         return values
+
+
+def suggestion(name: str, known: list[str]) -> str:
+    """How a sentence about an unknown name ends: with the known names, and the closest if one is close."""
+    near = difflib.get_close_matches(name, known, n=1)
+    choices = ", ".join(known)
+    return f"; did you mean {near[0]}? Choices: {choices}" if near else f"; choose one of {choices}"

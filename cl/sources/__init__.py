@@ -171,6 +171,13 @@ class Source(Storage):
         """The table that lists the images, where there is one: a change to it is noticed by its hash."""
         return None
 
+    def check_present(self, raw: Path) -> None:
+        """Check that the raw data is where `splits` expects it, without reading it.
+
+        Raises:
+            ValueError: it is not, and cannot be downloaded.
+        """
+
     @model_validator(mode="after")
     def _crop_fits(self) -> "Source":
         check_crop(self.resize, self.crop)

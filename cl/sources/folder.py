@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from cl.sources import Source, Splits
-from cl.sources._shared.class_folders import class_folders
+from cl.sources._shared.class_folders import check_layout, class_folders
 
 
 class Config(Source):
@@ -16,6 +16,9 @@ class Config(Source):
 
     kind: Literal["folder"]
     name: str
+
+    def check_present(self, raw: Path) -> None:
+        check_layout(raw / self.name)
 
 
 def splits(config: Config, raw: Path) -> Splits:

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from cl.sources import Source, Splits
-from cl.sources._shared.imagenet import list_images
+from cl.sources._shared.imagenet import check_present, list_images
 
 
 class Config(Source):
@@ -17,6 +17,9 @@ class Config(Source):
 
     kind: Literal["imagenet"]
     classes: int = Field(gt=0)
+
+    def check_present(self, raw: Path) -> None:
+        check_present(raw / "imagenet")
 
 
 def splits(config: Config, raw: Path) -> Splits:

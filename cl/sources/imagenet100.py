@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from cl.sources import Source, Splits
-from cl.sources._shared.imagenet import list_images
+from cl.sources._shared.imagenet import check_present, list_images
 
 
 class Config(Source):
@@ -12,6 +12,9 @@ class Config(Source):
 
     kind: Literal["imagenet100"]
     list: str
+
+    def check_present(self, raw: Path) -> None:
+        check_present(raw / "imagenet")
 
 
 def splits(config: Config, raw: Path) -> Splits:

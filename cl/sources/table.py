@@ -34,6 +34,13 @@ class Config(Source):
         found = [name for name in DEFAULT if (raw / self.name / name).exists()]
         return raw / self.name / (self.table or (found or DEFAULT)[0])
 
+    def check_present(self, raw: Path) -> None:
+        if not (table := self.table_path(raw)).is_file():
+            raise ValueError(
+                f"no table {table}; write one with the column path and, if you like, label, group and split, "
+                "or set CL_RAW to the folder that holds its folder"
+            )
+
 
 @dataclass(frozen=True)
 class Row:
@@ -55,6 +62,7 @@ def splits(config: Config, raw: Path) -> Splits:
     Raises:
         ValueError: the table is missing or damaged, lacks a column, or a row of it is wrong.
     """
+    config.check_present(raw)
     table = config.table_path(raw)
     rows, left_out = _rows(table)
     places = _splits_of_groups(rows, table)
@@ -124,11 +132,6 @@ def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
 
 def _columns(table: Path) -> list[list[str | None]]:
     """The cells of each of COLUMNS; only None for a column that the table does not have."""
-    if not table.is_file():
-        raise ValueError(
-            f"no table {table}; write one with the column path and, if you like, label, group and split, "
-            "or set CL_RAW to the folder that holds its folder"
-        )
     found = _read(table)
     if "path" not in found.column_names:
         raise ValueError(

@@ -20,6 +20,12 @@ class Config(Source):
     labels: Literal["none"]
     holdout: float = Field(gt=0, lt=1, description="share of the images that is not trained on")
 
+    def check_present(self, raw: Path) -> None:
+        if not (root := raw / self.name).is_dir():
+            raise ValueError(
+                f"no folder {root}; put the images there, in any folders, or set CL_RAW to another parent"
+            )
+
 
 def splits(config: Config, raw: Path) -> Splits:
     """List the images below `raw/<name>`; a hash of an image's path decides whether it is held out.
@@ -28,11 +34,8 @@ def splits(config: Config, raw: Path) -> Splits:
         ValueError: the folder is missing, a split would be empty, a name is not valid UTF-8, or a folder
             below it is a link.
     """
+    config.check_present(raw)
     root = raw / config.name
-    if not root.is_dir():
-        raise ValueError(
-            f"no folder {root}; put the images there, in any folders, or set CL_RAW to another parent"
-        )
     paths, left_out = images_below(root)
     names = [path.relative_to(root) for path in paths]
     train: list[Image] = []

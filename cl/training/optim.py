@@ -41,7 +41,7 @@ class Config(BaseConfig):
     weight_decay: float = Field(ge=0)
     decay_1d: bool = Field(description="weight decay on biases and norm layers too")
     clip: float | None = Field(gt=0, description="largest norm of the gradient over all parameters")
-    warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`")
+    warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`; see `warmup`")
     warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
     schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(
         description="cosine: over the steps after warm-up; cosine_whole: over the whole run, times warm-up"
@@ -89,8 +89,6 @@ class Config(BaseConfig):
                 "milestones must be given with schedule=steps, and only then; "
                 f"found schedule={self.schedule} with milestones={self.milestones}"
             )
-        if self.warmup_epochs > self.epochs:
-            raise ValueError(f"warmup_epochs={self.warmup_epochs} must be at most epochs={self.epochs}")
         if self.final and not self.schedule.startswith("cosine"):
             raise ValueError(
                 f"final={self.final} is only for cosine schedules, found schedule={self.schedule}; choose 0"
@@ -100,6 +98,11 @@ class Config(BaseConfig):
                 f"warmup_start={self.warmup_start} has no effect without warm-up; set warmup_epochs"
             )
         return self
+
+    @property
+    def warmup(self) -> float:
+        """The epochs of warm-up: `warmup_epochs`, or half of a run that is shorter than that."""
+        return self.warmup_epochs if self.warmup_epochs <= self.epochs else self.epochs / 2
 
     def lr(self) -> float:
         """The largest learning rate of the run, scaled to the batch."""
@@ -114,7 +117,7 @@ def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> fl
     all steps (`cosine_whole`: SiMo, whose warm-up multiplies it); with `per: epoch`, x is that of the epoch's
     first step (MoCo, SimSiam).
     """
-    warmup = config.warmup_epochs * steps_per_epoch
+    warmup = config.warmup * steps_per_epoch
     rise = config.warmup_start + (1 - config.warmup_start) * min(1.0, step / warmup) if warmup else 1.0
     if config.per == "epoch":
         step = step // steps_per_epoch * steps_per_epoch

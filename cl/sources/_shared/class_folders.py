@@ -18,7 +18,7 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
         ValueError: a folder or an image is missing, the classes differ between splits, or a name
             or link is refused.
     """
-    _check_layout(root)
+    check_layout(root)
     train_classes, val_classes = _class_names(root / "train"), _class_names(root / "val")
     if classes is None:
         classes = train_classes
@@ -46,7 +46,12 @@ def check_complete(path: Path, wanted: list[str], present: Container[str]) -> No
         raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} classes, starting with {missing[0]}")
 
 
-def _check_layout(root: Path) -> None:
+def check_layout(root: Path) -> None:
+    """Check that there are folders for both splits.
+
+    Raises:
+        ValueError: one is missing.
+    """
     for split in ("train", "val"):
         if not (root / split).is_dir():
             raise ValueError(

@@ -48,20 +48,31 @@ class Entry(NamedTuple):
 Entries = dict[str, list[Entry]]  # by wnid
 
 
-def list_images(root: Path, classes: list[str] | None = None) -> Splits:
-    """List the images of the given classes, in their order, or of all; archives and folders give equal lists.
+def check_present(root: Path) -> None:
+    """Check that there are class folders or archives.
 
     Raises:
-        ValueError: files are missing or damaged, or a class is missing.
+        ValueError: there is neither.
     """
     if (root / "train").is_dir():
-        return class_folders(root, classes)
+        return
     if missing := [name for name in (TRAIN, VAL, DEVKIT) if not (root / name).is_file()]:
         raise ValueError(
             f"no folder {root / 'train'}, and no file {root / missing[0]}; put the class folders "
             f"{{train,val}}/<wnid>/ or the archives {TRAIN}, {VAL} and {DEVKIT} into {root}, "
             "or set CL_RAW to the folder that holds the raw data sets"
         )
+
+
+def list_images(root: Path, classes: list[str] | None = None) -> Splits:
+    """List the images of the given classes, in their order, or of all; archives and folders give equal lists.
+
+    Raises:
+        ValueError: files are missing or damaged, or a class is missing.
+    """
+    check_present(root)
+    if (root / "train").is_dir():
+        return class_folders(root, classes)
     train = _train_entries(root / TRAIN)
     val = _val_entries(root / VAL, _val_classes(root / DEVKIT))
     if classes is None:
