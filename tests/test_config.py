@@ -57,7 +57,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ),
         ({"loss": {"kind": "infonce"}}, "loss.alpha is missing"),
         ({"loss": {"kind": "dcl", "sigma": 1}}, "loss: unknown key sigma; choose one of kind"),
-        ({"sede": 1}, "unknown key sede; choose one of seed, recipe, init, start_from, dataset"),
+        ({"sede": 1}, "unknown key sede; did you mean seed? Choices: seed, recipe, init, start_from"),
         (
             {"loss": {"kind": "cosine"}},
             "method=simclr gives contrasts with negatives, but loss=cosine takes pairs without negatives",
@@ -227,7 +227,7 @@ def test_the_error_for_a_key_of_an_earlier_version_gives_the_new_one() -> None:
     values["optim"]["chunks"] = values["optim"].pop("microbatches")
     with pytest.raises(ValueError) as error:
         config.check(values)
-    assert str(error.value) == "params.yaml: optim.chunks is now optim.microbatches (see CHANGELOG.md)"
+    assert str(error.value) == "optim.chunks is now optim.microbatches (see CHANGELOG.md)"
 
 
 def test_the_new_names_of_renamed_keys_exist() -> None:

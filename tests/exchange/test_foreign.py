@@ -1,6 +1,8 @@
 """Encoders from other programs' checkpoints: known formats are read, everything else is refused."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from torchvision.models import resnet34, resnet50
 
 from cl.exchange import foreign
 from cl.networks.backbones import Config
+from tests.support.project import ROOT
 from tests.support.resnets import IMAGES, features, put_torchvision_weights, torchvision_network
 
 
@@ -130,6 +133,10 @@ class Surprise:
         return os.system, ("touch surprised",)
 
 
+class Options:
+    """Settings as an object, which checkpoints of other programs contain."""
+
+
 def two_networks() -> dict:
     state = torchvision_network().state_dict()
     return below("first.", state) | below("second.", {**state, "bn1.bias": state["bn1.bias"] + 1})
@@ -181,6 +188,21 @@ def test_a_file_that_is_not_an_encoder_is_refused(content, message, tmp_path, mo
     with pytest.raises(ValueError, match=message):
         foreign.load("a.pth")
     assert not Path("surprised").exists()
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda x: x, lambda x: {"state_dict": x.state_dict(), "args": Options()}]
+)
+def test_the_advice_for_pickled_objects_works(wrapped, tmp_path, monkeypatch) -> None:
+    """For a whole module, and for a checkpoint with the objects of a program."""
+    monkeypatch.chdir(tmp_path)
+    torch.save(wrapped(torchvision_network()), "a.pth")
+    with pytest.raises(ValueError, match="if you trust it, extract its tensors") as error:
+        foreign.load("a.pth")
+    advice = str(error.value).partition('python -c "')[2].removesuffix('"')
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", advice], check=True, env=environment)
+    assert foreign.load("tensors.pth").config.kind == "resnet18"
 
 
 def test_damaged_and_missing_files_are_refused(tmp_path) -> None:

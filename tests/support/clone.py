@@ -47,10 +47,11 @@ class Clone:
         settings = [argument for override in [*SIZES, *overrides] for argument in ("-S", override)]
         return self.dvc("exp", "run", *options, *settings, code=code)
 
-    def files(self) -> dict[Path, int]:
-        """Every file outside .git with its modification time in nanoseconds."""
-        paths = [path for path in self.folder.rglob("*") if path.is_file() and ".git" not in path.parts]
-        return {path: path.stat().st_mtime_ns for path in paths}
+    def files(self) -> dict[Path, tuple[bytes, bool]]:
+        """The content of every file but those that Git, DVC and Python keep for themselves; is it a link?"""
+        own = {".git", "tmp", "__pycache__"}
+        paths = [path for path in self.folder.rglob("*") if path.is_file() and not own & set(path.parts)]
+        return {path: (path.read_bytes(), path.is_symlink()) for path in paths}
 
     def metrics(self, name: str) -> dict[str, float]:
         return json.loads((self.folder / "results" / f"{name}.json").read_text())

@@ -50,6 +50,14 @@ def test_warm_up_then_cosine_over_the_rest() -> None:
     assert factors[100] == pytest.approx(0)
 
 
+def test_a_run_shorter_than_its_warm_up_warms_up_for_half_of_its_steps() -> None:
+    short = config(epochs=1)
+    factors = [optim.lr_factor(short, step, 10, 10) for step in range(11)]
+    assert factors[:6] == pytest.approx([step / 5 for step in range(6)])
+    assert factors[10] == pytest.approx(0)
+    assert config(epochs=2).warmup == 2
+
+
 def test_steps_at_fractions_of_the_run() -> None:
     steps = config(schedule="steps", milestones=[0.6, 0.8], gamma=0.2, warmup_epochs=0)
     factors = [optim.lr_factor(steps, step, 100, 10) for step in (0, 59, 60, 79, 80, 99)]
