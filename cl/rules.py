@@ -13,6 +13,7 @@ from cl.runtime.kinds import kinds, module_of
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.data.reader import Reader
+    from cl.training.optim import Config as Optim
 
 
 def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -60,15 +61,31 @@ def data_problems(params: "Params", train: "Reader", val: "Reader") -> Iterator[
             yield f"{place}: {error}"
 
 
-def size_warning(params: "Params") -> str | None:
-    """A sentence if pretraining sees images at another size than evaluations do."""
+def warnings(params: "Params") -> Iterator[str]:
+    """What is unusual about the parameters, a sentence each."""
     largest, crop = max(params.view_sizes), params.dataset.crop
-    if largest == crop:
-        return None
-    return (
-        f"pretraining sees views of {largest} px, evaluations use images of {crop} px: choose views=... of "
-        f"{crop} px, or dataset.resize and dataset.crop of {largest}"
-    )
+    if largest != crop:
+        yield (
+            f"pretraining sees views of {largest} px, evaluations use images of {crop} px: choose views=... "
+            f"of {crop} px, or dataset.resize and dataset.crop of {largest}"
+        )
+    for place, optim in _trainings(params):
+        if optim.warmup < optim.warmup_epochs:
+            yield (
+                f"{place}.warmup_epochs={optim.warmup_epochs:g} is more than {place}.epochs={optim.epochs:g}"
+                f": the warm-up takes half of them, {optim.warmup:g}"
+            )
+
+
+def _trainings(params: "Params") -> "Iterator[tuple[str, Optim]]":
+    """The place and the optimizer's parameters of everything that is trained, except for detectors."""
+    yield "optim", params.optim
+    for name, evaluation in params.evaluations.items():
+        if optim := getattr(evaluation, "optim", None):
+            yield f"evaluations.{name}.optim", optim
+    for name, baseline in params.baselines.items():
+        if baseline.training:
+            yield f"baselines.{name}.training.optim", baseline.training.optim
 
 
 def _loss_fits_method(params: "Params") -> None:

@@ -79,11 +79,10 @@ def _problems(params: "Params") -> list[str]:
     Raises:
         ValueError: the shards are missing.
     """
-    from cl.rules import data_problems, size_warning
+    from cl.rules import data_problems, warnings
 
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
-    found = [*data_problems(params, train, val), size_warning(params), *locations.missing(params.transfers)]
-    return [problem for problem in found if problem]
+    return [*data_problems(params, train, val), *warnings(params), *locations.missing(params.transfers)]
 
 
 def _give_start(params: "Params", place: Workplace) -> None:

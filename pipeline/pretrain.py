@@ -80,14 +80,12 @@ def main() -> None:
 
 
 def _warn(params: "Params", progress: "Progress") -> None:
-    from cl.rules import size_warning
+    from cl.rules import warnings
     from cl.runtime import machine
 
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware: correct, but many times slower than fp32")
-    if warning := size_warning(params):
-        progress.say(warning)
-    for sentence in locations.missing(params.transfers):
+    for sentence in (*warnings(params), *locations.missing(params.transfers)):
         progress.say(sentence)
 
 

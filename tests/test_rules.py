@@ -6,7 +6,7 @@ import pytest
 
 from cl import config
 from cl.data.reader import Reader
-from cl.rules import check_data, data_problems, size_warning
+from cl.rules import check_data, data_problems, warnings
 from tests.support.project import compose
 from tests.support.stages import Stage, answers
 
@@ -73,11 +73,18 @@ def test_pretraining_refuses_all_of_it_at_once_before_it_trains(project, shard_f
 
 
 def test_views_of_another_size_than_evaluations_are_warned_of(tmp_path) -> None:
-    assert size_warning(config.check(compose(tmp_path))) is None
+    assert not list(warnings(config.check(compose(tmp_path))))
     own = config.check(compose(tmp_path, "dataset=unlabelled", "dataset.name=birds"))
-    assert size_warning(own) == (
+    assert list(warnings(own)) == [
         "pretraining sees views of 32 px, evaluations use images of 224 px: choose views=... of 224 px, or "
         "dataset.resize and dataset.crop of 32"
-    )
-    multicrop = config.check(compose(tmp_path, "views=small_multicrop"))
-    assert size_warning(multicrop) is None
+    ]
+    assert not list(warnings(config.check(compose(tmp_path, "views=small_multicrop"))))
+
+
+def test_a_warm_up_that_is_shortened_is_said(tmp_path) -> None:
+    short = config.check(compose(tmp_path, "optim.epochs=1", "baselines.supervised.training.optim.epochs=1"))
+    assert list(warnings(short)) == [
+        f"{place}.warmup_epochs=2 is more than {place}.epochs=1: the warm-up takes half of them, 0.5"
+        for place in ("optim", "baselines.supervised.training.optim")
+    ]

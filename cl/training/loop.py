@@ -53,10 +53,6 @@ def train(
         StoppedError: a signal asked for it.
         ValueError: a checkpoint does not fit the task, or the processes found different checkpoints.
     """
-    if config.warmup < config.warmup_epochs:
-        progress.say(
-            f"the warm-up of {config.warmup_epochs:g} epochs is shortened to {config.warmup:g}, half the run"
-        )
     steps_per_epoch = data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})

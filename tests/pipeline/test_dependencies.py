@@ -24,7 +24,9 @@ GLUE = {
         "runtime/kinds",
     )
 }
-GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "locations")}
+GLUE |= {
+    f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "locations", "outputs", "provenance")
+}
 read_cached = functools.cache(read)
 
 
@@ -98,7 +100,8 @@ def declared(stage: str, group: str, kind: str) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize(
-    "stage", ["prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"]
+    "stage",
+    ["check", "prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"],
 )
 def test_dependencies_are_exactly_what_a_stage_imports(stage) -> None:
     """With too few, an edit would go unnoticed; with too many, it would train again for nothing."""

@@ -24,8 +24,7 @@ from cl.features.knn import classify, top1
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
-from pipeline.compose import compose
-from tests.support.clone import SIZES, Clone
+from tests.support.clone import SIZES, Clone, finished
 from tests.support.commands import environment
 from tests.support.readers import READERS
 from tests.support.stages import Stage, answers
@@ -34,20 +33,7 @@ from tests.support.tiny import evaluated
 
 @pytest.fixture(scope="module")
 def clone(project, tmp_path_factory) -> Clone:
-    """A copy of the project after `dvc repro`, committed."""
-    folder = tmp_path_factory.mktemp("dvc") / "project"
-    shutil.copytree(project, folder)
-    clone = Clone(folder)
-    compose(folder / "params.yaml", SIZES)
-    clone.run("git", "init", "-q")
-    clone.run("git", "add", "-A")
-    clone.run("git", "commit", "-qm", "start")
-    began = time.monotonic()
-    clone.output = clone.dvc("repro")
-    clone.seconds = time.monotonic() - began
-    clone.run("git", "add", "dvc.lock")
-    clone.run("git", "commit", "-qm", "first run")
-    return clone
+    return finished(project, tmp_path_factory.mktemp("dvc") / "project", SIZES)
 
 
 def test_repro_runs_every_stage_to_a_report(clone) -> None:
@@ -258,84 +244,6 @@ def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:
     changed = json.loads(clone.dvc("status", "--json"))
     path.write_text(before)
     assert set(changed) == {"report"}
-
-
-MISTAKES: dict[tuple[str, ...], str] = {
-    (
-        "exp",
-        "run",
-        "-S",
-        "loss=dclx",
-    ): "loss=dclx does not exist; did you mean dcl? Choices: cosine, dcl, dclw,",
-    (
-        "exp",
-        "run",
-        "-S",
-        "loss=cosine",
-    ): "method=simclr gives contrasts with negatives, but loss=cosine takes",
-    ("exp", "run", "--temp", "-S", "los=dclw"): "los is not a parameter; did you mean loss? Choices: ",
-    ("exp", "run", "--queue", "-S", "+optim.epoch=3"): "optim: unknown key epoch; did you mean epochs? ",
-    ("repro",): "params.yaml: optim.batch_size=1: input should be greater than 1",
-    (
-        "exp",
-        "run",
-        "-S",
-        "dataset=folder",
-        "-S",
-        "dataset.name=typo",
-    ): "no folder data/raw/typo/train; put the",
-}
-
-
-@pytest.mark.parametrize("command", MISTAKES)
-def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone) -> None:
-    """`dvc repro` after an edit by hand; the last one is known only when `check` looks for the raw data."""
-    before = clone.files()
-    if command == ("repro",):
-        path = clone.folder / "params.yaml"
-        path.write_text(path.read_text().replace("  batch_size: 32\n", "  batch_size: 1\n", 1))
-    told = clone.dvc(*command, code=255)
-    assert MISTAKES[command] in told
-    assert "Traceback" not in told
-    clone.run("git", "checkout", "-q", "params.yaml")
-    assert clone.files() == before
-    assert "up to date" in clone.dvc("status")
-
-
-def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
-    """From DVC's cache, or by the stage that makes it; and it refuses images of another data set."""
-    shards, kept = clone.folder / "data/shards", clone.folder / "kept"
-    shutil.move(shards, kept)
-    cached = "data/shards is missing, but DVC's cache has it: run `dvc checkout data/shards`"
-    lock = clone.folder / "dvc.lock"
-    stages = [Stage(("pretrain",)), Stage(("evaluate", "knn")), Stage(("analyze", "neighbours"))]
-    for answer in answers(clone.folder, stages):
-        assert (answer.code, answer.stderr) == (1, f"Error: {cached}\n")
-    content = lock.read_text()
-    lock.unlink()
-    (answer,) = answers(clone.folder, stages[:1])
-    assert answer.stderr == "Error: data/shards is missing: run `dvc repro prepare`\n"
-    lock.write_text(content)
-    shutil.move(kept, shards)
-    clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "dataset.val_patches=4")
-    (answer,) = answers(clone.folder, stages[:1])
-    prepared = "data/shards was prepared with dataset.val_patches=3, but params.yaml has 4"
-    assert answer.stderr == f"Error: {prepared}: run `dvc repro prepare`\n"
-    clone.run("git", "checkout", "-q", "params.yaml")
-
-
-def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
-    before = clone.files()
-    told = clone.exp("optim.batch_size=128", code=255)  # more than the images, which only `pretrain` knows
-    way = "git checkout params.yaml dvc.lock && dvc checkout"
-    *_, last, failed = told.splitlines()
-    assert last == f"pretrain: `{way}` brings back the committed outputs"
-    assert failed.startswith("ERROR: failed to reproduce 'pretrain'")
-    assert not (clone.folder / "models/backbone.safetensors").exists()
-    clone.run("sh", "-c", way)
-    after = clone.files()
-    assert {path for path in before if before[path] != after.get(path)} == set()
-    assert "up to date" in clone.dvc("status")
 
 
 def test_a_failed_write_is_reported_and_leaves_no_file(clone, tmp_path) -> None:

@@ -42,13 +42,12 @@ def test_a_mistake_gives_a_one_line_error(project) -> None:
 
 MISTAKES = {
     ("pretrain",): "run `dvc repro",
-    ("transfer", "voc_c4"): "VOCdevkit",
+    ("transfer", "voc_c4"): "data/scenes is missing: run `dvc repro prepare`",
     ("evaluate", "knn"): "run `dvc repro",
     ("analyze", "npc"): "run `dvc repro",
     ("plan",): "run `dvc repro",
     ("baseline", "random"): "run `dvc repro",
     ("export", "onnx"): "run `dvc repro",
-    ("evaluate", "knn", "--backbone", "models/none.pth"): "models/none.pth does not exist",
     ("evaluate", "knn", "--prefix", "module."): "--prefix module. requires --backbone FILE",
 }
 

@@ -1,13 +1,16 @@
 """A copy of the project in which DVC runs as a user runs it, at the smallest sizes."""
 
 import json
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
+from pipeline.compose import compose
 from tests.support.commands import environment
 from tests.support.project import TINY
 
-SIZES = [
+KNN = [
     *TINY,
     "dataset.scenes.train=8",
     "dataset.scenes.val=4",
@@ -16,6 +19,9 @@ SIZES = [
     "optim.monitor.queries=20",
     "evaluation=[knn]",
     "evaluations.knn.k=5",
+]
+SIZES = [
+    *KNN,
     "transfer=[voc_c4]",
     "transfers.voc_c4.iterations=2",
     "transfers.voc_c4.batch_size=2",
@@ -31,8 +37,8 @@ SIZES = [
 class Clone:
     """A copy of the project under Git."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, sizes: list[str] = SIZES) -> None:
+        self.folder, self.sizes = folder, sizes
         self.output, self.seconds = "", 0.0  # of the first `dvc repro`
 
     def run(self, *arguments: str, code: int = 0) -> str:
@@ -44,7 +50,7 @@ class Clone:
         return self.run("dvc", *arguments, code=code)
 
     def exp(self, *overrides: str, options: tuple[str, ...] = (), code: int = 0) -> str:
-        settings = [argument for override in [*SIZES, *overrides] for argument in ("-S", override)]
+        settings = [argument for override in [*self.sizes, *overrides] for argument in ("-S", override)]
         return self.dvc("exp", "run", *options, *settings, code=code)
 
     def files(self) -> dict[Path, tuple[bytes, bool]]:
@@ -55,3 +61,19 @@ class Clone:
 
     def metrics(self, name: str) -> dict[str, float]:
         return json.loads((self.folder / "results" / f"{name}.json").read_text())
+
+
+def finished(project: Path, folder: Path, sizes: list[str]) -> Clone:
+    """A copy of the project after `dvc repro`, committed."""
+    shutil.copytree(project, folder)
+    clone = Clone(folder, sizes)
+    compose(folder / "params.yaml", sizes)
+    clone.run("git", "init", "-q")
+    clone.run("git", "add", "-A")
+    clone.run("git", "commit", "-qm", "start")
+    began = time.monotonic()
+    clone.output = clone.dvc("repro")
+    clone.seconds = time.monotonic() - began
+    clone.run("git", "add", "dvc.lock")
+    clone.run("git", "commit", "-qm", "first run")
+    return clone

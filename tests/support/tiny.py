@@ -41,7 +41,7 @@ def write_shards(
 ) -> Manifest:
     """Write shards that copy the images' files, with changes to these settings."""
     storage = Storage(**{"shard_images": shard_images, **STORAGE, **changes})  # type: ignore[arg-type]
-    return writing.write(splits, "test", storage, folder, workers=workers)
+    return writing.write(splits, "photos", storage, folder, workers=workers)
 
 
 def stored(

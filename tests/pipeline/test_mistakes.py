@@ -1,0 +1,94 @@
+"""Mistakes after a finished run: nothing is lost, and the answer says what to do."""
+
+import shutil
+import sys
+
+import pytest
+
+from tests.support.clone import KNN, Clone, finished
+from tests.support.stages import Stage, answers
+
+FEW = [*KNN, "transfer=[]", "analysis=[]", "baseline=[]"]
+
+
+@pytest.fixture(scope="module")
+def clone(project, tmp_path_factory) -> Clone:
+    return finished(project, tmp_path_factory.mktemp("mistakes") / "project", FEW)
+
+
+MISTAKES: dict[tuple[str, ...], str] = {
+    (
+        "exp",
+        "run",
+        "-S",
+        "loss=dclx",
+    ): "loss=dclx does not exist; did you mean dcl? Choices: cosine, dcl, dclw,",
+    (
+        "exp",
+        "run",
+        "-S",
+        "loss=cosine",
+    ): "method=simclr gives contrasts with negatives, but loss=cosine takes",
+    ("exp", "run", "--temp", "-S", "los=dclw"): "los is not a parameter; did you mean loss? Choices: ",
+    ("exp", "run", "--queue", "-S", "+optim.epoch=3"): "optim: unknown key epoch; did you mean epochs? ",
+    ("repro",): "params.yaml: optim.batch_size=1: input should be greater than 1",
+    (
+        "exp",
+        "run",
+        "-S",
+        "dataset=folder",
+        "-S",
+        "dataset.name=typo",
+    ): "no folder data/raw/typo/train; put the",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone) -> None:
+    """`dvc repro` after an edit by hand; the last one is known only when `check` looks for the raw data."""
+    before = clone.files()
+    if command == ("repro",):
+        path = clone.folder / "params.yaml"
+        path.write_text(path.read_text().replace("  batch_size: 32\n", "  batch_size: 1\n", 1))
+    told = clone.dvc(*command, code=255)
+    assert MISTAKES[command] in told
+    assert "Traceback" not in told
+    clone.run("git", "checkout", "-q", "params.yaml")
+    assert clone.files() == before
+    assert "up to date" in clone.dvc("status")
+
+
+def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
+    """From DVC's cache, or by the stage that makes it; and it refuses images of another data set."""
+    shards, kept = clone.folder / "data/shards", clone.folder / "kept"
+    shutil.move(shards, kept)
+    cached = "data/shards is missing, but DVC's cache has it: run `dvc checkout data/shards`"
+    lock = clone.folder / "dvc.lock"
+    stages = [Stage(("pretrain",)), Stage(("evaluate", "knn"))]
+    for answer in answers(clone.folder, stages):
+        assert (answer.code, answer.stderr) == (1, f"Error: {cached}\n")
+    content = lock.read_text()
+    lock.unlink()
+    (answer,) = answers(clone.folder, stages[:1])
+    assert answer.stderr == "Error: data/shards is missing: run `dvc repro prepare`\n"
+    lock.write_text(content)
+    shutil.move(kept, shards)
+    clone.run(sys.executable, "-m", "pipeline.compose", *FEW, "dataset.val_patches=4")
+    (answer,) = answers(clone.folder, stages[:1])
+    prepared = "data/shards was prepared with dataset.val_patches=3, but params.yaml has 4"
+    assert answer.stderr == f"Error: {prepared}: run `dvc repro prepare`\n"
+    clone.run("git", "checkout", "-q", "params.yaml")
+
+
+def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
+    before = clone.files()
+    told = clone.exp("optim.batch_size=128", code=255)  # more than the images, which only `pretrain` knows
+    way = "git checkout params.yaml dvc.lock && dvc checkout"
+    *_, last, failed = told.splitlines()
+    assert last == f"pretrain: `{way}` brings back the committed outputs"
+    assert failed.startswith("ERROR: failed to reproduce 'pretrain'")
+    assert not (clone.folder / "models/backbone.safetensors").exists()
+    clone.run("sh", "-c", way)
+    after = clone.files()
+    assert {path for path in before if before[path] != after.get(path)} == set()
+    assert "up to date" in clone.dvc("status")
