@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,12 @@ def test_every_make_target_exists() -> None:
     asked = {word for words in COMMANDS if words[0] == "make" for word in words[1:]}
     assert {"repro", "table", ".venv", "test"} <= asked
     assert asked <= set(targets)
+
+
+def test_the_table_of_experiments_is_what_its_page_says() -> None:
+    (shown,) = (words for words in COMMANDS if after(words, "dvc", "exp", "show") and "--keep" in words)
+    (line,) = re.findall(r"^table:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert shown == shlex.split(line.replace("$$", "$"))
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name)

@@ -75,7 +75,7 @@ def runs(words: list[str]) -> list[list[str]]:
     """The overrides of a `dvc exp run`; a sweep gives two lists, with its first and its last values."""
     overrides = [words[i + 1] for i, word in enumerate(words) if word == "-S"]
     swept = [_values(override) for override in overrides]
-    assert any(len(values) > 1 for values in swept) <= ("--queue" in words), f"{words}: a sweep needs --queue"
+    assert any(len(values) > 1 for values in swept) == ("--queue" in words), f"{words}: --queue is for sweeps"
     return [list(run) for run in dict.fromkeys((tuple(v[0] for v in swept), tuple(v[-1] for v in swept)))]
 
 
