@@ -6,11 +6,14 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: repro help test test-slow golden check format bench bench-gpu .venv detectron2 lock
+.PHONY: repro table help test test-slow golden check format bench bench-gpu .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	dvc repro
 	@echo "Open report/index.html in a browser."
+
+table: $(ready)  ## List all experiments with method, loss, seed, kNN, linear and AP.
+	dvc exp show --hide-workspace --drop '.*' --keep '(Experiment|(method|loss).kind|seed|(knn|linear)_top1|voc\w+_ap50|coco\w+_box_ap)$$'
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

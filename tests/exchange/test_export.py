@@ -72,7 +72,7 @@ def test_onnxruntime_runs_an_export_at_any_batch_size(kind, width, stem, tmp_pat
 
 @pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
 def test_detectron2_reads_an_export(kind, tmp_path) -> None:
-    pytest.importorskip("detectron2", reason="detectron2 must be compiled; see README.md")
+    pytest.importorskip("detectron2", reason="detectron2 must be compiled; see docs/detection.md")
     network = ours(kind)
     export.write(network, "detectron2", tmp_path / "out.pkl", 64, {})
     with torch.no_grad():

@@ -14,6 +14,7 @@ from cl import config
 from cl.methods import Setup
 from cl.networks import backbones
 from cl.runtime.kinds import module_of
+from tests.support.documentation import runs
 from tests.support.project import ROOT, compose
 
 FOLDER = ROOT / "pipeline" / "conf" / "recipe"
@@ -37,17 +38,8 @@ def commands(recipe: str) -> list[list[str]]:
     result = []
     for line in header(recipe):
         if line.strip().startswith("dvc exp run"):
-            words = shlex.split(line)
-            overrides = [words[i + 1] for i, word in enumerate(words) if word == "-S"]
-            swept = [values(override) for override in overrides]
-            assert ("--queue" in words) == any(len(v) > 1 for v in swept), line
-            result += [list(choice) for choice in {tuple(v[0] for v in swept), tuple(v[-1] for v in swept)}]
+            result += runs(shlex.split(line))
     return result
-
-
-def values(override: str) -> list[str]:
-    key, value = override.split("=", 1)
-    return [override] if value.startswith("[") else [f"{key}={part}" for part in value.split(",")]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -55,9 +47,9 @@ def test_a_recipe_keeps_the_promises_of_its_header(tmp_path: Path, recipe: str) 
     text = "\n".join(header(recipe))
     assert ("Run:" in text and "Why:" in text) or "Run, and what the paper reports:" in text
     assert re.search(r"^ Cost: .+", text, re.MULTILINE)
-    runs = commands(recipe)
-    assert runs
-    for overrides in runs:
+    found = commands(recipe)
+    assert found
+    for overrides in found:
         assert f"recipe={recipe}" in overrides
         composed = compose(tmp_path, *overrides)
         params = config.check(composed)

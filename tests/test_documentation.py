@@ -1,0 +1,142 @@
+"""The documentation holds: commands compose or parse, links lead somewhere, lists match the disk."""
+
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from cl import config
+from cl.exchange.encoder import Encoder
+from tests.support import documentation
+from tests.support.documentation import DOCS, PAGES, after
+from tests.support.pictures import picture_file
+from tests.support.project import ROOT, compose
+from tests.support.resnets import save_encoder
+
+CONF = ROOT / "pipeline" / "conf"
+COMMANDS = [command for page in PAGES for command in documentation.commands(page)]
+RUNS = [run for words in COMMANDS if after(words, "dvc", "exp", "run") for run in documentation.runs(words)]
+RUNS += [run for words in COMMANDS if (run := after(words, "python", "-m", "pipeline.compose"))]
+ADDED_BY_CONTRIBUTING = ["loss=margin"]  # tests/pipeline/test_contributing.py runs it
+# Groups that one new file extends, without a line in any table.
+EXTENDED = {"method", "loss", "dataset", "evaluation", "analysis"}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    "overrides", sorted({tuple(run) for run in RUNS if run != ADDED_BY_CONTRIBUTING}), ids=" ".join
+)
+def test_every_experiment_composes(overrides, tmp_path) -> None:
+    config.check(compose(tmp_path, *overrides))
+
+
+def test_every_stage_and_option_exists() -> None:
+    modules = [words[words.index("-m") + 1 :] for words in COMMANDS if words[0] == "python"]
+    assert len(modules) > 20
+    for module, *arguments in modules:
+        assert importlib.util.find_spec(module), f"python -m {module}"
+        if arguments and module.startswith("pipeline."):
+            importlib.import_module(module).main.make_context(module, arguments)
+
+
+def test_every_dvc_command_has_options_that_exist() -> None:
+    from dvc.cli import parse_args
+
+    found = [arguments for words in COMMANDS if (arguments := after(words, "dvc"))]
+    assert len(found) > 40
+    for arguments in found:
+        parse_args(arguments)
+
+
+def test_every_make_target_exists() -> None:
+    targets = re.findall(r"^([a-z0-9.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    asked = {word for words in COMMANDS if words[0] == "make" for word in words[1:]}
+    assert {"repro", "table", ".venv", "test"} <= asked
+    assert asked <= set(targets)
+
+
+def test_the_table_of_experiments_is_what_its_page_says() -> None:
+    (shown,) = (words for words in COMMANDS if after(words, "dvc", "exp", "show") and "--keep" in words)
+    (line,) = re.findall(r"^table:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert shown == shlex.split(line.replace("$$", "$"))
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name)
+def test_every_file_that_a_page_names_exists(page) -> None:
+    code = " ".join(documentation.inline_code(page) + documentation.blocks(page, "sh"))
+    for path in re.findall(r"(?<![\w/.])(?:benchmarks|cl|docker|pipeline|tests)/[\w/.]+\.\w+", code):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page) -> None:
+    for link in documentation.links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in documentation.anchors(target), link
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    """Directly, or from a page that is."""
+    reached, found = [ROOT / "README.md"], {ROOT / "README.md"}
+    for page in reached:
+        linked = {(page.parent / link.partition("#")[0]).resolve() for link in documentation.links(page)}
+        new = {target for target in linked if target.suffix == ".md"} - found
+        found |= new
+        reached += sorted(new)
+    assert found >= set(PAGES)
+
+
+def choices() -> dict[str, set[str]]:
+    """The choices that the tables list, by group."""
+    found: dict[str, set[str]] = {}
+    for table in (table for page in DOCS for table in documentation.tables(page)):
+        for first, second, *_ in table[1:]:
+            groups = re.findall(r"`(\w+)`", first) if table[0][0] == "group" else [table[0][0]]
+            names = re.findall(r"`([\w/]+)`", second if table[0][0] == "group" else first)
+            for group in groups if len(groups) == 1 else []:
+                found.setdefault(group, set()).update(names)
+    return {group: names for group, names in found.items() if group and (CONF / group).is_dir()}
+
+
+def test_the_tables_of_choices_are_those_on_disk() -> None:
+    listed = choices()
+    assert listed.keys() == {
+        *("analysis", "backbone", "baseline", "dataset", "evaluation", "loss", "method", "optim"),
+        *("patches", "recipe", "transfer", "views"),
+    }
+    for group, names in listed.items():
+        on_disk = {path.stem for path in (CONF / group).glob("*.yaml")}
+        if group == "recipe":
+            on_disk = {f"own/{path.stem}" for path in (CONF / "recipe/own").glob("*.yaml")}
+        assert names <= on_disk, group
+        assert names == on_disk or group in EXTENDED, group
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_lines_that_load_an_encoder_run(tmp_path, monkeypatch) -> None:
+    (lines,) = documentation.blocks(ROOT / "README.md", "python")
+    assert len([line for line in lines.splitlines() if line]) == 5
+    save_encoder(tmp_path / "models/backbone.safetensors")
+    for seed, picture in enumerate(("robin", "wren")):
+        picture_file(tmp_path / f"{picture}.jpg", seed)
+    monkeypatch.chdir(tmp_path)
+    found: dict = {}
+    exec(lines, found)
+    assert isinstance(found["encoder"], Encoder)
+    assert found["features"].shape == (2, found["encoder"].width)
+    assert found["images"].shape == (1, 3, 16, 16)
+    torch.testing.assert_close(found["again"], found["features"][:1])
+    torch.testing.assert_close(found["encoder"].embed([Image.open("wren.jpg")]), found["features"][1:])
