@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cl.console.wording import counted
 from pipeline import command, locations
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def main() -> None:
         _say_what_was_left_out(progress, splits, unreadable)
         _say_how_many_are_copies(progress, manifest)
         if several := sum(split.several_frames for split in manifest.splits.values()):
-            progress.say(f"{several} files have several frames or pages: only the first is used")
+            progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
@@ -92,13 +93,15 @@ def _say_how_many_are_copies(progress: "Progress", manifest: "Manifest") -> None
     found = manifest.duplicates
     if "left_out" in found:
         progress.say(
-            f"left out {found['left_out']} files: {A_COPY}; {locations.SHARDS}/duplicates.csv lists them"
+            f"left out {counted(found['left_out'], 'files')}: {A_COPY}; "
+            f"{locations.SHARDS}/duplicates.csv lists them"
         )
     elif found:
         progress.say(
-            f"{found['copies']} images are exact copies of another image, {found['in_other_split']} of them "
-            f"in the other split and {found['with_other_label']} with another label; {locations.SHARDS}/"
-            "duplicates.csv lists them, and dataset.deduplicate=true leaves them out"
+            f"{counted(found['copies'], 'images')} with the same content as another, "
+            f"{found['in_other_split']} of them in the other split and {found['with_other_label']} with "
+            f"another label; {locations.SHARDS}/duplicates.csv lists them, and dataset.deduplicate=true "
+            "leaves them out"
         )
 
 

@@ -135,7 +135,7 @@ def _check_microbatches(params: "Params") -> None:
     if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
         size = params.optim.batch_size / ranks() / microbatches
         raise ValueError(
-            f"optim.microbatches={microbatches} on {ranks()} processes gives parts of {size:g} images, "
+            f"optim.microbatches={microbatches} on {ranks()} processes gives parts of size {size:g}, "
             f"expected a multiple of bn_group={params.bn_group}; choose fewer, or a smaller bn_group"
         )
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cl.console.wording import counted
 from pipeline import command, launch, locations, outputs
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def main(name: str) -> None:
         }
         if config.subset:
             results.notes["subset"] = (
-                f"a trial run on {len(dataset.train)} training and {len(dataset.test)} test images"
+                f"a trial run on {counted(len(dataset.train), 'training images')} and "
+                f"{counted(len(dataset.test), 'test images')}"
             )
     if command.is_main_process():  # the others may finish before the results are written
         Checkpoints(scratch).discard()

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cl.batch import Batch
+from cl.console.wording import counted
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -50,7 +51,8 @@ class Config(EvaluationConfig):
     def _fit_together(self) -> Self:
         if bool(self.views) != (self.features == "augmented"):
             raise ValueError(
-                f"features={self.features} with {len(self.views)} views: augmented requires one, cached none"
+                f"features={self.features} with {counted(len(self.views), 'views')}: "
+                "augmented requires one, cached none"
             )
         for name, values, usual in (
             ("base_lr", self.base_lrs, self.optim.base_lr),

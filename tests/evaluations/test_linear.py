@@ -109,7 +109,7 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"features": "cached"}, "features=cached with 1 views: augmented requires one, cached none"),
+        ({"features": "cached"}, "features=cached with 1 view: augmented requires one, cached none"),
         ({"views": {}}, "features=augmented with 0 views"),
         ({"optim.clip": 1.0}, "optim.clip=1.0 would clip 5 classifiers together; choose null"),
         (

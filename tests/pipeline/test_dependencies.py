@@ -20,6 +20,7 @@ GLUE = {
         "rules",
         "console/progress",
         "console/stop",
+        "console/wording",
         "runtime/base_config",
         "runtime/kinds",
     )
