@@ -4,13 +4,15 @@ import atexit
 import errno
 import functools
 import json
+import logging
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
+from cl.runtime import files
 from pipeline import energy, outputs, provenance
 
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.console.progress import Progress, Usage
+    from cl.training.checkpoints import Checkpoints
 
 RESULTS = Path("results")
 SETTINGS = {
@@ -46,11 +50,14 @@ STORAGE_ERRORS = {
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
 
-    The file that CL_STOP names, as `docker/entrypoint.sh` does, acts like SIGTERM.
+    The file that CL_STOP names, as `docker/entrypoint.sh` does, acts like SIGTERM. Nothing that Pillow notes
+    about images is printed: what cannot be read is counted.
     """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
         with _one_line_errors(), _way_back_at_the_end():
@@ -142,14 +149,50 @@ def usage() -> "Usage":
     return Usage()
 
 
-def scratch(stage: str, name: str | None = None, data: str = "", instead: str = "") -> Path:
-    """The folder of a stage's checkpoints, which depends on the experiment, the data and the code.
+@contextmanager
+def checkpoints(
+    stage: str, name: str | None = None, data: str = "", instead: str = ""
+) -> "Iterator[Callable[..., Checkpoints]]":
+    """Checkpoints in a folder of which this run is the only user; they are removed on success.
 
     Args:
         data: a hash of data that no manifest describes.
         instead: see `provenance.identity`.
+
+    Yields:
+        `of(*part)`: the checkpoints of a part of the stage.
+
+    Raises:
+        ValueError: another run uses the folder.
     """
-    root = Path(os.environ.get("CL_SCRATCH") or "scratch")
+    from cl.training.checkpoints import Checkpoints
+
+    folder = _scratch(stage, name, data, instead)
+    seconds = float(os.environ.get("CL_CHECKPOINT_SECONDS", "60"))
+    with _exclusive(folder) if is_main_process() else nullcontext():
+        yield lambda *part: Checkpoints(folder / "-".join(part), seconds)
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Keep other processes from the folder; remove it on success, and if nothing has been written into it."""
+    with files.exclusive(folder, folder):
+        try:
+            yield
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            if [path.name for path in folder.glob("*")] == [files.LOCK]:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def scratch() -> Path:
+    """The folder of working files."""
+    return Path(os.environ.get("CL_SCRATCH") or "scratch")
+
+
+def _scratch(stage: str, name: str | None, data: str, instead: str) -> Path:
+    """The folder of a stage's checkpoints, which depends on the experiment, the data and the code."""
+    root = scratch()
     is_temporary = ".dvc/tmp/exps" in Path.cwd().as_posix()
     if is_temporary and not root.is_absolute() and is_main_process():
         click.echo(
@@ -157,11 +200,6 @@ def scratch(stage: str, name: str | None = None, data: str = "", instead: str = 
             "set CL_SCRATCH to an absolute folder to make it resumable"
         )
     return root / f"{provenance.identity(stage, name, instead)}{data[:16]}"
-
-
-def checkpoint_seconds() -> float:
-    """The time between checkpoints of a run."""
-    return float(os.environ.get("CL_CHECKPOINT_SECONDS", "60"))
 
 
 @dataclass

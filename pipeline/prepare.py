@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 A_COPY = "a copy of another image"
+NAMED = 10  # unreadable images
 
 
 @click.command()
@@ -62,30 +63,35 @@ def main() -> None:
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
         results.metrics["duplicates"] = manifest.duplicates.get("copies", 0)
-        results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(unreadable))
+        reasons = Counter(unreadable.values())
+        results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(reasons))
         if copies := manifest.duplicates.get("left_out"):
             results.notes["left_out"][A_COPY] = copies
 
 
-def _unreadable(splits: "Splits", manifest: "Manifest") -> Counter[str]:
-    """The number of images that cannot be read, by suffix and reason."""
+def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:
+    """Suffix and reason of the images that cannot be read, by key."""
     suffixes = {image.key: image.path.suffix for image in (*splits.train, *splits.val)}
-    return Counter(
-        f"unreadable {suffixes[key]}, {reason}"
+    return {
+        key: f"unreadable {suffixes[key]}, {reason}"
         for split in manifest.splits.values()
         for key, reason in split.skipped.items()
-    )
+    }
 
 
-def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: Counter[str]) -> None:
+def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: dict[str, str]) -> None:
     from cl.shards.images import NO_HEIC
     from cl.sources._shared.reasons import lines
 
-    for line in (*lines(splits.left_out), *lines(unreadable)):
+    for line in lines(splits.left_out):
+        progress.say(line)
+    for key, reason in list(unreadable.items())[:NAMED]:
+        progress.say(f"left out {key}: {reason}")
+    for line in lines(Counter(list(unreadable.values())[NAMED:]), "more images"):
         progress.say(line)
     if unreadable:
-        progress.say(f"{locations.SHARDS}/manifest.json lists the unreadable images")
-    if any(NO_HEIC in reason for reason in unreadable):
+        progress.say(f"{locations.SHARDS}/manifest.json lists all unreadable images")
+    if any(NO_HEIC in reason for reason in unreadable.values()):
         progress.say("once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images")
 
 

@@ -110,7 +110,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     backbone = context.backbone
     before = fingerprint(backbone)
     truth = labels_of(context.val, context.machine.device)
-    queries = extract(backbone, context.val, context.source, context.machine, context.val.labelled)
+    queries = _features(context, context.val)
     torch.manual_seed(context.seed)
     first = classifier(backbone.fc_features, len(context.classes))
     heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(context.machine.device)
@@ -165,8 +165,13 @@ def _data(config: Config, context: Context) -> Data:
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
         return TrainSet(context.train, context.source, list(config.views.values()), plan, labelled)
-    features = extract(context.backbone, context.train, context.source, context.machine, labelled)
-    return Stored(features, labels_of(context.train, context.machine.device), plan)
+    return Stored(_features(context, context.train), labels_of(context.train, context.machine.device), plan)
+
+
+def _features(context: Context, reader: Reader) -> Tensor:
+    """(n, D): of the labelled images."""
+    count = context.progress.count
+    return extract(context.backbone, reader, context.source, context.machine, reader.labelled, count)
 
 
 def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:

@@ -97,8 +97,9 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 @torch.no_grad()
 def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
     """(n,) predicted classes of the validation images."""
-    val = context.val
-    return head(extract(backbone, val, context.source, context.machine, val.labelled)).argmax(1)
+    val, count = context.val, context.progress.count
+    features = extract(backbone, val, context.source, context.machine, val.labelled, count)
+    return head(features).argmax(1)
 
 
 def fine_tune(

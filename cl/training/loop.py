@@ -65,7 +65,7 @@ def train(
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
     shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch)
     with shown as meter, signals() as stop, loop:
-        meter.going_on(history.get("used"))
+        meter.going_on(history)
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
@@ -81,6 +81,8 @@ def train(
             meter.step(data.plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
                 _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch, loop)
+                if checkpoints and rank() == 0:
+                    checkpoints.publish(ledger.rows)
             if checkpoints and (saving or stopping or last) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
@@ -137,6 +139,8 @@ def _restore(
         if (rank() == 0) == rank_0_reads:
             start, history = checkpoints.restore(task, optimizer, progress.say)
         any_rank()  # a barrier
+    if rank() == 0:
+        checkpoints.publish(history.get("rows", []))
     starts = gather(torch.tensor([start], device=task.machine.device)).tolist()
     if other := [step for step in starts if step != starts[0]]:
         raise ValueError(

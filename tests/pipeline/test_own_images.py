@@ -70,7 +70,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
         in said
     )
     assert "prepare: left out 1 file: with suffix .txt" in said
-    assert "prepare: left out 1 file: unreadable .jpg, ValueError: the file is empty" in said
+    assert "prepare: left out empty: unreadable .jpg, ValueError: the file is empty" in said
     notes = json.loads((folder / "results/prepare.provenance.json").read_text())["left_out"]
     assert notes == {"with suffix .txt": 1, "unreadable .jpg, ValueError: the file is empty": 1}
     assert "prepare: 1 image with the same content as another, " in said

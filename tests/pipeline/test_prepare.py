@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -155,7 +156,7 @@ def test_a_stopped_run_is_resumed(stage, undisturbed, number, group, code) -> No
     assert_recovers(stage, undisturbed)
 
 
-def test_unreadable_images_are_counted_by_suffix_and_reason(stage, monkeypatch) -> None:
+def test_ten_unreadable_images_are_named_and_the_others_counted_by_reason(stage, monkeypatch) -> None:
     """Pillow's reasons for truncated files differ in the number of bytes; HEIC needs a package."""
     folder = stage.folder / "raw/own/train/dog"
     whole = (folder / "0.jpg").read_bytes()
@@ -168,9 +169,14 @@ def test_unreadable_images_are_counted_by_suffix_and_reason(stage, monkeypatch) 
     images.reads_heic.cache_clear()
     truncated = "unreadable .jpg, OSError: image file is truncated (N bytes not processed)"
     heic = "unreadable .heic, ValueError: HEIC needs another package: run `pip install pillow-heif`"
-    assert said.count("left out") == 2
-    assert f"prepare: left out 12 files: {truncated}\n" in said
-    assert f"prepare: left out 1 files: {heic}\n" in said
+    skipped = json.loads((stage.data / "shards/manifest.json").read_text())["splits"]["train"]["skipped"]
+    assert skipped.keys() == {"dog/phone", *(f"dog/cut {number}" for number in range(12))}
+    named = [line for line in said.splitlines() if line.startswith("prepare: left out dog/")]
+    keys = [line.removeprefix("prepare: left out ").partition(":")[0] for line in named]
+    assert keys == list(skipped)[:10]
+    counts = re.findall(r"left out (\d+) more images?: unreadable", said)
+    assert sum(map(int, counts)) == 3
+    assert said.count("left out") == 10 + len(counts)
     assert "prepare: once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images\n" in said
     provenance = json.loads((stage.folder / "results/prepare.provenance.json").read_text())
     assert provenance["left_out"] == {truncated: 12, heic: 1}
