@@ -27,6 +27,7 @@ from pipeline import energy, outputs, provenance
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.console.progress import Progress, Usage
+    from cl.loggers import Loggers
     from cl.training.checkpoints import Checkpoints
 
 RESULTS = Path("results")
@@ -60,7 +61,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors(), _way_back_at_the_end():
+        with _one_line_errors(), _way_back_at_the_end(), _logging():
             function(*args, **kwargs)
 
     return wrapped
@@ -100,6 +101,33 @@ def _one_line_errors() -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
+_loggers: "Loggers | None" = None  # of this process
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Log the main process's trainings as CL_LOG says; the loggers end with the block, whatever happens."""
+    global _loggers
+    if os.environ.get("CL_TENSORBOARD"):
+        raise ValueError(
+            "CL_TENSORBOARD is now CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH"
+        )
+    names = [name.strip() for name in os.environ.get("CL_LOG", "").split(",") if name.strip()]
+    if not names or not is_main_process():
+        yield
+        return
+    from cl.config import read
+    from cl.loggers import Loggers
+
+    parameters = functools.partial(read, Path("params.yaml"))
+    experiment = os.environ.get("DVC_EXP_NAME", "")
+    try:
+        with Loggers(names, scratch() / "logs", parameters, experiment) as _loggers:
+            yield
+    finally:
+        _loggers = None
+
+
 def params() -> "Params":
     """The validated parameters in params.yaml."""
     from cl.config import load
@@ -121,24 +149,12 @@ def is_main_process() -> bool:
 
 
 def progress(title: str) -> "Progress":
-    """Progress of the main process, on the terminal and, if CL_TENSORBOARD names a folder, on TensorBoard."""
+    """Progress of the main process, on the terminal and with the loggers in CL_LOG."""
     from rich.console import Console
 
     from cl.console.progress import Progress
 
-    folder = os.environ.get("CL_TENSORBOARD")
-    board = _tensorboard(folder) if folder and is_main_process() else None
-    return Progress(title, Console(stderr=True, quiet=not is_main_process()), board, usage())
-
-
-def _tensorboard(folder: str) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(
-            "CL_TENSORBOARD is set, but TensorBoard is not installed: pip install tensorboard"
-        ) from None
-    return SummaryWriter(folder)
+    return Progress(title, Console(stderr=True, quiet=not is_main_process()), _loggers, usage())
 
 
 @functools.cache

@@ -169,7 +169,8 @@ class Meter:
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
         self._began = self._said = time.monotonic()
         self._then, self._earlier = progress.usage.now(), list[dict[str, float]]()
-        self._log = progress.loggers.begin(progress.title, progress.say) if progress.loggers else None
+        loggers = progress.loggers
+        self._log = loggers.begin(progress.title, progress.say) if loggers else lambda row: None
         self._reset()
 
     def _reset(self) -> None:
@@ -204,7 +205,7 @@ class Meter:
         if used := history.get("used"):
             self._earlier = [used]
             self.progress.usage.earlier.append(used)
-        for row in history.get("rows", []) if self._log else []:
+        for row in history.get("rows", []):
             self._log(row)
 
     def used(self) -> dict[str, float]:
@@ -225,8 +226,7 @@ class Meter:
 
     def epoch(self, row: dict[str, Any]) -> None:
         """An epoch is done: show its row, in a log file at most every few seconds, and log it."""
-        if self._log:
-            self._log(row)
+        self._log(row)
         if self.bar:
             self.progress.say(f"epoch {row['epoch']}, {_scores(row)}")
         elif self.done == self.steps or time.monotonic() - self._said >= QUIET:

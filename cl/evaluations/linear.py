@@ -102,7 +102,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 of the best in any.
 
     The validation images choose the classifier and the epoch, as in the papers; `heads.csv` lists all of
-    them.
+    them, with their training losses.
 
     Raises:
         AssertionError: a tensor of the backbone has changed.
@@ -193,12 +193,13 @@ def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]
 
 
 def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay: float) -> dict[str, float]:
-    """Setting, last epoch and best epoch of one classifier."""
+    """Setting, last epoch with its training loss, and best epoch of one classifier."""
     last = rows[-1]
     best = max(rows, key=lambda row: row[f"head_{head}_top1"])
     scores = {name: last[f"head_{head}_{name}"] for name in TOP}
     scores |= {f"best_{name}": best[f"head_{head}_{name}"] for name in TOP}
-    return {"base_lr": base_lr, "weight_decay": weight_decay, **scores, "best_epoch": best["epoch"]}
+    scores |= {"best_epoch": best["epoch"], "loss": last[f"head_{head}_loss"]}
+    return {"base_lr": base_lr, "weight_decay": weight_decay, **scores}
 
 
 def _write(table: list[dict[str, float]], context: Context) -> None:
