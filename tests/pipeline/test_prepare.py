@@ -18,9 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
+from PIL import Image as Picture
 
 import cl.detection.scenes  # noqa: F401
 from cl.shards import images
+from cl.shards.images import ORIENTATION
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
 from tests.support.pictures import digest, picture_file, shard_states, tree
@@ -180,6 +182,25 @@ def test_ten_unreadable_images_are_named_and_the_others_counted_by_reason(stage,
     assert "prepare: once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images\n" in said
     provenance = json.loads((stage.folder / "results/prepare.provenance.json").read_text())
     assert provenance["left_out"] == {truncated: 12, heic: 1}
+
+
+def test_warnings_of_pillow_are_not_printed(template, tmp_path) -> None:
+    """In an interpreter of its own: here, pytest collects them."""
+    shutil.copytree(template, tmp_path / "stage")
+    folder = tmp_path / "stage/raw/own/train/dog"
+    palette = Picture.new("P", (40, 40))
+    palette.info["transparency"] = bytes(256)
+    palette.save(folder / "palette.png")
+    exif = Picture.Exif()
+    exif[ORIENTATION] = 1
+    damaged = exif.tobytes()[:20] + b"\xff" * 4
+    Picture.new("RGB", (40, 40)).save(folder / "exif.jpg", exif=damaged)
+    command = [sys.executable, "-m", "pipeline.prepare"]
+    environment = {**os.environ, "CL_RAW": "raw", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=tmp_path / "stage", env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if not line.startswith("prepare: ")]
+    assert said == []
 
 
 def test_a_killed_worker_gives_an_error_instead_of_a_hang(stage, undisturbed) -> None:
