@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch, locations, outputs
+from pipeline import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def main(name: str) -> None:
     evaluations, transfers = params.selected(config)
     # Read first, so that missing data is reported before training.
     datasets = {entry: data(params.transfers[entry]) for entry in transfers}
-    with command.checkpoints("baseline", name) as save, command.results("baseline", name) as results:
+    with resuming.checkpoints("baseline", name) as save, command.results("baseline", name) as results:
         backbone = train(config, name, params, save("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         metrics: dict[str, float] = {}

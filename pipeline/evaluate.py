@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, outputs
+from pipeline import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -51,7 +51,7 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
 def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) -> None:
     """Run one evaluation and write its results; `notes` describe a foreign encoder."""
     with (
-        command.checkpoints("evaluate", name, instead=notes.get("sha256", "")) as checkpoints,
+        resuming.checkpoints("evaluate", name, instead=notes.get("sha256", "")) as checkpoints,
         command.results("evaluate", name, root=notes.get("folder")) as results,
     ):
         results.notes |= notes

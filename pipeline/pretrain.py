@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, outputs, provenance
+from pipeline import command, launch, locations, outputs, provenance, resuming
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -47,7 +47,7 @@ def main() -> None:
     check_data(params, bank, queries)
     beginning = start.load(locations.START)
     beginning.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
-    with command.checkpoints("pretrain") as checkpoints_of, command.results("pretrain") as results:
+    with resuming.checkpoints("pretrain") as checkpoints_of, command.results("pretrain") as results:
         checkpoints = checkpoints_of()
         task = build(params, here, len(bank), beginning)
         optimizer = _optimizer(params, task)

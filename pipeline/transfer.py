@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cl.console.wording import counted
-from pipeline import command, launch, locations, outputs
+from pipeline import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def main(name: str) -> None:
 
     dataset = data(config)
     with (
-        command.checkpoints("transfer", name, dataset.digest()) as checkpoints,
+        resuming.checkpoints("transfer", name, dataset.digest()) as checkpoints,
         command.results("transfer", name) as results,
     ):
         backbone = backbones.load(params.backbone, locations.BACKBONE)

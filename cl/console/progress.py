@@ -8,7 +8,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -78,15 +78,25 @@ class Progress:
         self.usage = usage or Usage()
 
     @contextmanager
-    def task(self, steps: int, start: int, steps_per_epoch: int, first_epoch: int = 0) -> Iterator["Meter"]:
-        """Show the progress of a training of `steps` steps that begins at step `start`."""
+    def task(
+        self,
+        steps: int,
+        start: int,
+        steps_per_epoch: int,
+        first_epoch: int = 0,
+        history: dict[str, Any] | None = None,
+    ) -> Iterator["Meter"]:
+        """Show the progress of a training of `steps` steps that begins at step `start`.
+
+        Args:
+            history: of the run's earlier sessions: what they have `used`, and their `rows`.
+        """
         if start:
             self.say(f"continuing after step {start} of {steps}")
-        if self.console.is_terminal:
-            with _bar(self.console) as bar:
-                yield Meter(self, bar, steps, start, steps_per_epoch, first_epoch)
-        else:
-            yield Meter(self, None, steps, start, steps_per_epoch, first_epoch)
+        with _bar(self.console) if self.console.is_terminal else nullcontext() as bar:
+            meter = Meter(self, bar, steps, start, steps_per_epoch, first_epoch)
+            meter.going_on(history or {})
+            yield meter
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
@@ -201,7 +211,7 @@ class Meter:
             self._say_plainly({"epoch": epoch, **row})
 
     def going_on(self, history: dict[str, Any]) -> None:
-        """Earlier sessions of this run left this `history`; {} in the first session."""
+        """Count what earlier sessions of this run have used, and log their rows; {} in the first session."""
         if used := history.get("used"):
             self._earlier = [used]
             self.progress.usage.earlier.append(used)

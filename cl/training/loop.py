@@ -53,19 +53,13 @@ def train(
         StoppedError: a signal asked for it.
         ValueError: a checkpoint does not fit the task, or the processes found different checkpoints.
     """
-    if config.warmup < config.warmup_epochs:
-        progress.say(
-            f"the warm-up of {config.warmup_epochs:g} epochs is shortened to {config.warmup:g}, half the run"
-        )
-    steps_per_epoch = data.plan.steps_per_epoch
-    steps = max(1, round(config.epochs * steps_per_epoch))
+    steps_per_epoch, steps = data.plan.steps_per_epoch, _steps(config, data.plan, progress)
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     ledger = Ledger(history, task.remedy, data.plan)
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
-    shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch)
+    shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch, history)
     with shown as meter, signals() as stop, loop:
-        meter.going_on(history)
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
@@ -81,14 +75,23 @@ def train(
             meter.step(data.plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
                 _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch, loop)
-                if checkpoints and rank() == 0:
-                    checkpoints.publish(ledger.rows)
+            if checkpoints and epoch_ends and rank() == 0:
+                checkpoints.publish(ledger.rows)
             if checkpoints and (saving or stopping or last) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
                 _stop(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
     task.eval()
     return ledger.rows
+
+
+def _steps(config: optim.Config, plan: Plan, progress: Progress) -> int:
+    """The steps of the run; says so if its warm-up is shortened."""
+    if config.warmup < config.warmup_epochs:
+        progress.say(
+            f"warmup_epochs={config.warmup_epochs:g} is shortened to {config.warmup:g}, half of the epochs"
+        )
+    return max(1, round(config.epochs * plan.steps_per_epoch))
 
 
 def _begin(task: Task, step: int, progress: float, steps_per_epoch: int) -> None:

@@ -25,7 +25,9 @@ GLUE = {
         "runtime/kinds",
     )
 }
-GLUE |= {f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "locations")}
+GLUE |= {
+    f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "provenance", "resuming", "locations")
+}
 read_cached = functools.cache(read)
 
 
