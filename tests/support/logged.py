@@ -40,7 +40,8 @@ def wandb(folder: Path) -> Logged:
     for content in _records(path.read_bytes()):
         record = Record.FromString(content)
         for item in record.run.config.update:
-            logged.parameters[item.key] = json.loads(item.value_json)
+            if not item.key.startswith("_"):
+                logged.parameters[item.key] = json.loads(item.value_json)
         row = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
         for name, value in row.items():
             if not name.startswith("_"):
@@ -89,6 +90,7 @@ def dvclive(folder: Path) -> Logged:
     logged = Logged(read(run / "params.yaml"))
     for path in run.glob("plots/metrics/*/*.tsv"):
         _, *rows = path.read_text().splitlines()
-        pairs = (map(float, row.split("\t")) for row in rows)
-        logged.columns[f"{path.parent.name}/{path.stem}"] = [(step, value) for step, value in pairs]
+        cells = [[float(cell) for cell in row.split("\t")] for row in rows]
+        pairs = [(row[0], row[-1]) for row in cells]  # the same cell in the table of `step`
+        logged.columns[f"{path.parent.name}/{path.stem}"] = pairs
     return logged
