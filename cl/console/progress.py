@@ -93,8 +93,9 @@ class Progress:
         """
         if start:
             self.say(f"continuing after step {start} of {steps}")
+        log = self.loggers.begin(self.title, self.say) if self.loggers else None  # may ask for a password
         with _bar(self.console) if self.console.is_terminal else nullcontext() as bar:
-            meter = Meter(self, bar, steps, start, steps_per_epoch, first_epoch)
+            meter = Meter(self, bar, steps, start, steps_per_epoch, first_epoch, log or (lambda row: None))
             meter.going_on(history or {})
             yield meter
 
@@ -171,16 +172,15 @@ class Meter:
         steps: int,
         start: int,
         steps_per_epoch: int,
-        first_epoch: int = 0,
+        first_epoch: int,
+        log: Callable[[dict[str, Any]], None],
     ) -> None:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
-        self.first_epoch = first_epoch
+        self.first_epoch, self._log = first_epoch, log
         self.start = self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
         self._began = self._said = time.monotonic()
         self._then, self._earlier = progress.usage.now(), list[dict[str, float]]()
-        loggers = progress.loggers
-        self._log = loggers.begin(progress.title, progress.say) if loggers else lambda row: None
         self._reset()
 
     def _reset(self) -> None:

@@ -25,7 +25,7 @@ from cl.shards import images
 from cl.shards.images import ORIENTATION
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
-from tests.support.pictures import digest, picture_file, shard_states, tree
+from tests.support.pictures import digest, file_of, photograph, picture_file, shard_states, tree
 from tests.support.processes import start_fork
 from tests.support.project import ROOT, compose
 from tests.support.tiny import write_shards
@@ -188,13 +188,14 @@ def test_warnings_of_pillow_are_not_printed(template, tmp_path) -> None:
     """In an interpreter of its own: here, pytest collects them."""
     shutil.copytree(template, tmp_path / "stage")
     folder = tmp_path / "stage/raw/own/train/dog"
-    palette = Picture.new("P", (40, 40))
-    palette.info["transparency"] = bytes(256)
-    palette.save(folder / "palette.png")
+    palette = file_of(photograph().convert("P"), "PNG", transparency=bytes(range(256)))
     exif = Picture.Exif()
     exif[ORIENTATION] = 1
     damaged = exif.tobytes()[:20] + b"\xff" * 4
-    Picture.new("RGB", (40, 40)).save(folder / "exif.jpg", exif=damaged)
+    for name, content in {"palette.png": palette, "exif.jpg": file_of(photograph(), exif=damaged)}.items():
+        with pytest.warns(UserWarning):
+            images.read(content, upright=True)
+        (folder / name).write_bytes(content)
     command = [sys.executable, "-m", "pipeline.prepare"]
     environment = {**os.environ, "CL_RAW": "raw", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=tmp_path / "stage", env=environment, capture_output=True, text=True)
