@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cl.runtime.kinds import kinds
 from pipeline import command
 from tests.support.project import ROOT
 from tests.support.stages import Answer, Stage, answers
@@ -64,7 +65,7 @@ def test_every_stage_reports_mistakes_in_one_line(project) -> None:
 
 def test_mistakes_in_the_choice_of_loggers_are_named_before_anything_runs(project) -> None:
     mistakes = {
-        "CL_LOG=tensorbord is unknown; choose from dvclive, mlflow, tensorboard, wandb\n": {
+        f"CL_LOG=tensorbord is unknown; choose from {', '.join(kinds('loggers'))}\n": {
             "CL_LOG": "tensorbord"
         },
         "CL_TENSORBOARD is now CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH\n": {
