@@ -189,7 +189,7 @@ def _microbatches_hold_groups(params: "Params") -> None:
     microbatches, group, batch = params.optim.microbatches, params.bn_group, params.optim.batch_size
     if microbatches > 1 and (group == "global" or batch % (microbatches * group)):
         raise ValueError(
-            f"optim.microbatches={microbatches} makes microbatches of {batch / microbatches:g} images, which "
+            f"optim.microbatches={microbatches} makes microbatches of size {batch / microbatches:g}, which "
             f"must be a multiple of bn_group={group}; choose another bn_group, or optim.microbatches=1"
         )
 

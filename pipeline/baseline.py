@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch, locations, outputs
+from pipeline import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,19 +31,13 @@ def main(name: str) -> None:
 
     from cl.evaluations import Encoder
     from cl.features.extraction import Pixels
-    from cl.training.checkpoints import Checkpoints
     from pipeline.evaluate import evaluate
     from pipeline.transfer import data, transfer
 
     evaluations, transfers = params.selected(config)
     # Read first, so that missing data is reported before training.
     datasets = {entry: data(params.transfers[entry]) for entry in transfers}
-    scratch = command.scratch("baseline", name)
-
-    def save(*part: str) -> Checkpoints:
-        return Checkpoints(scratch / "-".join(part), command.checkpoint_seconds())
-
-    with command.results("baseline", name) as results:
+    with resuming.checkpoints("baseline", name) as save, command.results("baseline", name) as results:
         backbone = train(config, name, params, save("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         metrics: dict[str, float] = {}
@@ -63,8 +57,6 @@ def main(name: str) -> None:
                 entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    if command.is_main_process():  # the others may finish before the results are written
-        Checkpoints(scratch).discard()
 
 
 def _folder(parent: "Path", name: str) -> "Path":

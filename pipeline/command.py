@@ -4,11 +4,13 @@ import atexit
 import errno
 import functools
 import json
+import logging
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from pipeline import energy, outputs, provenance
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.console.progress import Progress, Usage
+    from cl.loggers import Loggers
 
 RESULTS = Path("results")
 SETTINGS = {
@@ -46,14 +49,17 @@ STORAGE_ERRORS = {
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
 
-    The file that CL_STOP names, as `docker/entrypoint.sh` does, acts like SIGTERM.
+    The file that CL_STOP names, as `docker/entrypoint.sh` does, acts like SIGTERM. Nothing that Pillow notes
+    about images is printed: what cannot be read is counted.
     """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors(), _way_back_at_the_end():
+        with _one_line_errors(), _way_back_at_the_end(), _logging():
             function(*args, **kwargs)
 
     return wrapped
@@ -93,6 +99,33 @@ def _one_line_errors() -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
+_loggers: "Loggers | None" = None  # of this process
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Log the main process's trainings as CL_LOG says; the loggers end with the block, whatever happens."""
+    global _loggers
+    if os.environ.get("CL_TENSORBOARD"):
+        raise ValueError(
+            "CL_TENSORBOARD is now CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH"
+        )
+    names = [name.strip() for name in os.environ.get("CL_LOG", "").split(",") if name.strip()]
+    if not names or not is_main_process():
+        yield
+        return
+    from cl.config import read
+    from cl.loggers import Loggers
+
+    parameters = functools.partial(read, Path("params.yaml"))
+    experiment = os.environ.get("DVC_EXP_NAME", "")
+    try:
+        with Loggers(names, scratch() / "logs", parameters, experiment) as _loggers:
+            yield
+    finally:
+        _loggers = None
+
+
 def params() -> "Params":
     """The validated parameters in params.yaml."""
     from cl.config import load
@@ -114,24 +147,12 @@ def is_main_process() -> bool:
 
 
 def progress(title: str) -> "Progress":
-    """Progress of the main process, on the terminal and, if CL_TENSORBOARD names a folder, on TensorBoard."""
+    """Progress of the main process, on the terminal and with the loggers in CL_LOG."""
     from rich.console import Console
 
     from cl.console.progress import Progress
 
-    folder = os.environ.get("CL_TENSORBOARD")
-    board = _tensorboard(folder) if folder and is_main_process() else None
-    return Progress(title, Console(stderr=True, quiet=not is_main_process()), board, usage())
-
-
-def _tensorboard(folder: str) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(
-            "CL_TENSORBOARD is set, but TensorBoard is not installed: pip install tensorboard"
-        ) from None
-    return SummaryWriter(folder)
+    return Progress(title, Console(stderr=True, quiet=not is_main_process()), _loggers, usage())
 
 
 @functools.cache
@@ -142,26 +163,9 @@ def usage() -> "Usage":
     return Usage()
 
 
-def scratch(stage: str, name: str | None = None, data: str = "", instead: str = "") -> Path:
-    """The folder of a stage's checkpoints, which depends on the experiment, the data and the code.
-
-    Args:
-        data: a hash of data that no manifest describes.
-        instead: see `provenance.identity`.
-    """
-    root = Path(os.environ.get("CL_SCRATCH") or "scratch")
-    is_temporary = ".dvc/tmp/exps" in Path.cwd().as_posix()
-    if is_temporary and not root.is_absolute() and is_main_process():
-        click.echo(
-            f"{stage}: this copy of the project is temporary; "
-            "set CL_SCRATCH to an absolute folder to make it resumable"
-        )
-    return root / f"{provenance.identity(stage, name, instead)}{data[:16]}"
-
-
-def checkpoint_seconds() -> float:
-    """The time between checkpoints of a run."""
-    return float(os.environ.get("CL_CHECKPOINT_SECONDS", "60"))
+def scratch() -> Path:
+    """The folder of working files."""
+    return Path(os.environ.get("CL_SCRATCH") or "scratch")
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cl.console.wording import counted
 from pipeline import command, launch, locations
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     with embedding.exclusive(job) if is_main else nullcontext():
         if is_main:
             for reason, count in job.begin().items():
-                progress.say(f"left out {count} files: {reason}")
+                progress.say(f"left out {counted(count, 'files')}: {reason}")
         wait_for_all()
         _compute(job, here, progress)
         wait_for_all()
@@ -140,8 +141,8 @@ def _merge(job: "EmbeddingJob", progress: "Progress") -> None:
 
     embedded, reasons = embedding.merge(job)
     for reason, count in reasons.most_common(REASONS):
-        progress.say(f"left out {count} images that cannot be read: {reason}")
-    progress.say(f"{job.target}: {embedded} images, {job.encoder.width} features each")
+        progress.say(f"left out {counted(count, 'images')} that cannot be read: {reason}")
+    progress.say(f"{job.target}: {counted(embedded, 'images')}, {job.encoder.width} features each")
 
 
 if __name__ == "__main__":

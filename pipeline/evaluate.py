@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, outputs
+from pipeline import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -50,18 +50,12 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
 
 def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) -> None:
     """Run one evaluation and write its results; `notes` describe a foreign encoder."""
-    from cl.training.checkpoints import Checkpoints
-
-    scratch = command.scratch("evaluate", name, instead=notes.get("sha256", ""))
-
-    def checkpoints(part: str) -> Checkpoints:
-        return Checkpoints(scratch / part, command.checkpoint_seconds())
-
-    with command.results("evaluate", name, root=notes.get("folder")) as results:
+    with (
+        resuming.checkpoints("evaluate", name, instead=notes.get("sha256", "")) as checkpoints,
+        command.results("evaluate", name, root=notes.get("folder")) as results,
+    ):
         results.notes |= notes
         results.metrics |= evaluate(name, encoder, params, out=results.folder, checkpoints=checkpoints)
-    if command.is_main_process():  # the others may finish before the results are written
-        Checkpoints(scratch).discard()
 
 
 def load(params: "Params") -> "Encoder":

@@ -20,6 +20,7 @@ from typing import IO, Any
 import click
 
 from cl.console.stop import StoppedError
+from cl.console.wording import counted
 from pipeline import command
 
 BEAT = 2.0  # seconds between signs of life
@@ -89,7 +90,9 @@ def processes() -> int:
     if not asked.isdecimal() or int(asked) < 1:
         raise ValueError(f"CL_PROCESSES={asked}: give a number of processes, such as 2")
     if 0 < gpus < int(asked):
-        raise ValueError(f"CL_PROCESSES={asked}, but {gpus} GPUs are visible: choose {gpus} or fewer")
+        raise ValueError(
+            f"CL_PROCESSES={asked}, but only {counted(gpus, 'GPUs')} visible: choose {gpus} or fewer"
+        )
     return int(asked)
 
 

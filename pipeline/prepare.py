@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cl.console.wording import counted
 from pipeline import command, locations
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 
 A_COPY = "a copy of another image"
+NAMED = 10  # unreadable images
 
 
 @click.command()
@@ -56,35 +58,40 @@ def main() -> None:
         _say_what_was_left_out(progress, splits, unreadable)
         _say_how_many_are_copies(progress, manifest)
         if several := sum(split.several_frames for split in manifest.splits.values()):
-            progress.say(f"{several} files have several frames or pages: only the first is used")
+            progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
         results.metrics["duplicates"] = manifest.duplicates.get("copies", 0)
-        results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(unreadable))
+        reasons = Counter(unreadable.values())
+        results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(reasons))
         if copies := manifest.duplicates.get("left_out"):
             results.notes["left_out"][A_COPY] = copies
 
 
-def _unreadable(splits: "Splits", manifest: "Manifest") -> Counter[str]:
-    """The number of images that cannot be read, by suffix and reason."""
+def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:
+    """Suffix and reason of the images that cannot be read, by key."""
     suffixes = {image.key: image.path.suffix for image in (*splits.train, *splits.val)}
-    return Counter(
-        f"unreadable {suffixes[key]}, {reason}"
+    return {
+        key: f"unreadable {suffixes[key]}, {reason}"
         for split in manifest.splits.values()
         for key, reason in split.skipped.items()
-    )
+    }
 
 
-def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: Counter[str]) -> None:
+def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: dict[str, str]) -> None:
     from cl.shards.images import NO_HEIC
     from cl.sources._shared.reasons import lines
 
-    for line in (*lines(splits.left_out), *lines(unreadable)):
+    for line in lines(splits.left_out):
+        progress.say(line)
+    for key, reason in list(unreadable.items())[:NAMED]:
+        progress.say(f"left out {key}: {reason}")
+    for line in lines(Counter(list(unreadable.values())[NAMED:]), "more images"):
         progress.say(line)
     if unreadable:
-        progress.say(f"{locations.SHARDS}/manifest.json lists the unreadable images")
-    if any(NO_HEIC in reason for reason in unreadable):
+        progress.say(f"{locations.SHARDS}/manifest.json lists all unreadable images")
+    if any(NO_HEIC in reason for reason in unreadable.values()):
         progress.say("once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images")
 
 
@@ -92,13 +99,15 @@ def _say_how_many_are_copies(progress: "Progress", manifest: "Manifest") -> None
     found = manifest.duplicates
     if "left_out" in found:
         progress.say(
-            f"left out {found['left_out']} files: {A_COPY}; {locations.SHARDS}/duplicates.csv lists them"
+            f"left out {counted(found['left_out'], 'files')}: {A_COPY}; "
+            f"{locations.SHARDS}/duplicates.csv lists them"
         )
     elif found:
         progress.say(
-            f"{found['copies']} images are exact copies of another image, {found['in_other_split']} of them "
-            f"in the other split and {found['with_other_label']} with another label; {locations.SHARDS}/"
-            "duplicates.csv lists them, and dataset.deduplicate=true leaves them out"
+            f"{counted(found['copies'], 'images')} with the same content as another, "
+            f"{found['in_other_split']} of them in the other split and {found['with_other_label']} with "
+            f"another label; {locations.SHARDS}/duplicates.csv lists them, and dataset.deduplicate=true "
+            "leaves them out"
         )
 
 

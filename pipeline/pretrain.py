@@ -1,13 +1,11 @@
 """pretrain: a method and a loss on unlabelled views, to models/backbone.safetensors."""
 
-import csv
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, outputs, provenance
+from pipeline import command, launch, locations, outputs, provenance, resuming
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -40,7 +38,6 @@ def main() -> None:
     from cl.rules import check_data
     from cl.runtime import machine
     from cl.training import start
-    from cl.training.checkpoints import Checkpoints
     from cl.training.loop import train
 
     here = machine.find(params.precision, deterministic=params.deterministic)
@@ -48,15 +45,16 @@ def main() -> None:
     _warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     check_data(params, bank, queries)
-    checkpoints = Checkpoints(command.scratch("pretrain"), command.checkpoint_seconds())
     beginning = start.load(locations.START)
     beginning.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
-    with command.results("pretrain") as results:
+    with resuming.checkpoints("pretrain") as checkpoints_of, command.results("pretrain") as results:
+        checkpoints = checkpoints_of()
         task = build(params, here, len(bank), beginning)
         optimizer = _optimizer(params, task)
         beginning.load_state(task.method, optimizer)
         data = _train_set(params, bank, beginning.epochs)
         progress.say(_summary(params, data, here))
+        progress.say(f"each epoch's row is added to {checkpoints.epochs}")
         rows = train(
             task,
             data,
@@ -75,8 +73,6 @@ def main() -> None:
             parent = results.notes["parent"] = beginning.summary(params.start_name)
             transform = Transform.of_source(params.dataset, bank.manifest.levels)
             _save_models(task, optimizer, parent, transform, epochs=rows[-1]["epoch"])
-    if command.is_main_process():
-        checkpoints.discard()
 
 
 def _warn(params: "Params", progress: "Progress") -> None:
@@ -133,7 +129,7 @@ def _check_microbatches(params: "Params") -> None:
     if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
         size = params.optim.batch_size / ranks() / microbatches
         raise ValueError(
-            f"optim.microbatches={microbatches} on {ranks()} processes gives parts of {size:g} images, "
+            f"optim.microbatches={microbatches} on {ranks()} processes gives parts of size {size:g}, "
             f"expected a multiple of bn_group={params.bn_group}; choose fewer, or a smaller bn_group"
         )
 
@@ -186,8 +182,9 @@ def _write_results(
     results: command.Results, rows: list[dict[str, Any]], data: "TrainSet", lr: float, negatives: int | None
 ) -> None:
     from cl.pretraining import view_sheet
+    from cl.training.checkpoints import write_epochs
 
-    _write_rows(results.folder / "epochs.csv", rows)
+    write_epochs(rows, results.folder / "epochs.csv")
     view_sheet.draw(data, results.folder / "views.png")
     last = {"pretrain_loss": "loss", "pretrain_knn_top1": "knn_top1"}  # no kNN without labels
     results.metrics |= {name: rows[-1][column] for name, column in last.items() if column in rows[-1]}
@@ -197,13 +194,6 @@ def _write_results(
         "images_left_out": _images_left_out(data),
         "images_per_second": round(sum(row["images_per_second"] for row in rows) / len(rows), 1),
     }
-
-
-def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
 
 
 def _save_models(

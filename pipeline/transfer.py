@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import command, launch, locations, outputs
+from cl.console.wording import counted
+from pipeline import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,14 +29,16 @@ def main(name: str) -> None:
     config = command.choose(name, params.transfers, "transfers")
     outputs.require_inputs("transfer", name)
     from cl.networks import backbones
-    from cl.training.checkpoints import Checkpoints
 
     dataset = data(config)
-    scratch = command.scratch("transfer", name, dataset.digest())
-    with command.results("transfer", name) as results:
+    with (
+        resuming.checkpoints("transfer", name, dataset.digest()) as checkpoints,
+        command.results("transfer", name) as results,
+    ):
         backbone = backbones.load(params.backbone, locations.BACKBONE)
-        save = lambda part: Checkpoints(scratch / part, command.checkpoint_seconds())  # noqa: E731
-        results.metrics |= transfer(name, backbone, dataset, params, out=results.folder, checkpoints=save)
+        results.metrics |= transfer(
+            name, backbone, dataset, params, out=results.folder, checkpoints=checkpoints
+        )
         results.notes |= {
             "engine": config.engine,
             "data_sha256": dataset.digest(),
@@ -43,10 +46,9 @@ def main(name: str) -> None:
         }
         if config.subset:
             results.notes["subset"] = (
-                f"a trial run on {len(dataset.train)} training and {len(dataset.test)} test images"
+                f"a trial run on {counted(len(dataset.train), 'training images')} and "
+                f"{counted(len(dataset.test), 'test images')}"
             )
-    if command.is_main_process():  # the others may finish before the results are written
-        Checkpoints(scratch).discard()
 
 
 def data(config: "Config") -> "DataSet":

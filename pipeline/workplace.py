@@ -112,7 +112,7 @@ class Workplace:
     def _environment(self) -> dict[str, str]:
         places = {name: os.environ[name] for name in FOLDERS if os.environ.get(name)}
         absolute = {name: x if "://" in x else str(Path(x).absolute()) for name, x in places.items()}
-        own = {"CL_SCRATCH": str(self.folder / "scratch"), "CL_TENSORBOARD": ""}
+        own = {"CL_SCRATCH": str(self.folder / "scratch"), "CL_LOG": ""}
         return {**os.environ, **absolute, **own}
 
     def _bytes(self) -> int:

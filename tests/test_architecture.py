@@ -19,16 +19,17 @@ MAY_IMPORT = {
     "charts": "",
     "runtime": "",
     "console": "",
+    "loggers": "runtime",
     "reductions": "runtime",
     "contrast": "reductions runtime",
     "networks": "runtime",
     "report": "charts runtime",
     "sources": "console runtime",
-    "shards": "runtime sources",
+    "shards": "console runtime sources",
     "losses": "contrast runtime",
     "methods": "batch contrast networks runtime",
     "data": "batch runtime shards",
-    "features": "data runtime",
+    "features": "console data runtime",
     "training": "batch console data networks runtime",
     "pretraining": "batch console contrast data features methods networks runtime training",
     "evaluations": "batch console data features runtime training",
@@ -96,8 +97,8 @@ def test_no_imports_are_circular() -> None:
     assert not set(FILES) - done, "these import each other in a circle, or import those that do"
 
 
-def test_there_are_at_most_22_packages() -> None:
-    assert len({path.parent for path in FILES.values()}) <= 22
+def test_there_are_at_most_23_packages() -> None:
+    assert len({path.parent for path in FILES.values()}) <= 23
 
 
 def test_no_file_has_more_than_300_lines() -> None:

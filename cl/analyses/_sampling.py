@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context
 from cl.console.progress import Progress
+from cl.console.wording import counted
 from cl.contrast import Contrast
 from cl.data.order import Plan
 from cl.data.reader import Reader
@@ -47,7 +48,7 @@ class Sampling(AnalysisConfig):
         plan = Plan(len(train), self.batch_size, seed=0)
         if self.images > (epoch := plan.steps_per_epoch * self.batch_size):
             raise ValueError(
-                f"images={self.images} exceeds the {epoch} images of an epoch of batches of "
+                f"images={self.images} exceeds the {counted(epoch, 'images')} of an epoch of batches of "
                 f"{self.batch_size}; choose fewer"
             )
         if min(self.negatives) >= self.images:
@@ -107,5 +108,5 @@ def feasible_counts(requested: list[int], contrast: Contrast, progress: Progress
         )
     if len(feasible) < len(requested):
         left_out = ", ".join(str(count) for count in requested if count > available)
-        progress.say(f"only {available} negatives per query are available; left out: {left_out}")
+        progress.say(f"queries have only {counted(available, 'negatives')} each; left out: {left_out}")
     return feasible

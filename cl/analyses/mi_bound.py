@@ -9,6 +9,7 @@ from torch import Tensor
 from cl.analyses import Context
 from cl.analyses._sampling import Sample, Sampling, by_count
 from cl.charts import Chart
+from cl.console.wording import counted
 from cl.losses import infonce
 
 
@@ -53,5 +54,5 @@ def _by_epoch(context: Context) -> Chart:
         alpha = context.loss.alpha or count
         for row in context.epochs:
             bound = math.log1p(alpha) - row["loss"] / context.scale
-            chart.add(f"{count} negatives, alpha {alpha:g}", row["epoch"], bound)
+            chart.add(f"{counted(count, 'negatives')}, alpha {alpha:g}", row["epoch"], bound)
     return chart

@@ -34,7 +34,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     encoder = Unit(context.method.backbone, [])
     readers = (context.train, context.val)
     bank, queries = (
-        extract(encoder, reader, context.source, context.machine, reader.evaluated) for reader in readers
+        extract(encoder, reader, context.source, context.machine, reader.evaluated, context.progress.count)
+        for reader in readers
     )
     k = min(config.nearest, len(bank))
     nearest = torch.cat([(part @ bank.T).topk(k).indices for part in queries.split(256)])

@@ -1,21 +1,41 @@
-"""Live progress: a bar with time left, images per second and the share of time spent waiting for data.
+"""Live progress: a bar with the time left, and a line for each epoch with its loss, accuracy and speed.
 
-On a terminal the bar is redrawn; a log file gets one plain line per epoch.
+On a terminal of 80 columns, the bar stays below these lines. A log file gets a plain line for an epoch, at
+most one every few seconds, and about every half minute within an epoch.
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
+
+from cl.console.wording import counted
+
+if TYPE_CHECKING:
+    from cl.loggers import Loggers
 
 T = TypeVar("T")
-QUIET = 5.0  # seconds between plain lines of a training
-RARELY = 30.0  # seconds between plain lines of a count
+Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
+QUIET = 5.0  # seconds between plain lines of a training's epochs
+RARELY = 30.0  # seconds between plain lines of a count, and within an epoch
+WIDTH = 12  # columns of the bar itself
+SPEED = 600.0  # seconds whose speed gives the time left on a terminal
+# What the line of an epoch says, by column of its row.
+SCORES = {
+    "loss": "loss {:.4f}",
+    "knn_top1": "kNN {:.1f} %",
+    "top1": "top-1 {:.1f} %",
+    "effective_rank": "rank {:.1f}",
+    "images_per_second": "{:.0f} images/s",
+}
 
 
 class Usage:
@@ -44,39 +64,54 @@ class Usage:
 class Progress:
     """Where progress is shown, under a title.
 
-    board: gets every epoch's row; TensorBoard's SummaryWriter, or an object with `add_scalar` and `flush`.
+    loggers: get every epoch's row.
     """
 
     def __init__(
-        self, title: str, console: Console | None = None, board: Any = None, usage: Usage | None = None
+        self,
+        title: str,
+        console: Console | None = None,
+        loggers: "Loggers | None" = None,
+        usage: Usage | None = None,
     ) -> None:
-        self.title, self.console, self.board = title, console or Console(stderr=True), board
+        self.title, self.console, self.loggers = title, console or Console(stderr=True), loggers
         self.usage = usage or Usage()
 
     @contextmanager
-    def task(self, steps: int, start: int, steps_per_epoch: int, first_epoch: int = 0) -> Iterator["Meter"]:
-        """Show the progress of a training of `steps` steps that begins at step `start`."""
+    def task(
+        self,
+        steps: int,
+        start: int,
+        steps_per_epoch: int,
+        first_epoch: int = 0,
+        history: dict[str, Any] | None = None,
+    ) -> Iterator["Meter"]:
+        """Show the progress of a training of `steps` steps that begins at step `start`.
+
+        Args:
+            history: of the run's earlier sessions: what they have `used`, and their `rows`.
+        """
         if start:
             self.say(f"continuing after step {start} of {steps}")
-        if self.console.is_terminal:
-            with _bar(self.console, TextColumn("{task.fields[note]}")) as bar:
-                yield Meter(self, bar, steps, start, steps_per_epoch, first_epoch)
-        else:
-            yield Meter(self, None, steps, start, steps_per_epoch, first_epoch)
+        log = self.loggers.begin(self.title, self.say) if self.loggers else None  # may ask for a password
+        with _bar(self.console) if self.console.is_terminal else nullcontext() as bar:
+            meter = Meter(self, bar, steps, start, steps_per_epoch, first_epoch, log or (lambda row: None))
+            meter.going_on(history or {})
+            yield meter
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
-        """Show the progress of `total` units.
+        """Show the progress of `total` units, a plural.
 
         Yields:
             `add(done, kept=False)`, for `done` more units; `kept=True` for work done by an earlier run.
         """
         if self.console.is_terminal:
             with _bar(self.console) as bar:
-                bar.add_task(f"{self.title} ({unit})", total=total)
+                bar.add_task(f"{self.title} ({unit})", total=total, note="")
                 yield functools.partial(_advance, bar)
         else:
-            self.say(f"{total} {unit}")
+            self.say(counted(total, unit))
             yield _PlainCount(self, total, unit).add
 
     def say(self, text: str) -> None:
@@ -84,9 +119,17 @@ class Progress:
         self.console.print(f"{self.title}: {text}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _bar(console: Console, *columns: TextColumn) -> Bar:
-    common = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Bar(*common, *columns, console=console)
+@contextmanager
+def silent(total: int, unit: str) -> Iterator[Callable[..., None]]:
+    """Take the place of `Progress.count`, and show nothing."""
+    yield lambda done, kept=False: None
+
+
+def _bar(console: Console) -> Bar:
+    """A bar whose note gets the space that is left, so that a narrow terminal cuts only the note."""
+    note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+    columns = ("{task.description}", BarColumn(WIDTH), MofNCompleteColumn(), TimeRemainingColumn(), note)
+    return Bar(*columns, console=console, expand=True, speed_estimate_period=SPEED)
 
 
 def _advance(bar: Bar, done: int, kept: bool = False) -> None:
@@ -94,6 +137,11 @@ def _advance(bar: Bar, done: int, kept: bool = False) -> None:
     bar.advance(task.id, done)
     if kept:
         bar.reset(task.id, completed=int(task.completed))  # estimate the time left from new work only
+
+
+def _left(seconds: float) -> str:
+    """The time left."""
+    return f"{seconds:.0f} s left" if seconds < 60 else f"{timedelta(seconds=round(seconds))} left"
 
 
 class _PlainCount:
@@ -111,7 +159,7 @@ class _PlainCount:
         if now - self._said >= RARELY and self.done > self.kept:
             self._said = now
             left = (now - self._began) / (self.done - self.kept) * (self.total - self.done)
-            self.progress.say(f"{self.done} of {self.total} {self.unit}, {left:.0f} s left")
+            self.progress.say(f"{self.done} of {counted(self.total, self.unit)}, {_left(left)}")
 
 
 class Meter:
@@ -124,10 +172,11 @@ class Meter:
         steps: int,
         start: int,
         steps_per_epoch: int,
-        first_epoch: int = 0,
+        first_epoch: int,
+        log: Callable[[dict[str, Any]], None],
     ) -> None:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
-        self.first_epoch = first_epoch
+        self.first_epoch, self._log = first_epoch, log
         self.start = self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
         self._began = self._said = time.monotonic()
@@ -149,22 +198,25 @@ class Meter:
             yield batch
 
     def step(self, images: int, loss: float, lr: float) -> None:
-        """A step on `images` images is done."""
+        """A step on `images` images is done; `loss` is NaN while it is not known."""
         self.images += images
         self.progress.usage.images += images
         self.done += 1
+        epoch = self.first_epoch + (self.done - 1) // self.steps_per_epoch + 1
+        row = {"loss": loss, **self.rates()}
         if self.bar and self.task is not None:
-            rates = self.rates()
-            epoch = self.first_epoch + (self.done - 1) // self.steps_per_epoch + 1
-            note = f"epoch {epoch}  loss {loss:.3f}  lr {lr:.3g}  "
-            note += f"{rates['images_per_second']:.0f} images/s  waiting {rates['waiting_percent']:.0f} %"
+            note = f"epoch {epoch}, {_scores(row)}, waiting {row['waiting_percent']:.0f} %, lr {lr:.3g}"
             self.bar.update(self.task, completed=self.done, note=note)
+        elif time.monotonic() - self._said >= RARELY:
+            self._say_plainly({"epoch": epoch, **row})
 
-    def going_on(self, used: dict[str, float] | None) -> None:
-        """Earlier sessions of this run have `used` this much; None in the first session."""
-        if used is not None:
+    def going_on(self, history: dict[str, Any]) -> None:
+        """Count what earlier sessions of this run have used, and log their rows; {} in the first session."""
+        if used := history.get("used"):
             self._earlier = [used]
             self.progress.usage.earlier.append(used)
+        for row in history.get("rows", []):
+            self._log(row)
 
     def used(self) -> dict[str, float]:
         """What all sessions of this run have used so far; see `Usage`."""
@@ -183,23 +235,24 @@ class Meter:
         return {**measured, "watching_percent": 100 * took / max(before - self.since, 1e-9)}
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch is done: its row goes to the board and, without a bar, to a line every few seconds."""
-        if self.progress.board:
-            for name, value in row.items():
-                self.progress.board.add_scalar(f"{self.progress.title}/{name}", value, row["step"])
-            self.progress.board.flush()
-        last = self.done == self.steps
-        if not self.bar and (last or time.monotonic() - self._said >= QUIET):
-            self._said = time.monotonic()
-            self.progress.say(self._line(row))
+        """An epoch is done: show its row, in a log file at most every few seconds, and log it."""
+        self._log(row)
+        if self.bar:
+            self.progress.say(f"epoch {row['epoch']}, {_scores(row)}")
+        elif self.done == self.steps or time.monotonic() - self._said >= QUIET:
+            self._say_plainly(row)
         self._reset()
 
-    def _line(self, row: dict[str, Any]) -> str:
-        seconds_per_step = (time.monotonic() - self._began) / max(self.done - self.start, 1)
-        scores = [f", {name} {value:.1f}" for name, value in row.items() if name.startswith(("knn", "top"))]
-        return (
-            f"epoch {row['epoch']}, step {self.done} of {self.steps}, "
-            f"loss {row['loss']:.4f}{''.join(scores)}, "
-            f"{row['images_per_second']:.0f} images/s, waiting {row['waiting_percent']:.0f} %, "
-            f"{seconds_per_step * (self.steps - self.done):.0f} s left"
+    def _say_plainly(self, row: dict[str, Any]) -> None:
+        """A line for a log file."""
+        self._said = time.monotonic()
+        seconds_per_step = (self._said - self._began) / max(self.done - self.start, 1)
+        self.progress.say(
+            f"epoch {row['epoch']}, step {self.done} of {self.steps}, {_scores(row)}, "
+            f"waiting {row['waiting_percent']:.0f} %, {_left(seconds_per_step * (self.steps - self.done))}"
         )
+
+
+def _scores(row: dict[str, Any]) -> str:
+    known = {name: text for name, text in SCORES.items() if not math.isnan(row.get(name, math.nan))}
+    return ", ".join(text.format(row[name]) for name, text in known.items())

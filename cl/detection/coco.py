@@ -6,6 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from cl.console.wording import counted
 from cl.detection.records import Findings, Record, clip_boxes, image_size, read_text, to_arrays
 
 
@@ -55,7 +56,7 @@ def _parse(path: Path, folder: Path, findings: Findings) -> tuple[list[_Image], 
     images = {image["id"]: image for image in content["images"]}
     if len(images) < len(content["images"]):
         findings.errors.append(
-            f"{path}: {len(content['images'])} images have only {len(images)} distinct ids"
+            f"{path}: {len(content['images'])} images have only {counted(len(images), 'distinct ids')}"
         )
     names = {category["id"]: category["name"] for category in content["categories"]}
     by_image: dict[int, list[dict]] = {image_id: [] for image_id in images}

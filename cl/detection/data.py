@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cl.console.wording import counted
 from cl.detection import coco, voc
 from cl.detection.config import Config
 from cl.detection.records import Findings, Record
@@ -52,8 +53,9 @@ def read(config: Config, root: Path) -> DataSet:
     train = [record for record in train if len(record.boxes)]
     if not train or not dataset.test:
         raise ValueError(
-            f"{root} has {len(train)} training images with objects in {', '.join(config.train)} and "
-            f"{len(dataset.test)} test images in {config.test}; add the missing images to these lists"
+            f"{root} has {counted(len(train), 'training images')} with objects in {', '.join(config.train)} "
+            f"and {counted(len(dataset.test), 'test images')} in {config.test}; add the missing images to "
+            "these lists"
         )
     return replace(dataset, train=_subset(train, config.subset), test=_subset(dataset.test, config.subset))
 

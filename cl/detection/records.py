@@ -11,6 +11,8 @@ import numpy as np
 from PIL import Image as Picture
 from pycocotools import mask as rle
 
+from cl.console.wording import counted
+
 SHOWN = 5  # how many problems a message names
 
 
@@ -89,7 +91,8 @@ class Findings:
     def lines(self) -> list[str]:
         """One line per kind of note, with the first few places."""
         return [
-            f"{len(places)} {kind}: {', '.join(places[:SHOWN])}{', ...' if len(places) > SHOWN else ''}"
+            f"{counted(len(places), kind)}: "
+            f"{', '.join(places[:SHOWN])}{', ...' if len(places) > SHOWN else ''}"
             for kind, places in self.notes.items()
         ]
 

@@ -92,9 +92,18 @@ def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, T
     """Name, bank and queries of the backbone and its heads (one pass), then of each representation."""
     dtype = torch.float16 if config.half else torch.float32
     for names, encoder in context.encoder.passes():
-        train, val = context.train, context.val
-        banks = extract_all(encoder, train, context.source, context.machine, train.labelled, dtype)
-        queries = extract_all(encoder, val, context.source, context.machine, val.labelled)
+        banks, queries = (
+            extract_all(
+                encoder,
+                reader,
+                context.source,
+                context.machine,
+                reader.labelled,
+                stored_as,
+                context.progress.count,
+            )
+            for reader, stored_as in ((context.train, dtype), (context.val, torch.float32))
+        )
         yield from zip(names, banks, queries, strict=True)
 
 

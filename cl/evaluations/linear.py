@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cl.batch import Batch
+from cl.console.wording import counted
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -50,7 +51,8 @@ class Config(EvaluationConfig):
     def _fit_together(self) -> Self:
         if bool(self.views) != (self.features == "augmented"):
             raise ValueError(
-                f"features={self.features} with {len(self.views)} views: augmented requires one, cached none"
+                f"features={self.features} with {counted(len(self.views), 'views')}: "
+                "augmented requires one, cached none"
             )
         for name, values, usual in (
             ("base_lr", self.base_lrs, self.optim.base_lr),
@@ -100,7 +102,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 of the best in any.
 
     The validation images choose the classifier and the epoch, as in the papers; `heads.csv` lists all of
-    them.
+    them, with their training losses.
 
     Raises:
         AssertionError: a tensor of the backbone has changed.
@@ -108,7 +110,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     backbone = context.backbone
     before = fingerprint(backbone)
     truth = labels_of(context.val, context.machine.device)
-    queries = extract(backbone, context.val, context.source, context.machine, context.val.labelled)
+    queries = _features(context, context.val)
     torch.manual_seed(context.seed)
     first = classifier(backbone.fc_features, len(context.classes))
     heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(context.machine.device)
@@ -163,8 +165,13 @@ def _data(config: Config, context: Context) -> Data:
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
         return TrainSet(context.train, context.source, list(config.views.values()), plan, labelled)
-    features = extract(context.backbone, context.train, context.source, context.machine, labelled)
-    return Stored(features, labels_of(context.train, context.machine.device), plan)
+    return Stored(_features(context, context.train), labels_of(context.train, context.machine.device), plan)
+
+
+def _features(context: Context, reader: Reader) -> Tensor:
+    """(n, D): of the labelled images."""
+    count = context.progress.count
+    return extract(context.backbone, reader, context.source, context.machine, reader.labelled, count)
 
 
 def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:
@@ -186,12 +193,13 @@ def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]
 
 
 def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay: float) -> dict[str, float]:
-    """Setting, last epoch and best epoch of one classifier."""
+    """Setting, last epoch with its training loss, and best epoch of one classifier."""
     last = rows[-1]
     best = max(rows, key=lambda row: row[f"head_{head}_top1"])
     scores = {name: last[f"head_{head}_{name}"] for name in TOP}
     scores |= {f"best_{name}": best[f"head_{head}_{name}"] for name in TOP}
-    return {"base_lr": base_lr, "weight_decay": weight_decay, **scores, "best_epoch": best["epoch"]}
+    scores |= {"best_epoch": best["epoch"], "loss": last[f"head_{head}_loss"]}
+    return {"base_lr": base_lr, "weight_decay": weight_decay, **scores}
 
 
 def _write(table: list[dict[str, float]], context: Context) -> None:

@@ -35,7 +35,9 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     """
     metrics: dict[str, float] = {}
     for names, encoder in context.encoder.passes():
-        banks = extract_all(encoder, context.val, context.source, context.machine)
+        banks = extract_all(
+            encoder, context.val, context.source, context.machine, count=context.progress.count
+        )
         positions, queries = _queries(config, context, encoder)
         for name, bank, rows in zip(names, banks, queries, strict=True):
             prefix = "" if name == "backbone" else f"{name}_"

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
@@ -96,8 +97,9 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 @torch.no_grad()
 def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
     """(n,) predicted classes of the validation images."""
-    val = context.val
-    return head(extract(backbone, val, context.source, context.machine, val.labelled)).argmax(1)
+    val, count = context.val, context.progress.count
+    features = extract(backbone, val, context.source, context.machine, val.labelled, count)
+    return head(features).argmax(1)
 
 
 def fine_tune(
@@ -147,9 +149,10 @@ def listed(config: Config, train: Reader) -> np.ndarray:
     missing = wanted.keys() - {bytes(train.keys[position]) for position in chosen}
     if missing or not chosen:
         first = min(wanted[key] for key in missing) if missing else names[0]
+        count = counted(len(missing) or len(names), "images")
         raise ValueError(
-            f"{config.list} names {len(missing) or len(names)} images missing from the training split, for "
-            f"example {first}: it requires dataset=imagenet or imagenet100 with no images skipped by prepare "
+            f"{config.list} names {count} missing from the training split, for example {first}: "
+            "it requires dataset=imagenet or imagenet100 with no images skipped by prepare "
             "(data/shards/manifest.json); otherwise choose evaluation=[semi_1,semi_10]"
         )
     return np.array(chosen)

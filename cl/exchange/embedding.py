@@ -1,7 +1,6 @@
 """Features of all images below a folder, in parts that survive a kill and are merged at the end."""
 
 import csv
-import fcntl
 import hashlib
 import json
 import os
@@ -23,8 +22,9 @@ from cl.exchange.encoder import Encoder
 from cl.exchange.feature_files import FORMATS
 from cl.exchange.listing import UNREACHABLE, Listing
 from cl.features.extraction import BATCH, FEW
+from cl.runtime import files
 from cl.runtime.distributed import rank, ranks
-from cl.runtime.files import locked, reason
+from cl.runtime.files import reason
 from cl.runtime.machine import Machine, to_device
 from cl.runtime.tensor_files import load_tensors, save_tensors
 
@@ -114,8 +114,7 @@ def exclusive(job: EmbeddingJob) -> AbstractContextManager[None]:
     Raises:
         ValueError: another process is writing it.
     """
-    job.partial.mkdir(parents=True, exist_ok=True)
-    return locked(os.open(job.partial / "lock", os.O_WRONLY | os.O_CREAT), fcntl.lockf, job.target)
+    return files.exclusive(job.partial, job.target)
 
 
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:

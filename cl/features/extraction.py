@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cl.console.progress import Count, silent
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.data.to_device import normalisation
@@ -53,12 +54,16 @@ def extract(
     source: "Source",
     machine: Machine,
     positions: np.ndarray | None = None,
+    count: Count = silent,
 ) -> Tensor:
     """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of index or `positions`.
 
     The processes of a run share the work, and each returns all of the features.
+
+    Args:
+        count: shows the progress if it takes long.
     """
-    return extract_all(encoder, reader, source, machine, positions)[0]
+    return extract_all(encoder, reader, source, machine, positions, count=count)[0]
 
 
 @torch.no_grad()
@@ -69,6 +74,7 @@ def extract_all(
     machine: Machine,
     positions: np.ndarray | None = None,
     dtype: torch.dtype = torch.float32,
+    count: Count = silent,
 ) -> list[Tensor]:
     """As `extract`, for an encoder with several outputs, each stored as `dtype`."""
     positions = np.arange(len(reader)) if positions is None else positions
@@ -77,11 +83,13 @@ def extract_all(
     mine = padded[rank() * share : (rank() + 1) * share]
     stored: list[Tensor] = []
     done = 0
-    for outputs in _outputs(encoder, reader, source, machine, mine):
-        stored = stored or [output.new_zeros(share, output.shape[1], dtype=dtype) for output in outputs]
-        for whole, part in zip(stored, outputs, strict=True):
-            whole[done : done + len(part)] = part
-        done += len(outputs[0])
+    with (count if share > FEW else silent)(share, "images to encode") as report:
+        for outputs in _outputs(encoder, reader, source, machine, mine):
+            stored = stored or [output.new_zeros(share, output.shape[1], dtype=dtype) for output in outputs]
+            for whole, part in zip(stored, outputs, strict=True):
+                whole[done : done + len(part)] = part
+            done += len(outputs[0])
+            report(len(outputs[0]))
     return [gather(whole)[: len(positions)] for whole in stored]
 
 

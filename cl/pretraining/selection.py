@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from scipy.stats import kendalltau
 
+from cl.console.wording import counted
 from cl.pretraining import collapse
 
 MEASURE = "effective_rank"
@@ -45,9 +46,8 @@ def verdict(rows: Rows, width: int) -> Verdict:
         )
         return Verdict("collapsed", first, sentence)
     if len(rows) < FEWEST:
-        sentence = (
-            f"use epoch {last}, the last; {len(rows)} epochs are too few to tell whether it has finished"
-        )
+        too_few = f"{counted(len(rows), 'epochs')} {'is' if len(rows) == 1 else 'are'} too few"
+        sentence = f"use epoch {last}, the last; {too_few} to tell whether it has finished"
         return Verdict("unknown", last, f"{sentence} (expected: {FEWEST} or more)")
     if _rises([float(row[MEASURE]) for row in rows]):
         sentence = (

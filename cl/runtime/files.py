@@ -3,8 +3,10 @@
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+
+LOCK = "lock"  # the name of a file
 
 
 @contextmanager
@@ -27,6 +29,16 @@ def locked(descriptor: int, lock: Callable[[int, int], None], target: Path) -> I
         yield
     finally:
         os.close(descriptor)
+
+
+def exclusive(folder: Path, target: Path) -> AbstractContextManager[None]:
+    """Keep other processes from writing into `target`, by a lock in the folder that children do not hold.
+
+    Raises:
+        ValueError: another process is writing into it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return locked(os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT), fcntl.lockf, target)
 
 
 def reason(error: BaseException) -> str:

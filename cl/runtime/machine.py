@@ -66,7 +66,9 @@ def _check(precision: Precision, processes: int) -> None:
     if precision == "tf32" and not torch.cuda.is_available():
         raise ValueError("precision=tf32 needs an NVIDIA GPU, and none is available; choose fp32")
     if torch.cuda.is_available() and processes > gpus:
-        raise ValueError(f"{processes} processes share {gpus} GPUs; start at most one process per GPU")
+        raise ValueError(
+            f"{processes} processes need as many GPUs, found {gpus}; start at most one process per GPU"
+        )
 
 
 def _configure_backends(precision: Precision, deterministic: bool) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cl.shards.survey import Count, survey
+from cl.console.progress import Count
+from cl.shards.survey import survey
 from cl.sources import UNLABELLED, Image, Splits
 
 UNREAD = bytes(16)  # the digest of an image that could not be read; never counted as a copy

@@ -8,8 +8,9 @@ from functools import partial
 import numpy as np
 from PIL import Image as Picture
 
+from cl.console.progress import Count
 from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode
-from cl.shards.survey import Count, read_fact, survey
+from cl.shards.survey import read_fact, survey
 from cl.sources import Image, RawImage, Storage
 
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep

@@ -1,24 +1,17 @@
 """Facts about all images, read in threads before the images are packed."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from multiprocessing.pool import ThreadPool
 from typing import TypeVar
 
 from PIL import Image as Picture
 
+from cl.console.progress import Count
 from cl.shards.images import opened
 from cl.sources import Image
 
 Fact = TypeVar("Fact")
-Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
-
-
-@contextmanager
-def silent(total: int, unit: str) -> Iterator[Callable[..., None]]:
-    """Show no progress of `total` units; yields what `cl.console.progress.Progress.count` does."""
-    yield lambda done, kept=False: None
 
 
 def survey(

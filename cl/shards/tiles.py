@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from cl.console.progress import Count
 from cl.shards.images import (
     MAX_TILED_PIXELS,
     Encoded,
@@ -19,7 +20,7 @@ from cl.shards.images import (
     opened,
     turn,
 )
-from cl.shards.survey import Count, read_fact, survey
+from cl.shards.survey import read_fact, survey
 from cl.sources import Image, Storage
 
 

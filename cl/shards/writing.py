@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from cl.console.progress import Count, silent
 from cl.runtime.files import locked
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
 from cl.shards.packing import Packed, pack
-from cl.shards.survey import Count, silent
 from cl.shards.work import Job, Work, load_note, save_note
 from cl.sources import UNLABELLED, Image, Splits, Storage
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from cl.console.wording import counted
 from cl.sources import Source, Splits
 from cl.sources._shared.imagenet import check_present, list_images
 
@@ -32,7 +33,7 @@ def splits(config: Config, raw: Path) -> Splits:
     listed = list_images(raw / "imagenet")
     if (count := len(listed.classes)) != config.classes:
         raise ValueError(
-            f"{raw / 'imagenet'} has {count} classes, expected the {config.classes} of ImageNet; "
+            f"{raw / 'imagenet'} has {counted(count, 'classes')}, expected the {config.classes} of ImageNet; "
             "for your own choice of class folders, use dataset=folder dataset.name=imagenet"
         )
     return listed

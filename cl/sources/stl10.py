@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from torchvision.datasets import STL10
 
+from cl.console.wording import counted
 from cl.sources import UNLABELLED, Image, Source, Splits, raw_images
 from cl.sources._shared.archives import ensure_unpacked
 
@@ -42,7 +43,8 @@ def _class_names(folder: Path, count: int) -> list[str]:
     names = path.read_text(errors="replace").split() if path.is_file() else []
     if len(names) != count:
         raise ValueError(
-            f"{path} has {len(names)} names for {count} classes; extract it from {STL10.filename} again"
+            f"{path} has {counted(len(names), 'names')} for {count} classes; "
+            f"extract it from {STL10.filename} again"
         )
     return names
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from cl.console.wording import counted
 from cl.sources import UNLABELLED, Image, Source, Splits
 from cl.sources._shared.trees import held_out, images_below, keys_of
 
@@ -45,7 +46,7 @@ def splits(config: Config, raw: Path) -> Splits:
         split.append(Image(key, root / name, UNLABELLED))
     if not train or not val:
         raise ValueError(
-            f"dataset.holdout={config.holdout} of the {len(paths)} images in {root} leaves {len(train)} "
-            f"training and {len(val)} validation images, expected at least one of each"
+            f"dataset.holdout={config.holdout} of the {counted(len(paths), 'images')} in {root} leaves "
+            f"{len(train)} training and {len(val)} validation images, expected at least one of each"
         )
     return Splits([], train, val, left_out)

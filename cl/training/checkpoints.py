@@ -1,6 +1,8 @@
 """Checkpoints of a training run: written atomically, read without pickle; the newest few are kept."""
 
+import csv
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -58,12 +60,34 @@ class Checkpoints:
             return int(path.stem.removeprefix("step-")), json.loads(metadata["history"])
         return 0, {}
 
-    def discard(self) -> None:
-        """Remove all checkpoints: the run is finished and its results are written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    @property
+    def epochs(self) -> Path:
+        """The table of the epochs so far, for those who watch the run."""
+        return self.folder / "epochs.csv"
+
+    def publish(self, rows: list[dict[str, Any]]) -> None:
+        """Replace the table of epochs; it may have rows of epochs after the checkpoint that was restored."""
+        if rows:
+            write_epochs(rows, self.epochs)
+        else:
+            self.epochs.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.safetensors"))
+
+
+def write_epochs(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write a table of epochs, to six decimals; readers find the old table or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}{PARTIAL}")
+    try:
+        with partial.open("w", newline="") as file:
+            writer = csv.DictWriter(file, dict.fromkeys(column for row in rows for column in row))
+            writer.writeheader()
+            writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

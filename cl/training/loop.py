@@ -59,16 +59,15 @@ def train(
     ledger = Ledger(history, task.remedy, data.plan)
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
-    shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch)
+    shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch, history)
     with shown as meter, signals() as stop, loop:
-        meter.going_on(history.get("used"))
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
             _begin(task, data.plan.first_step + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config.clip)
             task.after_step(done / steps)
-            ledger.add(step, lr, loss, norm, task.largest_logit)
+            ledger.add(step, lr, task.reported(loss), norm, task.largest_logit)
             stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
             last = loop.enough(together=True) or done == steps
             epoch_ends = done % steps_per_epoch == 0 or last
@@ -77,6 +76,8 @@ def train(
             meter.step(data.plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
                 _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch, loop)
+            if checkpoints and epoch_ends and rank() == 0:
+                checkpoints.publish(ledger.rows)
             if checkpoints and (saving or stopping or last) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
@@ -133,6 +134,8 @@ def _restore(
         if (rank() == 0) == rank_0_reads:
             start, history = checkpoints.restore(task, optimizer, progress.say)
         any_rank()  # a barrier
+    if rank() == 0:
+        checkpoints.publish(history.get("rows", []))
     starts = gather(torch.tensor([start], device=task.machine.device)).tolist()
     if other := [step for step in starts if step != starts[0]]:
         raise ValueError(
@@ -150,7 +153,7 @@ def replicated(task: Task) -> nn.Module:
 
 
 class Ledger:
-    """Loss, gradient norm and largest logit of every step, on the device until `flush`; and the epochs' rows.
+    """Losses, gradient norm, largest logit of every step, on the device until `flush`; and the epochs' rows.
 
     Args:
         history: what `state` returned in the run to resume, or {}.
@@ -161,20 +164,26 @@ class Ledger:
     def __init__(self, history: dict[str, Any], remedy: str, plan: Plan) -> None:
         self.plan = plan
         self.rows: list[dict[str, Any]] = history.get("rows", [])
-        self.losses: list[float] = history.get("losses", [])  # of the epoch's steps that were flushed
+        # By column, of the epoch's steps that were flushed.
+        self.losses: dict[str, list[float]] = history.get("losses", {})
         self.norms: list[float] = history.get("norms", [])
         self.remedy = remedy
         self._steps: list[tuple[int, float]] = []
+        self._columns: list[str] = []
         self._unread: list[Tensor] = []
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
         return {"rows": self.rows, "losses": self.losses, "norms": self.norms}
 
-    def add(self, step: int, lr: float, loss: Tensor, norm: Tensor, largest_logit: Tensor) -> None:
-        """Note a step without waiting for the device."""
+    def add(
+        self, step: int, lr: float, losses: dict[str, Tensor], norm: Tensor, largest_logit: Tensor
+    ) -> None:
+        """Note a step without waiting for the device; `losses` are scalars by column, `loss` the first."""
         self._steps.append((step, lr))
-        self._unread.append(torch.stack([x.detach().float() for x in (loss, norm, largest_logit)]))
+        self._columns = list(losses)
+        values = (*losses.values(), norm, largest_logit)
+        self._unread.append(torch.stack([x.detach().float() for x in values]))
 
     def flush(self) -> None:
         """Read the steps noted on all ranks: mean loss, largest norm and largest logit.
@@ -184,33 +193,30 @@ class Ledger:
         """
         if not self._unread:
             return
-        table = gather(torch.stack(self._unread)[None])  # (W, steps, 3)
-        losses, norms, logits = table[..., 0].mean(0), table[..., 1].amax(0), table[..., 2].amax(0)
-        for (step, lr), loss, norm, logit in zip(
-            self._steps, losses.tolist(), norms.tolist(), logits.tolist(), strict=True
-        ):
-            if problem := _not_finite(loss, norm):
+        table = gather(torch.stack(self._unread)[None])  # (W, steps, columns + 2)
+        means, largest = table[..., :-2].mean(0).tolist(), table[..., -2:].amax(0).tolist()
+        for (step, lr), losses, (norm, logit) in zip(self._steps, means, largest, strict=True):
+            if problem := _not_finite(losses[0], norm):
                 raise FloatingPointError(
                     f"the {problem} at step {self.plan.first_step + step} "
-                    f"(loss {loss:.4g}, largest logit {logit:.4g}, "
+                    f"(loss {losses[0]:.4g}, largest logit {logit:.4g}, "
                     f"learning rate {lr:.3g}); the weights of the last checkpoint are kept. {self.remedy}"
                 )
-            self.losses.append(loss)
+            for column, loss in zip(self._columns, losses, strict=True):
+                self.losses.setdefault(column, []).append(loss)
             self.norms.append(norm)
         self._steps.clear()
         self._unread.clear()
 
     def last_loss(self) -> float:
         """The newest loss of this epoch that was flushed, or NaN."""
-        return self.losses[-1] if self.losses else math.nan
+        return self.losses["loss"][-1] if self.losses else math.nan
 
     def end_epoch(self, step: int, lr: float, rates: dict[str, float]) -> dict[str, Any]:
         """Add the row of an epoch, with the means over its steps, and return it."""
-        means = {
-            "loss": sum(self.losses) / len(self.losses),
-            "gradient_norm": sum(self.norms) / len(self.norms),
-        }
-        self.losses, self.norms = [], []
+        means = {column: sum(losses) / len(losses) for column, losses in self.losses.items()}
+        means["gradient_norm"] = sum(self.norms) / len(self.norms)
+        self.losses, self.norms = {}, []
         epoch = self.plan.first_epoch + len(self.rows) + 1
         self.rows.append({"epoch": epoch, "step": self.plan.first_step + step, **means, "lr": lr, **rates})
         return self.rows[-1]

@@ -36,6 +36,10 @@ class Task(nn.Module):
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step."""
 
+    def reported(self, loss: Tensor) -> dict[str, Tensor]:
+        """What an epoch's row gives as means over its steps, scalars; `loss` is what `forward` returned."""
+        return {"loss": loss}
+
 
 class Classification(Task):
     """A backbone and a linear classifier, trained together on the first view.
@@ -64,7 +68,12 @@ class Probes(Task):
     """Linear classifiers on one frozen backbone, which stays in eval mode; the sum of their losses.
 
     backbone: None where the views are features already.
+
+    Attributes:
+        losses: (classifiers,), of the last batch.
     """
+
+    losses: Tensor
 
     def __init__(self, backbone: nn.Module | None, heads: nn.ModuleList, machine: Machine) -> None:
         super().__init__(machine)
@@ -78,7 +87,13 @@ class Probes(Task):
             features = backbone(batch.views[0]).float()  # (N, D)
         logits = [head(features) for head in self.heads]  # (N, classes) each
         self.largest_logit = torch.stack([x.detach().amax() for x in logits]).amax()
-        return torch.stack([F.cross_entropy(x, batch.labels) for x in logits]).sum()
+        losses = torch.stack([F.cross_entropy(x, batch.labels) for x in logits])
+        self.losses = losses.detach()
+        return losses.sum()
+
+    def reported(self, loss: Tensor) -> dict[str, Tensor]:
+        """`loss` is the mean over the classifiers, `head_<number>_loss` that of one."""
+        return {"loss": self.losses.mean()} | {f"head_{i}_loss": x for i, x in enumerate(self.losses)}
 
 
 def classifier(width: int, classes: int) -> nn.Linear:

@@ -1,8 +1,11 @@
 """Progress in a log file and on a terminal."""
 
 import io
+import math
+import re
 import time
 
+import pytest
 from rich.console import Console
 
 from cl.console import progress
@@ -39,6 +42,34 @@ def test_progress_in_a_log_file_is_rare() -> None:
         for _ in range(1000):
             report(1)
     assert file.getvalue() == "prepare: 1000 images\n"
+
+
+def test_one_unit_is_singular() -> None:
+    file = io.StringIO()
+    with Progress("prepare", Console(file=file)).count(1, "images"):
+        pass
+    assert file.getvalue() == "prepare: 1 image\n"
+
+
+def test_long_times_are_given_in_hours() -> None:
+    assert progress._left(59) == "59 s left"
+    assert progress._left(3 * 86400 + 3723.4) == "3 days, 1:02:03 left"
+
+
+@pytest.mark.parametrize(("rarely", "within"), [(0.0, [1, 2, 3, 4]), (30.0, [])])
+def test_a_log_file_gets_lines_within_an_epoch(monkeypatch, rarely, within) -> None:
+    """The loss is left out while it is not known."""
+    file = io.StringIO()
+    monkeypatch.setattr(progress, "RARELY", rarely)
+    with Progress("pretrain", Console(file=file)).task(8, 0, 4) as meter:
+        for step in (1, 2, 3, 4):
+            meter.step(32, 5.5 if step > 1 else math.nan, 0.1)
+    lines = file.getvalue().splitlines()
+    assert [int(line.split("step ")[1].split()[0]) for line in lines] == within
+    for line in lines:
+        loss = "" if "step 1 " in line else "loss 5.5000, "
+        expected = rf"pretrain: epoch 1, step \d of 8, {loss}\d+ images/s, waiting 0 %, 0 s left"
+        assert re.fullmatch(expected, line)
 
 
 def test_progress_on_a_terminal_is_a_bar() -> None:

@@ -42,7 +42,9 @@ def test_each_classifier_of_a_grid_equals_one_trained_alone(context, params, fea
             torch.testing.assert_close(
                 grid[name.replace("heads.0", f"heads.{number}")], weight, rtol=1e-6, atol=1e-6
             )
-    assert alone == table
+    for one, row in zip(alone, table, strict=True):
+        assert one == pytest.approx(row)
+    assert len({row["loss"] for row in table}) == len(table)
     assert fingerprint(context.backbone) == before
     prefix = "cached_" if features == "cached" else ""
     chosen = max(table, key=lambda row: row["top1"])
@@ -109,7 +111,7 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"features": "cached"}, "features=cached with 1 views: augmented requires one, cached none"),
+        ({"features": "cached"}, "features=cached with 1 view: augmented requires one, cached none"),
         ({"views": {}}, "features=augmented with 0 views"),
         ({"optim.clip": 1.0}, "optim.clip=1.0 would clip 5 classifiers together; choose null"),
         (

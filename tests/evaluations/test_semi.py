@@ -69,7 +69,7 @@ def test_listed_classes_that_the_split_lacks_are_ignored(tmp_path) -> None:
     assert keys(train, chosen) == ["n00000001/n00000001_1", "n00000003/n00000003_0", "n00000003/n00000003_2"]
     with pytest.raises(
         ValueError,
-        match="list.txt names 1 images missing from the training split, for example n00000002_0.JPEG: it",
+        match="list.txt names 1 image missing from the training split, for example n00000002_0.JPEG: it",
     ):
         semi.listed(listing(tmp_path, ["n00000002_0.JPEG"]), train)
 

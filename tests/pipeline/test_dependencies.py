@@ -20,12 +20,14 @@ GLUE = {
         "rules",
         "console/progress",
         "console/stop",
+        "console/wording",
         "runtime/base_config",
         "runtime/kinds",
     )
 }
 GLUE |= {
-    f"pipeline/{name}.py" for name in ("__init__", "command", "launch", "locations", "outputs", "provenance")
+    f"pipeline/{name}.py"
+    for name in ("__init__", "command", "launch", "locations", "outputs", "provenance", "resuming")
 }
 read_cached = functools.cache(read)
 

@@ -99,9 +99,9 @@ def whole(images, encoder) -> Iterator[Path]:
     """The result of a run that nothing interrupts, as .npy."""
     to = images.parent / "whole/features.npy"
     printed = run(images, encoder, to)
-    assert "left out 1 files: with suffix .txt" in printed
+    assert "left out 1 file: with suffix .txt" in printed
     assert f"left out {UNREADABLE} images that cannot be read: ValueError: not an image" in printed
-    assert "left out 1 images that cannot be read: FileNotFoundError: No such file or directory" in printed
+    assert "left out 1 image that cannot be read: FileNotFoundError: No such file or directory" in printed
     assert f"{to}: {READABLE} images, 512 features each" in printed
     yield to
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cl.runtime.kinds import kinds
 from pipeline import command
 from tests.support.project import ROOT
-from tests.support.stages import Stage, answers
+from tests.support.stages import Answer, Stage, answers
 
 STAGES = ("prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report")
 STAGES += ("embed", "plan")
@@ -59,6 +60,21 @@ def test_every_stage_reports_mistakes_in_one_line(project) -> None:
         assert "Traceback" not in answer.stderr, answer.stderr
         assert MISTAKES[arguments] in answer.stderr, arguments
     assert not (project / "results" / "pretrain.partial").exists()
+
+
+def test_mistakes_in_the_choice_of_loggers_are_named_before_anything_runs(project) -> None:
+    mistakes = {
+        f"CL_LOG=tensorbord is unknown; choose from {', '.join(kinds('loggers'))}\n": {
+            "CL_LOG": "tensorbord"
+        },
+        "CL_TENSORBOARD is now CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH\n": {
+            "CL_TENSORBOARD": "runs"
+        },
+    }
+    stages = [Stage(("prepare",), variables) for variables in mistakes.values()]
+    for sentence, answer in zip(mistakes, answers(project, stages), strict=True):
+        assert answer == Answer(1, f"Error: {sentence}")
+    assert not (project / "data/shards.partial").exists()
 
 
 def test_repeats_give_means_and_deviations(tmp_path) -> None:

@@ -69,12 +69,12 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
         "dataset.labels=none: left out knn, linear, semi_1, semi_10, knn_curve, supervised, which need labels"
         in said
     )
-    assert "prepare: left out 1 files: with suffix .txt" in said
-    assert "prepare: left out 1 files: unreadable .jpg, ValueError: the file is empty" in said
+    assert "prepare: left out 1 file: with suffix .txt" in said
+    assert "prepare: left out empty: unreadable .jpg, ValueError: the file is empty" in said
     notes = json.loads((folder / "results/prepare.provenance.json").read_text())["left_out"]
     assert notes == {"with suffix .txt": 1, "unreadable .jpg, ValueError: the file is empty": 1}
-    assert "prepare: 1 images are exact copies of another image, " in said
-    assert "1 files have several frames or pages: only the first is used" in said
+    assert "prepare: 1 image with the same content as another, " in said
+    assert "1 file with several frames or pages: only the first is used" in said
     metrics: dict[str, float] = {}
     for path in (folder / "results").rglob("*.json"):
         if not path.name.endswith("provenance.json"):

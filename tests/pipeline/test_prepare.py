@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,12 +18,14 @@ from pathlib import Path
 import psutil
 import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
+from PIL import Image as Picture
 
 import cl.detection.scenes  # noqa: F401
 from cl.shards import images
+from cl.shards.images import ORIENTATION
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
-from tests.support.pictures import digest, picture_file, shard_states, tree
+from tests.support.pictures import digest, file_of, photograph, picture_file, shard_states, tree
 from tests.support.processes import start_fork
 from tests.support.project import ROOT, compose
 from tests.support.tiny import write_shards
@@ -155,7 +158,7 @@ def test_a_stopped_run_is_resumed(stage, undisturbed, number, group, code) -> No
     assert_recovers(stage, undisturbed)
 
 
-def test_unreadable_images_are_counted_by_suffix_and_reason(stage, monkeypatch) -> None:
+def test_ten_unreadable_images_are_named_and_the_others_counted_by_reason(stage, monkeypatch) -> None:
     """Pillow's reasons for truncated files differ in the number of bytes; HEIC needs a package."""
     folder = stage.folder / "raw/own/train/dog"
     whole = (folder / "0.jpg").read_bytes()
@@ -168,12 +171,37 @@ def test_unreadable_images_are_counted_by_suffix_and_reason(stage, monkeypatch) 
     images.reads_heic.cache_clear()
     truncated = "unreadable .jpg, OSError: image file is truncated (N bytes not processed)"
     heic = "unreadable .heic, ValueError: HEIC needs another package: run `pip install pillow-heif`"
-    assert said.count("left out") == 2
-    assert f"prepare: left out 12 files: {truncated}\n" in said
-    assert f"prepare: left out 1 files: {heic}\n" in said
+    skipped = json.loads((stage.data / "shards/manifest.json").read_text())["splits"]["train"]["skipped"]
+    assert skipped.keys() == {"dog/phone", *(f"dog/cut {number}" for number in range(12))}
+    named = [line for line in said.splitlines() if line.startswith("prepare: left out dog/")]
+    keys = [line.removeprefix("prepare: left out ").partition(":")[0] for line in named]
+    assert keys == list(skipped)[:10]
+    counts = re.findall(r"left out (\d+) more images?: unreadable", said)
+    assert sum(map(int, counts)) == 3
+    assert said.count("left out") == 10 + len(counts)
     assert "prepare: once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images\n" in said
     provenance = json.loads((stage.folder / "results/prepare.provenance.json").read_text())
     assert provenance["left_out"] == {truncated: 12, heic: 1}
+
+
+def test_warnings_of_pillow_are_not_printed(template, tmp_path) -> None:
+    """In an interpreter of its own: here, pytest collects them."""
+    shutil.copytree(template, tmp_path / "stage")
+    folder = tmp_path / "stage/raw/own/train/dog"
+    palette = file_of(photograph().convert("P"), "PNG", transparency=bytes(range(256)))
+    exif = Picture.Exif()
+    exif[ORIENTATION] = 1
+    damaged = exif.tobytes()[:20] + b"\xff" * 4
+    for name, content in {"palette.png": palette, "exif.jpg": file_of(photograph(), exif=damaged)}.items():
+        with pytest.warns(UserWarning):
+            images.read(content, upright=True)
+        (folder / name).write_bytes(content)
+    command = [sys.executable, "-m", "pipeline.prepare"]
+    environment = {**os.environ, "CL_RAW": "raw", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=tmp_path / "stage", env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if not line.startswith("prepare: ")]
+    assert said == []
 
 
 def test_a_killed_worker_gives_an_error_instead_of_a_hang(stage, undisturbed) -> None:

@@ -1,6 +1,8 @@
 """The stage in two processes: kills, signals, launchers, and what makes an experiment another one."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +15,7 @@ import torch
 
 from cl import config
 from cl.batch import Batch
+from cl.runtime import files
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
 from pipeline import provenance
@@ -32,6 +35,29 @@ SETTINGS += [
 ]  # whose imports take seconds
 
 
+# A logger that is only a file: its lines begin with the process, and say what it was given.
+RECORDER = """
+import json, os
+
+
+class Logger:
+    def __init__(self, name, folder, parameters):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.where = folder / "log"
+        self.write("begin", name[: -len("-20260101-000000")], parameters["optim"]["epochs"])
+
+    def log(self, title, row):
+        self.write(title, row["epoch"], row["step"])
+
+    def close(self, *, failed):
+        self.write("close", failed)
+
+    def write(self, *values):
+        with self.where.open("a") as file:
+            file.write(json.dumps([os.environ.get("RANK", "0"), *values]) + "\\n")
+"""
+
+
 @pytest.fixture(scope="module")
 def prepared(project, tmp_path_factory, shard_folder) -> Path:
     """The clone with tiny shards and parameters for a short pretraining with MoCo."""
@@ -40,12 +66,14 @@ def prepared(project, tmp_path_factory, shard_folder) -> Path:
     shutil.copytree(shard_folder, folder / "data" / "shards")
     compose(folder / "params.yaml", SETTINGS)
     start.save(start.Start(), folder / "models" / "start.safetensors")
+    (folder / "cl/loggers/recorder.py").write_text(RECORDER)
     return folder
 
 
 def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:
     """The stage in two processes, or as the variables say."""
     usual = {"CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0", "CL_PROCESSES": "2"}
+    usual["CL_LOG"] = "recorder"
     command = [sys.executable, "-m", "pipeline.pretrain"]
     return subprocess.Popen(
         command, cwd=folder, env={**os.environ, **usual, **variables}, stderr=subprocess.PIPE, text=True
@@ -71,6 +99,7 @@ def finished(prepared, tmp_path_factory) -> list[dict]:
     _, output = undisturbed.communicate()
     assert undisturbed.returncode == 0, output
     assert "on 2 x cpu in fp32" in output
+    assert re.search(r"each epoch's row is added to \S+/epochs.csv", output)
     return [load_tensors(prepared / "models" / f"{name}.safetensors")[0] for name in ("backbone", "method")]
 
 
@@ -96,13 +125,41 @@ def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp
     assert output.count("stopped by SIGTERM after step") == 1
     assert "run the same command again to continue from there" in output
     assert not models[0].exists()
+    log = tmp_path / "logs/recorder/log"
+    assert log.read_text().splitlines()[-1] == '["0", "close", true]', "stopped"
+    log.unlink()
+    (kept,) = tmp_path.glob("*/epochs.csv")
+    before = kept.read_text()
     process = pretrain(prepared, tmp_path)
     _, output = process.communicate()
     assert process.returncode == 0, output
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    epochs = [["0", "pretrain", epoch, 3 * epoch] for epoch in (1, 2, 3)]
+    assert logged == [["0", "begin", "pretrain", 3], *epochs, ["0", "close", False]]
+    table = (prepared / "results/pretrain/epochs.csv").read_text()
+    assert table.startswith(before)
+    assert len(table.splitlines()) == 1 + 3
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"], "checkpoints are left"
     for path, tensors in zip(models, finished, strict=True):
         found = load_tensors(path)[0]
         assert found.keys() == tensors.keys()
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(prepared)
+    folder = tmp_path / provenance.identity("pretrain")
+    before = {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")}
+    with files.exclusive(folder, folder):
+        for processes in ("1", "2"):
+            second = pretrain(prepared, tmp_path, CL_PROCESSES=processes)
+            _, output = second.communicate(timeout=120)
+            assert second.returncode == 1
+            sentence = f"another process is writing into {folder}; wait until it has finished, or stop it"
+            assert f"Error: {sentence}" in output.splitlines()
+            assert "Traceback" not in output
+    assert {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")} == before
+    assert [path.name for path in folder.iterdir()] == ["lock"]
 
 
 def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, here) -> None:

@@ -71,7 +71,8 @@ def test_a_run_that_starts_at_one_point_and_leaves_it_has_not_collapsed() -> Non
 def test_few_epochs_show_no_trend_but_may_show_a_collapse(epochs) -> None:
     found = verdict(rows(RISING[:epochs]), WIDTH)
     assert (found.state, found.epoch) == ("unknown", epochs)
-    assert f"{epochs} epochs are too few to tell" in found.sentence
+    too_few = "1 epoch is" if epochs == 1 else f"{epochs} epochs are"
+    assert f"{too_few} too few to tell" in found.sentence
     assert verdict(rows([1.0] * epochs), WIDTH).state == "collapsed"
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
+from cl.console.progress import silent
 from cl.runtime.memory import growth
 from cl.shards import levels
 from cl.shards.images import ORIENTATION
-from cl.shards.survey import silent
 from cl.sources import UNLABELLED, Image, Storage
 from tests.support.pictures import digest, file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored

@@ -71,7 +71,7 @@ def test_missing_damaged_and_foreign_archives_are_named(tmp_path) -> None:
         imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")
     (root / archive.TRAIN).write_bytes(whole)
     (root / archive.VAL).write_bytes(tar_of({"ILSVRC2012_val_00000001.JPEG": b""}))
-    message = "img_val.tar contains 1 images, expected numbers 1 to 6 to match the ground truth"
+    message = "img_val.tar contains 1 image, expected numbers 1 to 6 to match the ground truth"
     with pytest.raises(ValueError, match=message):
         imagenet.splits(SimpleNamespace(classes=3), tmp_path / "raw")
 

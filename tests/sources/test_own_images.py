@@ -68,7 +68,7 @@ def test_the_share_that_is_held_out_is_the_given_one(raw, tmp_path) -> None:
 
 def test_an_empty_split_is_refused(tmp_path) -> None:
     picture(tmp_path / "raw/own/only.png")
-    with pytest.raises(ValueError, match=r"holdout=0.1 of the 1 images in .*own leaves 1 training and"):
+    with pytest.raises(ValueError, match=r"holdout=0.1 of the 1 image in .*own leaves 1 training and"):
         unlabelled.splits(settings(tmp_path, "unlabelled"), tmp_path / "raw")
 
 

@@ -1,5 +1,6 @@
 """The loop: exact resume, measuring, clipping, and losses that are not finite."""
 
+import csv
 import itertools
 import math
 import os
@@ -61,6 +62,30 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(
         assert [a[key] for key in ("epoch", "step", "loss", "lr")] == [
             b[key] for key in ("epoch", "step", "loss", "lr")
         ]
+
+
+def test_the_table_of_epochs_grows_and_has_each_epoch_once_if_the_run_is_cut(
+    shard_folder, params, here, quiet, tmp_path
+) -> None:
+    """The run is cut after two epochs, and continues from a checkpoint within the second one."""
+    seen: list[list[str]] = []
+
+    def epochs() -> list[str]:
+        path = tmp_path / "epochs.csv"
+        return [row["epoch"] for row in csv.DictReader(path.open())] if path.exists() else []
+
+    def look(epoch: int) -> dict[str, float]:
+        seen.append(epochs())
+        return {}
+
+    with power_cut_after(6):
+        train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), each_epoch=look)
+    assert [*seen, epochs()] == [[], ["1"], ["1", "2"]]
+    seen.clear()
+    (tmp_path / "step-000000006.safetensors").unlink()
+    train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), each_epoch=look)
+    assert [*seen, epochs()] == [["1"], ["1", "2"], ["1", "2", "3"], ["1", "2", "3", "4"]]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".safetensors"}
 
 
 @pytest.mark.parametrize(("at", "then"), [(3, [1, 2, 3]), (4, [2, 3])])
@@ -128,7 +153,7 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     """Losses are read some steps later: the message names the first bad step; earlier ones are recorded."""
     ledger = Ledger({}, "Lower optim.base_lr", Plan(8, 2, seed=0))
     for step, norm in enumerate([1.0, 2.0, math.inf, math.nan]):
-        ledger.add(step, 0.1 * step, torch.tensor(4.0), torch.tensor(norm), torch.tensor(9.0))
+        ledger.add(step, 0.1 * step, {"loss": torch.tensor(4.0)}, torch.tensor(norm), torch.tensor(9.0))
     with pytest.raises(FloatingPointError) as error:
         ledger.flush()
     assert str(error.value).startswith(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import scipy.io
 
+from cl.console.wording import counted
 from cl.sources import Image, Splits
 from cl.sources._shared.archives import members
 from cl.sources._shared.class_folders import check_complete, class_folders
@@ -108,7 +109,7 @@ def _val_entries(path: Path, classes: list[str]) -> Entries:
     numbers = [int(name[-8:]) for name, _ in named]
     if sorted(numbers) != list(range(1, len(classes) + 1)):
         raise ValueError(
-            f"{path} contains {len(named)} images, expected numbers 1 to {len(classes)} to match "
+            f"{path} contains {counted(len(named), 'images')}, expected numbers 1 to {len(classes)} to match "
             f"the ground truth in {DEVKIT}; download both archives again"
         )
     entries: Entries = defaultdict(list)

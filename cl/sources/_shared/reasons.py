@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 
+from cl.console.wording import counted
+
 NUMBER = re.compile(r"(\d+)")
 MOST = 5  # reasons are printed
 
@@ -28,7 +30,8 @@ def grouped(reasons: Counter[str]) -> Counter[str]:
 def lines(reasons: Counter[str], things: str = "files") -> list[str]:
     """A line for each of the most frequent reasons, and one for all others."""
     ranked = grouped(reasons).most_common()
-    said = [f"left out {count} {things}: {reason}" for reason, count in ranked[:MOST]]
+    said = [f"left out {counted(count, things)}: {reason}" for reason, count in ranked[:MOST]]
     if rest := ranked[MOST:]:
-        said.append(f"left out {sum(count for _, count in rest)} {things} for {len(rest)} other reasons")
+        others = counted(sum(count for _, count in rest), things)
+        said.append(f"left out {others} for {counted(len(rest), 'other reasons')}")
     return said
