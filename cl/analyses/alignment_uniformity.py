@@ -32,7 +32,11 @@ class Config(AnalysisConfig):
             "uniformity": Number(
                 "uniformity", "how evenly images fill the sphere: 0 if all are one point", "lower"
             ),
-            "embedding_std": Number("spread", "mean standard deviation of an embedding's numbers", "higher"),
+            "embedding_std": Number(
+                "spread",
+                "mean standard deviation of the dimensions: 0 if all are one point, 1 if even",
+                "higher",
+            ),
             "effective_rank": Number("effective rank", "how many dimensions the embeddings use", "higher"),
         }
 

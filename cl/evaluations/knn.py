@@ -54,10 +54,10 @@ class Config(EvaluationConfig):
         check_k(max(self.all_k), len(train.labelled) - self.leave_one_out)
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
-        voted = f"whose {self.k} nearest training images vote for their own class"
-        alone = f"whose {self.k} nearest other training images vote for their own class"
+        voted = f"whose {self.k} nearest training images vote for their class"
+        alone = f"whose {self.k} nearest others vote for their class"
         return {
-            "top1": Number("top-1", f"validation images {voted}", "higher", len(val.labelled)),
+            "top1": Number("top-1", f"images {voted}", "higher", len(val.labelled)),
             "leave_one_out_top1": Number(
                 "top-1 of training images", f"training images {alone}", "higher", len(train.labelled)
             ),

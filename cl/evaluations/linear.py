@@ -72,19 +72,19 @@ class Config(EvaluationConfig):
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
         prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")
-        of_best = "of the best classifier in the last epoch"
-        of_any = "of the best classifier and epoch, chosen on these images and so optimistic"
+        of_best = "best classifier, last epoch"
+        of_any = "best classifier and epoch: optimistic, as these images chose them"
         ranks = {
-            "top1": ("top-1", "validation images whose class a linear classifier ranks first"),
-            "top5": ("top-5", "validation images whose class a linear classifier ranks among the first five"),
+            "top1": ("top-1", "images whose class is ranked first"),
+            "top5": ("top-5", "images whose class is among the first five"),
         }
         known = {
             "base_lr": Number("base learning rate", "of the best classifier, chosen on these images"),
             "weight_decay": Number("weight decay", "of the best classifier, chosen on these images"),
         }
         for name, (title, meaning) in ranks.items():
-            last = Number(f"{title}{source}", f"{meaning}, {of_best}", "higher", len(val.labelled))
-            best = last._replace(title=f"{title}{source}, best epoch", meaning=f"{meaning}, {of_any}")
+            last = Number(f"{title}{source}", f"{meaning}; {of_best}", "higher", len(val.labelled))
+            best = last._replace(title=f"{title}{source}, best epoch", meaning=f"{meaning}; {of_any}")
             known |= {f"{prefix}{name}": last, f"{prefix}best_{name}": best}
         return known
 
