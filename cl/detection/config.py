@@ -11,8 +11,8 @@ from cl.training import optim
 
 OVERLAPS = {
     "ap": ("AP", "mean over overlaps from 0.5 to 0.95"),
-    "ap50": ("AP50", "a detection counts if it overlaps its object by 0.5"),
-    "ap75": ("AP75", "a detection counts if it overlaps its object by 0.75"),
+    "ap50": ("AP50", "boxes or masks must overlap their object by 0.5"),
+    "ap75": ("AP75", "boxes or masks must overlap their object by 0.75"),
     "ap_s": ("AP, small", "of small objects, mean over overlaps"),
     "ap_m": ("AP, medium", "of medium objects, mean over overlaps"),
     "ap_l": ("AP, large", "of large objects, mean over overlaps"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cl.sources import Source
 
-REPRESENTATIONS = {"embedding": "the projector's embedding", "pixels": "raw pixels"}
+REPRESENTATIONS = {"embedding": "projector's embedding", "pixels": "raw pixels"}
 WORST_CLASSES, EXAMPLES = 5, 8
 
 
@@ -110,8 +110,7 @@ def numbers_of(
     for name, words in REPRESENTATIONS.items():
         for metric, number in known.items():
             if f"{name}_{metric}" in metrics:
-                title, meaning = f"{number.title}, {words}", f"{number.meaning}; here of {words}"
-                found[f"{name}_{metric}"] = number._replace(title=title, meaning=meaning)
+                found[f"{name}_{metric}"] = number._replace(title=f"{number.title}, {words}")
     return found
 
 
@@ -146,7 +145,7 @@ def _worst(predicted: Tensor, labels: Tensor, context: Context) -> Iterator[tupl
 
 def _taken_for(row: int, predicted: Tensor, context: Context) -> Captioned:
     pixels = context.val.pixels(int(context.val.labelled[row]))
-    return Captioned(pixels, context.classes[int(predicted[row])], "wrong")
+    return Captioned(pixels, context.classes[int(predicted[row])])
 
 
 def _write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None:

@@ -31,12 +31,12 @@ class Config(EvaluationConfig):
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
         plan, steps = _plan(self, val, seed=0)
-        looked_up = "validation images that an augmented view finds"
+        looked_up = "images that an augmented view finds"
         return {
             f"hit{n}": Number(title, f"{looked_up} {meaning}", "higher", plan.batch_size * steps)
             for n, title, meaning in (
-                (1, "found by a view", "as the nearest of all"),
-                (5, "among the nearest five", "among the nearest five of all"),
+                (1, "found by a view", "as its nearest"),
+                (5, "among the nearest five", "among its nearest five"),
             )
         }
 

@@ -70,11 +70,9 @@ class Config(EvaluationConfig):
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
         n = len(val.labelled)
-        share = (
-            "the labels of a fixed list" if self.fraction is None else f"{self.fraction:.3g} of the labels"
-        )
-        meaning = f"validation images that get their own class after training on {share}"
-        scratch = f"{meaning}, the whole network from random weights"
+        share = "a list of labels" if self.fraction is None else f"{100 * self.fraction:g} % of the labels"
+        meaning = f"images that get their class after training on {share}"
+        scratch = f"{meaning}, from random weights"
         return {
             "top1": Number("top-1", meaning, "higher", n),
             "scratch_top1": Number("top-1, trained from scratch", scratch, "higher", n),
