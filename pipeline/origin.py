@@ -95,7 +95,7 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     """Values by dotted path, without weights to start from; an empty mapping is a value."""
     if not isinstance(values, dict) or not values:
         return {prefix: values}
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if prefix or key not in WEIGHTS:
             flat |= _flat(value, f"{prefix}.{key}" if prefix else key)
