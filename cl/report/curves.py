@@ -1,11 +1,13 @@
 """Charts of the logs: pretraining by epoch, and every classifier of a linear evaluation."""
 
 from collections.abc import Iterator
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from cl.charts import Chart
+from cl.report.experiments import Experiment, settings
 from cl.report.files import ResultFiles
 
 
@@ -18,14 +20,16 @@ class Curve(NamedTuple):
     meaning: str
 
 
+LOSS = Curve("Pretraining loss", "loss", {"loss": "loss"}, "What training minimises; lower is better.")
+NEIGHBOURS = Curve(
+    "Nearest neighbours",
+    "kNN top-1 on a subset of the data, %",
+    {"knn_top1": "features", "knn_embedding_top1": "embedding"},
+    "How often the nearest training images have the right class, while training; higher is better.",
+)
 CURVES = (
-    Curve("Pretraining loss", "loss", {"loss": "loss"}, "What training minimises; lower is better."),
-    Curve(
-        "Nearest neighbours",
-        "kNN top-1 on a subset of the data, %",
-        {"knn_top1": "features", "knn_embedding_top1": "embedding"},
-        "How often the nearest training images have the right class, while training; higher is better.",
-    ),
+    LOSS,
+    NEIGHBOURS,
     Curve(
         "Embeddings",
         "sign of collapse",
@@ -64,6 +68,31 @@ def classifiers(params: dict[str, Any], read: ResultFiles) -> Iterator[dict[str,
         _add(chart, rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
         if chart.series:
             yield drawing(chart, "Of the validation images, by learning rate; higher is better.")
+
+
+def overlaid(experiments: list[Experiment]) -> Chart | None:
+    """All experiments by epoch, means over seeds: kNN accuracy where it was logged, otherwise the loss."""
+    groups: dict[str, list[Experiment]] = {}
+    for experiment in experiments:
+        groups.setdefault(repr((experiment.data, settings(experiment.params))), []).append(experiment)
+    for curve, column in ((NEIGHBOURS, "knn_top1"), (LOSS, "loss")):
+        chart = Chart("curves", f"{curve.title} by epoch", "epoch", curve.axis)
+        for group in groups.values():
+            _add_means(chart, column, group)
+        if chart.series:
+            return chart
+    return None
+
+
+def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:
+    by_epoch: dict[str, list[float]] = {}
+    for experiment in group:
+        for row in experiment.epochs:
+            if column in row:
+                by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
+    label = group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
+    for epoch, values in by_epoch.items():
+        chart.add(label, float(epoch), fmean(values), stdev(values) if len(values) > 1 else None)
 
 
 def _add(chart: Chart, rows: list[dict[str, str]], columns: dict[str, str]) -> None:

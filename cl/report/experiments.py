@@ -253,10 +253,10 @@ def varying_keys(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def headline_metrics(experiments: list[Experiment]) -> list[str]:
-    """The first accuracy or AP of every evaluation and transfer in any of the experiments."""
+    """The first metric of every evaluation and transfer in any of the experiments."""
     found: dict[str, str] = {}
     for experiment in experiments:
         for metric in experiment.metrics:
-            if (entry := entry_of(metric, experiment.params)) and metric.endswith(("_top1", "_ap50", "_ap")):
+            if entry := entry_of(metric, experiment.params):
                 found.setdefault(entry[1], metric)
     return list(dict.fromkeys(found.values()))

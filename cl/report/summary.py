@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from cl.charts import Chart
 from cl.report import paper_tables
 from cl.report.baselines import baseline_rows
-from cl.report.curves import drawing
+from cl.report.curves import drawing, overlaid
 from cl.report.experiments import (
     Experiment,
     entry_of,
@@ -23,10 +22,6 @@ from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues,
 from cl.report.sweeps import sweeps
 
 MAX_COLUMNS = 8  # of parameters
-LOGGED = (
-    ("knn_top1", "Nearest neighbours while pretraining", "kNN top-1 on a subset of the data, %"),
-    ("loss", "Pretraining loss", "loss"),
-)
 
 
 def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
@@ -50,11 +45,15 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
         "problems": [(e.name, problem) for e in experiments for problem in e.problems],
         "unmatched": list(_unmatched(matches, cells)),
     }
-    curves = _curves(experiments)
+    curves = overlaid(experiments)
     drawings = {
         "sweeps": [drawing(chart) for chart in swept],
         "drawing": drawing,
-        "curves": [drawing(curves, "One line per experiment; point at it for its name.")] if curves else [],
+        "curves": [
+            drawing(curves, "One line per experiment, with the mean and deviation of equal ones over seeds.")
+        ]
+        if curves
+        else [],
     }
     html = environment().get_template("summary.html").render({**context, **drawings})
     return html, environment().get_template("summary.md").render(context)
@@ -100,19 +99,6 @@ def _meanings(metrics: list[str], experiments: list[Experiment]) -> dict[str, di
     """What the metrics mean, as the first experiment that explains each recorded it."""
     recorded = {metric: [experiment.number(metric) for experiment in experiments] for metric in metrics}
     return {metric: next(filter(None, numbers)) for metric, numbers in recorded.items() if any(numbers)}
-
-
-def _curves(experiments: list[Experiment]) -> Chart | None:
-    """All experiments by epoch: kNN accuracy where it was logged, otherwise the loss."""
-    for column, title, axis in LOGGED:
-        chart = Chart("curves", title, "epoch", axis)
-        for experiment in experiments:
-            for row in experiment.epochs:
-                if column in row:
-                    chart.add(experiment.name, float(row["epoch"]), float(row[column]))
-        if chart.series:
-            return chart
-    return None
 
 
 def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[str, Any]:
