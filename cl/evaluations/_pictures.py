@@ -24,7 +24,7 @@ class Captioned(NamedTuple):
 
 def write_rows(folder: Path, rows: Iterable[tuple[str, list[Captioned]]]) -> None:
     """Write titled rows of pictures to `folder`, and `pictures.csv` that lists them."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     with (folder / "pictures.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["row", "file", "caption", "mark"])
