@@ -1,13 +1,12 @@
 """The `dvc exp run -S ...` that composes to given parameters: chosen files, then single changed values."""
 
-import contextlib
-import io
 import json
 import re
 import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from cl import rules
 from cl.config import read
 from cl.report.page import Origin
 from pipeline.compose import CONF
@@ -24,15 +23,12 @@ WEIGHTS = ("init", "start_from")  # composing them would look for their files
 
 def origin(params: dict[str, Any]) -> Origin:
     """The nearest method, and the command that runs the parameters: a recipe, files, single values."""
-    from dvc.utils.hydra import load_hydra_plugins
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
 
-    load_hydra_plugins(str(CONF.parent))
-    wanted = _flat(params)
-    with initialize_config_dir(str(CONF), version_base=None), contextlib.redirect_stderr(io.StringIO()):
+    with initialize_config_dir(str(CONF), version_base=None):
         try:
-            return _find(params, wanted)
+            return _find(params, _flat(params))
         except HydraException:  # for example, a recipe that no longer exists
             return Origin(params["method"]["kind"], [], None)
 
@@ -67,16 +63,20 @@ def _find(params: dict[str, Any], wanted: dict[str, Any]) -> Origin:
 
 
 def _compose(overrides: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The parameters, and the file chosen in each group."""
-    from hydra import compose
-    from omegaconf import OmegaConf, open_dict
+    """The parameters, and the file chosen in each group; unchecked, as single files need not fit together."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
 
-    composed = compose("config", overrides, return_hydra_config=True)
+    loader = GlobalHydra.instance().config_loader()
+    composed = loader.load_configuration("config", overrides, RunMode.RUN)
     choices = dict(composed.hydra.runtime.choices)
-    with open_dict(composed):
-        del composed["hydra"]
-    OmegaConf.resolve(composed)
-    return OmegaConf.to_container(composed), choices  # type: ignore[return-value]
+    ours = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    values: Any = OmegaConf.to_container(ours, resolve=True)
+    if values["dataset"]["labels"] == "none":
+        for group, name in rules.needing_labels(values):
+            del values[group][name]
+    return values, choices
 
 
 def _files(group: str) -> list[str]:
