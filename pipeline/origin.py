@@ -44,7 +44,7 @@ def _find(params: dict[str, Any], wanted: dict[str, Any]) -> Origin:
         found = {name: _compose([*chosen, f"{group}={name}"])[0] for name in fitting}
         distances = {name: len(_changes(values, wanted)) for name, values in found.items()}
         best = min(distances, key=lambda name: distances[name], default=None)
-        if best and distances[best] + 1 < len(_changes(composed, wanted)):
+        if best and distances[best] + 1 <= len(_changes(composed, wanted)):
             chosen.append(f"{group}={best}")
             composed, choices[group] = found[best], best
     for group, key in LISTS.items():

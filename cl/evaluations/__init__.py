@@ -1,7 +1,7 @@
 """Evaluations of a frozen encoder, one file each: a pydantic `Config` and `evaluate(config, context)`."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -102,7 +102,7 @@ class Context:
 
 
 def numbers_of(
-    config: EvaluationConfig, metrics: Iterable[str], train: Reader, val: Reader
+    config: EvaluationConfig, metrics: Collection[str], train: Reader, val: Reader
 ) -> dict[str, Number]:
     """What these metrics mean, including those of heads and representations (`<name>_<metric>`)."""
     known = config.numbers(train, val)

@@ -22,6 +22,7 @@ def overrides(command: str) -> list[str]:
     [
         ([], "simclr"),
         (["method=moco_v2"], "moco_v2"),
+        (["method=moco_v2_keys", "loss=jcl"], "moco_v2_keys"),
         (["method=byol"], "byol"),
         (["method=fast_moco", "optim.epochs=7"], "fast_moco"),
         (["recipe=dcl/table3_cifar10", "loss=dclw", "seed=3"], "simclr"),
