@@ -21,6 +21,7 @@ def main(name: str) -> None:
     from cl.networks import backbones
     from cl.runtime import machine
     from cl.runtime.kinds import module_of
+    from cl.runtime.number import explanation
     from cl.runtime.tensor_files import load_state, load_tensors
 
     here = machine.find(params.precision, deterministic=params.deterministic)
@@ -46,7 +47,9 @@ def main(name: str) -> None:
             progress=command.progress(name),
             out=results.folder,
         )
-        metrics = module_of("analyses", config.kind).analyze(config, context)
+        module = module_of("analyses", config.kind)
+        metrics = module.analyze(config, context)
+        results.notes["explained"] = explanation(module.__doc__, config.numbers())
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
     summary = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
     command.progress(name).say(summary or "done")

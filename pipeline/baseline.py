@@ -1,6 +1,6 @@
 """baseline: an encoder trained with labels, or untrained, with the same evaluations and transfers."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,6 +41,7 @@ def main(name: str) -> None:
         backbone = train(config, name, params, save("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         metrics: dict[str, float] = {}
+        explained: dict[str, Any] = {}
         for entry in evaluations:
             encoder = Encoder(
                 copy.deepcopy(backbone),
@@ -49,14 +50,17 @@ def main(name: str) -> None:
             )
             out = _folder(results.folder, entry)
             checkpoints = functools.partial(save, entry)
-            metrics |= evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
+            measured, explained[entry] = evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
+            metrics |= measured
         for entry, dataset in datasets.items():
             out = _folder(results.folder, entry)
             checkpoints = functools.partial(save, entry, dataset.digest()[:16])
             metrics |= transfer(
                 entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )
+            explained[entry] = params.transfers[entry].explanation()
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
+        results.notes["explained"] = explained
 
 
 def _folder(parent: "Path", name: str) -> "Path":

@@ -1,5 +1,7 @@
 """Finished experiments of this repository: DVC's experiments, the workspace, and the branches."""
 
+import csv
+import io
 import json
 import subprocess
 import tempfile
@@ -160,6 +162,8 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
             continue
         found.metrics.update(json.loads(metrics))
         found.provenance[result] = origin
+        if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
+            found.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):
             found.charts[result.removeprefix("analyze/")] = _charts(path, outputs)
     return found

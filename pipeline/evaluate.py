@@ -55,7 +55,9 @@ def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) 
         command.results("evaluate", name, root=notes.get("folder")) as results,
     ):
         results.notes |= notes
-        results.metrics |= evaluate(name, encoder, params, out=results.folder, checkpoints=checkpoints)
+        metrics, explained = evaluate(name, encoder, params, out=results.folder, checkpoints=checkpoints)
+        results.metrics |= metrics
+        results.notes["explained"] = explained
 
 
 def load(params: "Params") -> "Encoder":
@@ -96,11 +98,12 @@ def evaluate(
     *,
     out: "Path",
     checkpoints: "Callable[[str], Checkpoints]",
-) -> dict[str, float]:
-    """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds."""
-    from cl.evaluations import Context
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds, and what they mean."""
+    from cl.evaluations import Context, numbers_of
     from cl.runtime import machine
     from cl.runtime.kinds import module_of
+    from cl.runtime.number import explanation
 
     config: Any = params.evaluations[name]
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
@@ -109,6 +112,7 @@ def evaluate(
     for module in encoder.modules:
         here.place(module).eval()
     progress = command.progress(name)
+    module = module_of("evaluations", config.kind)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         context = Context(
@@ -122,11 +126,12 @@ def evaluate(
             out=folder,
             checkpoints=lambda part: checkpoints(f"{part}-{seed}"),
         )
-        return module_of("evaluations", config.kind).evaluate(config, context)
+        return module.evaluate(config, context)
 
     metrics = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
     progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
-    return {f"{name}_{key}": value for key, value in metrics.items()}
+    explained = explanation(module.__doc__, numbers_of(config, metrics, train, val))
+    return {f"{name}_{key}": value for key, value in metrics.items()}, explained
 
 
 if __name__ == "__main__":

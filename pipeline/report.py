@@ -25,10 +25,11 @@ def main(everything: bool) -> None:
         return summarise()
     params = command.params().model_dump(mode="json")
     from cl.report.page import render
+    from pipeline.origin import origin
 
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(params)
-    _publish(REPORT, *render(params, command.RESULTS))
+    _publish(REPORT, *render(params, command.RESULTS, origin(params)))
     return None
 
 

@@ -43,6 +43,7 @@ def main(name: str) -> None:
             "engine": config.engine,
             "data_sha256": dataset.digest(),
             "noted": dataset.findings.lines(),
+            "explained": config.explanation(),
         }
         if config.subset:
             results.notes["subset"] = (

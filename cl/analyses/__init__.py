@@ -22,6 +22,7 @@ from cl.losses import LossConfig
 from cl.methods import BaseMethod
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
+from cl.runtime.number import Number
 
 if TYPE_CHECKING:
     from cl.sources import Source
@@ -42,6 +43,10 @@ class AnalysisConfig(BaseConfig):
         Raises:
             ValueError: there are too few.
         """
+
+    def numbers(self) -> dict[str, Number]:
+        """What each metric means."""
+        return {}
 
 
 @dataclass(frozen=True)

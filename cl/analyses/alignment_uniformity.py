@@ -11,6 +11,7 @@ from cl.charts import Chart
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.pretraining import collapse
+from cl.runtime.number import Number
 
 
 class Config(AnalysisConfig):
@@ -22,6 +23,22 @@ class Config(AnalysisConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), self.batch_size, seed=0)
+
+    def numbers(self) -> dict[str, Number]:
+        return {
+            "alignment": Number(
+                "alignment", "mean squared distance of two views of an image, from 0 to 4", "lower"
+            ),
+            "uniformity": Number(
+                "uniformity", "how evenly images fill the sphere: 0 if all are one point", "lower"
+            ),
+            "embedding_std": Number(
+                "spread",
+                "mean standard deviation of the dimensions: 0 if all are one point, 1 if even",
+                "higher",
+            ),
+            "effective_rank": Number("effective rank", "how many dimensions the embeddings use", "higher"),
+        }
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

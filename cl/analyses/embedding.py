@@ -9,6 +9,7 @@ from cl.analyses import AnalysisConfig, Context
 from cl.charts import Chart
 from cl.data.reader import Reader
 from cl.features.extraction import Unit, extract_all
+from cl.runtime.number import Number
 
 
 class Config(AnalysisConfig):
@@ -25,6 +26,10 @@ class Config(AnalysisConfig):
             raise ValueError(
                 f"perplexity={self.perplexity:g} needs more than {least:g} images, found {found}"
             )
+
+    def numbers(self) -> dict[str, Number]:
+        meaning = "percent: whether neighbours in the map are also neighbours in the features"
+        return {"trustworthiness": Number("trustworthiness of the map", meaning, "higher")}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

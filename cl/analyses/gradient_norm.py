@@ -9,12 +9,20 @@ from torch import Tensor
 from cl.analyses import Context
 from cl.analyses._sampling import Sample, Sampling, by_count
 from cl.charts import Chart
+from cl.runtime.number import Number
 
 
 class Config(Sampling):
     """See `Sampling`."""
 
     kind: Literal["gradient_norm"]
+
+    def numbers(self) -> dict[str, Number]:
+        meaning = "mean gradient with the fewest negatives / with the most; 1: their number does not matter"
+        return {
+            "margin_ratio": Number("ratio with the margin", meaning),
+            "plain_ratio": Number("ratio without the margin", meaning),
+        }
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

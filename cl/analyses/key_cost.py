@@ -15,6 +15,7 @@ from cl.charts import Chart
 from cl.contrast import Contrast
 from cl.losses import infonce, jcl
 from cl.runtime import memory
+from cl.runtime.number import Number
 
 ROUNDS = 3
 
@@ -27,6 +28,15 @@ class Config(AnalysisConfig):
     negatives: int = Field(gt=0)
     width: int = Field(gt=0)
     keys: list[int] = Field(min_length=1)
+
+    def numbers(self) -> dict[str, Number]:
+        meaning = f"its time with {max(self.keys)} keys / that of JCL with {min(self.keys)}"
+        titles = {
+            "vanilla": "vanilla loss, as written",
+            "shared": "vanilla loss, one partition",
+            "jcl": "JCL",
+        }
+        return {name: Number(title, meaning, "lower") for name, title in titles.items()}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from cl.analyses import AnalysisConfig, Context
+from cl.runtime.number import Number
 
 COLUMNS = {"knn_top1": "backbone's features", "knn_embedding_top1": "projector's embedding"}
 
@@ -12,6 +13,13 @@ class Config(AnalysisConfig):
 
     needs_labels: ClassVar = True
     kind: Literal["knn_curve"]
+
+    def numbers(self) -> dict[str, Number]:
+        meaning = "percent, by features, of the part of the data that the monitor looks at"
+        return {
+            "best": Number("best kNN top-1", meaning, "higher"),
+            "best_epoch": Number("its epoch", "the epoch with that accuracy"),
+        }
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

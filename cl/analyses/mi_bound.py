@@ -11,12 +11,20 @@ from cl.analyses._sampling import Sample, Sampling, by_count
 from cl.charts import Chart
 from cl.console.wording import counted
 from cl.losses import infonce
+from cl.runtime.number import Number
 
 
 class Config(Sampling):
     """See `Sampling`."""
 
     kind: Literal["mi_bound"]
+
+    def numbers(self) -> dict[str, Number]:
+        meaning = "nats that two views are known to share, for the largest number of negatives"
+        return {
+            "margin": Number("bound with the margin", meaning, "higher"),
+            "plain": Number("bound without the margin", meaning, "higher"),
+        }
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

@@ -2,20 +2,16 @@
 
 from typing import Literal
 
-import numpy as np
 import torch
-from PIL import Image as Picture
 from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context
-from cl.data.views import centre
+from cl.data.reader import Reader
 from cl.evaluations import labels_of
+from cl.evaluations._pictures import Captioned, write_rows
 from cl.features.extraction import Unit, extract
-
-THUMBNAIL = 64  # pixels
-GAP = 12  # between an image and its neighbours
-GREEN, RED = "#2a9d5c", "#d1343a"  # frames of neighbours of the same class, and of another
+from cl.runtime.number import Number
 
 
 class Config(AnalysisConfig):
@@ -27,6 +23,10 @@ class Config(AnalysisConfig):
     kind: Literal["neighbours"]
     rows: int = Field(gt=0)
     nearest: int = Field(gt=0)
+
+    def numbers(self) -> dict[str, Number]:
+        meaning = "percent of the nearest training images that have the image's class"
+        return {"same_class": Number("neighbours of the same class", meaning, "higher")}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
@@ -40,32 +40,41 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     k = min(config.nearest, len(bank))
     nearest = torch.cat([(part @ bank.T).topk(k).indices for part in queries.split(256)])
     if not context.train.manifest.classes:
-        draw(nearest, None, spread(len(queries), config.rows), context)
+        draw(nearest, spread(len(queries), config.rows), context)
         return {}
     labels, truth = (labels_of(reader, context.machine.device) for reader in readers)
     same = labels[nearest] == truth[:, None]
-    draw(nearest, same, _one_per_class(truth, config.rows), context)
+    draw(nearest, _one_per_class(truth, config.rows), context)
     return {"same_class": 100 * float(same.float().mean())}
 
 
-def draw(nearest: Tensor, same: Tensor | None, shown: Tensor, context: Context) -> None:
-    """Write `neighbours.png`: a row per validation image with its nearest; red frames mark other classes.
+def draw(nearest: Tensor, shown: Tensor, context: Context) -> None:
+    """Write `pictures/`: a row per validation image, which comes first, with its nearest training images.
 
     Args:
         nearest: (N, k), places among the evaluated training images.
-        same: (N, k), whether they are of the image's class; None without labels.
         shown: the rows of `nearest` to show.
     """
-    side = THUMBNAIL + 6
-    sheet = Picture.new("RGB", (side * (nearest.shape[1] + 1) + GAP, side * len(shown)), "white")
     bank, queries = context.train.evaluated, context.val.evaluated
-    for row, query in enumerate(shown.tolist()):
-        _paste(sheet, context.val.pixels(queries[query]), 0, row * side, "white")
-        for column, position in enumerate(nearest[query].tolist()):
-            colour = "white" if same is None else GREEN if same[query, column] else RED
-            x = (column + 1) * side + GAP
-            _paste(sheet, context.train.pixels(bank[position]), x, row * side, colour)
-    sheet.save(context.out / "neighbours.png")
+    rows = []
+    for row in shown.tolist():
+        query = int(queries[row])
+        pictures = [_captioned(context.val, query)]
+        pictures += [
+            _captioned(context.train, position, int(context.val.labels[query]))
+            for position in bank[nearest[row].cpu()].tolist()
+        ]
+        rows.append((pictures[0].caption, pictures))
+    write_rows(context.out / "pictures", rows)
+
+
+def _captioned(reader: Reader, position: int, label: int | None = None) -> Captioned:
+    """An image with its class, marked by whether that is the class `label`."""
+    pixels, own = reader.pixels(position), int(reader.labels[position])
+    if own < 0:
+        return Captioned(pixels, "")
+    mark: Literal["", "right", "wrong"] = "" if label is None else "right" if own == label else "wrong"
+    return Captioned(pixels, reader.manifest.classes[own], mark)
 
 
 def _one_per_class(truth: Tensor, rows: int) -> Tensor:
@@ -77,8 +86,3 @@ def _one_per_class(truth: Tensor, rows: int) -> Tensor:
 def spread(number: int, rows: int) -> Tensor:
     """(min(rows, number),): places from 0 to number - 1, evenly spaced."""
     return torch.linspace(0, number - 1, min(rows, number)).round().long()
-
-
-def _paste(sheet: Picture.Image, pixels: np.ndarray, x: int, y: int, frame: str) -> None:
-    sheet.paste(Picture.new("RGB", (THUMBNAIL + 4, THUMBNAIL + 4), frame), (x, y))
-    sheet.paste(Picture.fromarray(centre(pixels, THUMBNAIL, THUMBNAIL)), (x + 2, y + 2))

@@ -11,6 +11,7 @@ from cl.charts import Chart, histogram
 from cl.contrast import Contrast
 from cl.data.order import Plan
 from cl.data.reader import Reader
+from cl.runtime.number import Number
 
 
 class Config(AnalysisConfig):
@@ -23,6 +24,15 @@ class Config(AnalysisConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), max(self.batch_sizes), seed=0)
+
+    def numbers(self) -> dict[str, Number]:
+        mean = "by how much SimCLR scales down its gradient; 1: not at all"
+        variation = "how much the multiplier differs between images: standard deviation / mean"
+        found = {}
+        for size in (min(self.batch_sizes), max(self.batch_sizes)):
+            found[f"mean_{size}"] = Number(f"mean multiplier, batches of {size}", mean, "higher")
+            found[f"variation_{size}"] = Number(f"its variation, batches of {size}", variation, "lower")
+        return found
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

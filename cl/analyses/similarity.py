@@ -9,6 +9,7 @@ from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.charts import histogram
 from cl.data.order import Plan
 from cl.data.reader import Reader
+from cl.runtime.number import Number
 
 
 class Config(AnalysisConfig):
@@ -20,6 +21,12 @@ class Config(AnalysisConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), self.batch_size, seed=0)
+
+    def numbers(self) -> dict[str, Number]:
+        return {
+            "positive_mean": Number("positive pairs", "mean cosine of two views of one image", "higher"),
+            "negative_mean": Number("negative pairs", "mean cosine of views of two images", "lower"),
+        }
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

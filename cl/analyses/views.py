@@ -10,6 +10,7 @@ from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.charts import histogram
 from cl.data.order import Plan
 from cl.data.reader import Reader
+from cl.runtime.number import Number
 
 
 class Config(AnalysisConfig):
@@ -23,6 +24,12 @@ class Config(AnalysisConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), self.batch_size, seed=0)
+
+    def numbers(self) -> dict[str, Number]:
+        return {
+            "similarity": Number("similarity", "mean cosine of an image's views, at most 1", "higher"),
+            "variance": Number("variance", "mean variance of an image's views over each dimension", "lower"),
+        }
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

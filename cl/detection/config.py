@@ -1,12 +1,22 @@
 """Parameters of a detection transfer: the data, the detector and the schedule."""
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from cl.runtime.base_config import BaseConfig, Seeds
+from cl.runtime.number import Number, explanation
 from cl.training import optim
+
+OVERLAPS = {
+    "ap": ("AP", "mean over overlaps from 0.5 to 0.95"),
+    "ap50": ("AP50", "boxes or masks must overlap their object by 0.5"),
+    "ap75": ("AP75", "boxes or masks must overlap their object by 0.75"),
+    "ap_s": ("AP, small", "of small objects, mean over overlaps"),
+    "ap_m": ("AP, medium", "of medium objects, mean over overlaps"),
+    "ap_l": ("AP, large", "of large objects, mean over overlaps"),
+}
 
 
 class Config(BaseConfig):
@@ -63,6 +73,26 @@ class Config(BaseConfig):
     def masks(self) -> bool:
         """Whether the detector predicts masks as well as boxes."""
         return self.detector == "mask_rcnn_c4"
+
+    def explanation(self) -> dict[str, Any]:
+        """What the transfer and its metrics mean, for the report."""
+        network = self.detector.replace("_", " ")
+        about = (
+            f"Detection with all layers fine-tuned: {network}, tested on {self.kind.upper()}'s {self.test}."
+        )
+        numbers = {
+            f"{prefix}{name}": Number(f"{shape}{title}", f"average precision; {meaning}", "higher")
+            for prefix, shape in (("", ""), ("box_", "box "), ("mask_", "mask "))
+            for name, (title, meaning) in OVERLAPS.items()
+        }
+        return explanation(about, {name: numbers[name] for name in self.metrics})
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics."""
+        if self.kind == "voc":
+            return ["ap50", "ap75", "ap"]
+        return [f"{shape}_{name}" for shape in ("box", "mask")[: 1 + self.masks] for name in OVERLAPS]
 
     def scaled(self, iterations: int) -> int:
         """Iterations at the reference batch, converted to this batch size: the same number of images."""

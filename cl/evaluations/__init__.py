@@ -1,7 +1,7 @@
 """Evaluations of a frozen encoder, one file each: a pydantic `Config` and `evaluate(config, context)`."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -12,17 +12,22 @@ from torch import Tensor, nn
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
+from cl.evaluations._pictures import Captioned, write_rows
 from cl.features.extraction import Unit
 from cl.features.knn import top1
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
+from cl.runtime.number import Number
 from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
 
     from cl.sources import Source
+
+REPRESENTATIONS = {"embedding": "projector's embedding", "pixels": "raw pixels"}
+WORST_CLASSES, EXAMPLES = 5, 8
 
 
 class EvaluationConfig(BaseConfig):
@@ -40,6 +45,10 @@ class EvaluationConfig(BaseConfig):
         Raises:
             ValueError: there are too few.
         """
+
+    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+        """What each metric of the backbone's features means."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -92,8 +101,54 @@ class Context:
         return self.train.manifest.classes
 
 
-def write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None:
-    """Write `classes.csv`: number of images and top-1 (percent) per class."""
+def numbers_of(
+    config: EvaluationConfig, metrics: Collection[str], train: Reader, val: Reader
+) -> dict[str, Number]:
+    """What these metrics mean, including those of heads and representations (`<name>_<metric>`)."""
+    known = config.numbers(train, val)
+    found = {metric: known[metric] for metric in metrics if metric in known}
+    for name, words in REPRESENTATIONS.items():
+        for metric, number in known.items():
+            if f"{name}_{metric}" in metrics:
+                found[f"{name}_{metric}"] = number._replace(title=f"{number.title}, {words}")
+    return found
+
+
+def write_predictions(predicted: Tensor, labels: Tensor, context: Context) -> None:
+    """Write the predicted classes (n,) of the labelled validation images.
+
+    `classes.csv` has the number of images and top-1 (percent) per class, `predictions.csv` a line per image;
+    `worst/` has pictures of the classes with the lowest top-1.
+    """
+    _write_per_class(predicted, labels, context)
+    pairs = list(zip(predicted.tolist(), labels.tolist(), strict=True))
+    keys = [context.val.keys[position].decode() for position in context.val.labelled]
+    with (context.out / "predictions.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", "truth", "predicted"])
+        for key, (taken_for, truth) in zip(keys, pairs, strict=True):
+            writer.writerow([key, context.classes[truth], context.classes[taken_for]])
+    write_rows(context.out / "worst", _worst(predicted.cpu(), labels.cpu(), context))
+
+
+def _worst(predicted: Tensor, labels: Tensor, context: Context) -> Iterator[tuple[str, list[Captioned]]]:
+    """The first mistakes of each of the classes with the lowest top-1, lowest first."""
+    wrong = predicted != labels
+    present = labels.unique().tolist()
+    rates = {number: float(wrong[labels == number].float().mean()) for number in present}
+    for number in sorted(present, key=lambda number: -rates[number])[:WORST_CLASSES]:
+        mistakes = (wrong & (labels == number)).nonzero()[:EXAMPLES, 0].tolist()
+        if mistakes:
+            title = f"{context.classes[number]}: {100 * rates[number]:.0f} % wrong"
+            yield title, [_taken_for(row, predicted, context) for row in mistakes]
+
+
+def _taken_for(row: int, predicted: Tensor, context: Context) -> Captioned:
+    pixels = context.val.pixels(int(context.val.labelled[row]))
+    return Captioned(pixels, context.classes[int(predicted[row])])
+
+
+def _write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> None:
     with (context.out / "classes.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["class", "images", "top1"])

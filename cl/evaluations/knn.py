@@ -10,9 +10,10 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from cl.data.reader import Reader
-from cl.evaluations import Context, EvaluationConfig, labels_of, write_per_class
+from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.features.extraction import extract_all
 from cl.features.knn import check_k, classify, top1
+from cl.runtime.number import Number
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -52,6 +53,16 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         check_k(max(self.all_k), len(train.labelled) - self.leave_one_out)
 
+    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+        voted = f"whose {self.k} nearest training images vote for their class"
+        alone = f"whose {self.k} nearest others vote for their class"
+        return {
+            "top1": Number("top-1", f"images {voted}", "higher", len(val.labelled)),
+            "leave_one_out_top1": Number(
+                "top-1 of training images", f"training images {alone}", "higher", len(train.labelled)
+            ),
+        }
+
     @property
     def all_k(self) -> list[int]:
         return [self.k, *self.grid_k]
@@ -82,7 +93,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
             predicted_bank = _classify(config, context, bank, bank, labels, itself)
             metrics[f"{prefix}leave_one_out_top1"] = top1(predicted_bank[0, 0], labels)
         if name == "backbone":
-            write_per_class(predicted[0, 0], truth, context)
+            write_predictions(predicted[0, 0], truth, context)
     with (context.out / "grid.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("representation", "k", "temperature", "top1"), *dict.fromkeys(grid)])
     return metrics

@@ -17,10 +17,11 @@ from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
-from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_per_class
+from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.runtime.base_config import Seeds
+from cl.runtime.number import Number
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import Data, train
@@ -71,6 +72,24 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
 
+    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+        prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")
+        of_best = "best classifier, last epoch"
+        of_any = "best classifier and epoch: optimistic, as these images chose them"
+        ranks = {
+            "top1": ("top-1", "images whose class is ranked first"),
+            "top5": ("top-5", "images whose class is among the first five"),
+        }
+        known = {
+            "base_lr": Number("base learning rate", "of the best classifier, chosen on these images"),
+            "weight_decay": Number("weight decay", "of the best classifier, chosen on these images"),
+        }
+        for name, (title, meaning) in ranks.items():
+            last = Number(f"{title}{source}", f"{meaning}; {of_best}", "higher", len(val.labelled))
+            best = last._replace(title=f"{title}{source}, best epoch", meaning=f"{meaning}; {of_any}")
+            known |= {f"{prefix}{name}": last, f"{prefix}best_{name}": best}
+        return known
+
     @property
     def grid(self) -> list[tuple[float, float]]:
         """Base learning rate and weight decay of each classifier."""
@@ -117,11 +136,12 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     rows = _train(config, context, heads, lambda _: _score_all(heads, queries, truth))
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
     table = [_summary(rows, number, *setting) for number, setting in enumerate(config.grid)]
-    _write(table, context)
+    _write_table(table, context)
+    _write_epochs(rows, config, context)
     last = max(table, key=lambda row: row["top1"])
     best = max(table, key=lambda row: row["best_top1"])
     with torch.no_grad():
-        write_per_class(heads[table.index(last)](queries).argmax(1), truth, context)
+        write_predictions(heads[table.index(last)](queries).argmax(1), truth, context)
     prefix = "cached_" if config.features == "cached" else ""
     metrics = {f"{prefix}{name}": last[name] for name in TOP}
     metrics |= {f"{prefix}best_{name}": best[f"best_{name}"] for name in TOP}
@@ -202,7 +222,20 @@ def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay
     return {"base_lr": base_lr, "weight_decay": weight_decay, **scores}
 
 
-def _write(table: list[dict[str, float]], context: Context) -> None:
+def _write_epochs(rows: list[dict[str, Any]], config: Config, context: Context) -> None:
+    """Write `epochs.csv`: top-1 of every classifier on the validation images, after each epoch."""
+    names = [
+        f"lr {lr:g}, decay {decay:g}" if config.weight_decays else f"lr {lr:g}" for lr, decay in config.grid
+    ]
+    with (context.out / "epochs.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["epoch", *names])
+        for row in rows:
+            scores = [round(row[f"head_{number}_top1"], 4) for number in range(len(names))]
+            writer.writerow([row["epoch"], *scores])
+
+
+def _write_table(table: list[dict[str, float]], context: Context) -> None:
     with (context.out / "heads.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(table[0]))
         writer.writeheader()

@@ -8,11 +8,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cl.data.order import Plan
+from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
 from cl.features.extraction import BATCH, extract_all
 from cl.features.knn import nearest
+from cl.runtime.number import Number
 from cl.runtime.rehearsal import rounds
 
 NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
@@ -26,6 +28,17 @@ class Config(EvaluationConfig):
     kind: Literal["retrieval"]
     queries: int = Field(gt=0)
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the view to find the image by")
+
+    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+        plan, steps = _plan(self, val, seed=0)
+        looked_up = "images that an augmented view finds"
+        return {
+            f"hit{n}": Number(title, f"{looked_up} {meaning}", "higher", plan.batch_size * steps)
+            for n, title, meaning in (
+                (1, "found by a view", "as its nearest"),
+                (5, "among the nearest five", "among its nearest five"),
+            )
+        }
 
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
@@ -58,18 +71,23 @@ def _write(hits: Tensor, positions: Tensor, context: Context) -> None:
             writer.writerow([context.val.keys[position].decode(), row.index(True) + 1 if any(row) else ""])
 
 
+def _plan(config: Config, val: Reader, seed: int) -> tuple[Plan, int]:
+    """Batches of the images to look up, and how many of them."""
+    plan = Plan(len(val), min(BATCH, config.queries, len(val)), seed, 0, 1)
+    return plan, min(plan.steps_per_epoch, config.queries // plan.batch_size)
+
+
 @torch.no_grad()
 def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tensor, list[Tensor]]:
     """Positions (Q,) of random images, and the encoder's outputs (Q, D) for a view of each.
 
     Each process looks up all of them, so that they are the same on any number of processes.
     """
-    plan = Plan(len(context.val), min(BATCH, config.queries, len(context.val)), context.seed, 0, 1)
+    plan, steps = _plan(config, context.val, context.seed)
     data = TrainSet(context.val, context.source, list(config.views.values()), plan)
     to_input = data.inputs(context.machine.device)
     positions: list[Tensor] = []
     outputs: list[tuple[Tensor, ...]] = []
-    steps = min(plan.steps_per_epoch, config.queries // plan.batch_size)
     for host_batch in rounds(data.batches(0, steps, context.machine.workers), steps):
         batch = to_input(host_batch)
         with context.machine.autocast():

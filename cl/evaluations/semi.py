@@ -14,11 +14,12 @@ from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
-from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_per_class
+from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
+from cl.runtime.number import Number
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import train
@@ -68,6 +69,17 @@ class Config(EvaluationConfig):
         if self.list:
             listed(self, train)
 
+    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+        n = len(val.labelled)
+        share = "a list of labels" if self.fraction is None else f"{100 * self.fraction:g} % of the labels"
+        meaning = f"images that get their class after training on {share}"
+        scratch = f"{meaning}, from random weights"
+        return {
+            "top1": Number("top-1", meaning, "higher", n),
+            "scratch_top1": Number("top-1, trained from scratch", scratch, "higher", n),
+            "labels": Number("labels used", "how many training images had a label"),
+        }
+
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
     """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained.
@@ -85,7 +97,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     (context.out / "labels.txt").write_text("".join(f"{key}\n" for key in keys))
     truth = labels_of(context.val, context.machine.device)
     predicted = _predicted(*fine_tune(config, context, chosen), context)
-    write_per_class(predicted, truth, context)
+    write_predictions(predicted, truth, context)
     metrics = {"top1": top1(predicted, truth), "labels": float(len(chosen))}
     if context.encoder.untrained:
         scratch = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})

@@ -11,24 +11,24 @@ from cl.data.sets import TrainSet
 from cl.data.to_device import normalisation
 from cl.data.views import centre
 
-IMAGES, SIDE, GAP = 8, 64, 4
+IMAGES, SIDE, GAP = 8, 128, 4
 
 
 def draw(data: TrainSet, path: Path) -> None:
-    """One row for each of the first IMAGES of the first batch: the image, then its views as encoded."""
+    """One column for each of the first IMAGES of the first batch: the image, and below it its views."""
     cpu = torch.device("cpu")
     batch = data[0]
     mean, std = normalisation(data.source, cpu)
-    rows = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
+    columns = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
     for view in data.inputs(cpu)(batch).views:
-        for row, image in zip(rows, view, strict=False):
-            row.append(_pixels(image * std + mean))
+        for column, image in zip(columns, view, strict=False):
+            column.append(_pixels(image * std + mean))
     step = SIDE + GAP
-    sheet = Picture.new("RGB", (step * len(rows[0]) + GAP, step * len(rows) - GAP), "white")
-    for y, row in enumerate(rows):
-        for x, pixels in enumerate(row):
+    sheet = Picture.new("RGB", (step * len(columns) - GAP, step * len(columns[0])), "white")
+    for x, column in enumerate(columns):
+        for y, pixels in enumerate(column):
             picture = Picture.fromarray(centre(pixels, SIDE, SIDE))
-            sheet.paste(picture, (step * x + (GAP if x else 0), step * y))
+            sheet.paste(picture, (step * x, step * y + (GAP if y else 0)))
     sheet.save(path)
 
 

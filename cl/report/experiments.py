@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from cl.charts import Chart
+from cl.report.intervals import Interval, interval
 
 PRETRAINING = (
     "backbone",
@@ -39,6 +40,7 @@ class Experiment:
 
     revision: the commit that holds it; empty for the workspace.
     metrics: numbers by name; provenance: by result, such as `evaluate/knn`; charts: by analysis.
+    epochs: the rows of pretraining's log.
     problems: why some results were left out: they do not belong to these parameters.
     """
 
@@ -48,6 +50,7 @@ class Experiment:
     metrics: dict[str, float]
     provenance: dict[str, dict[str, Any]]
     charts: dict[str, list[Chart]] = field(default_factory=dict)
+    epochs: list[dict[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -69,14 +72,30 @@ class Experiment:
         ]
         return tuple(int(number) for number in numbers)
 
+    def number(self, metric: str, baseline: str | None = None) -> dict[str, Any]:
+        """What the stage recorded about a metric (see `cl.runtime.number`); empty for older results."""
+        plain = _without_baseline(metric, baseline)
+        entry = entry_of(plain, self.params)
+        if entry is None:
+            return {}
+        stage = {"evaluations": "evaluate", "transfers": "transfer"}[entry[0]]
+        result = f"baseline/{baseline}" if baseline else f"{stage}/{entry[1]}"
+        explained = self.provenance.get(result, {}).get("explained", {})
+        numbers = (explained.get(entry[1], {}) if baseline else explained).get("numbers", {})
+        return numbers.get(plain.removeprefix(f"{entry[1]}_"), {})
+
 
 class Measurement(NamedTuple):
-    """A mean over `n` seeds, its standard deviation (None for a single seed), and the experiments' names."""
+    """A mean over `n` seeds, its standard deviation (None for a single seed), and the experiments' names.
+
+    interval: the 95 % interval of the mean; None if nothing gives one.
+    """
 
     mean: float
     sd: float | None
     n: int
     names: list[str]
+    interval: Interval | None = None
 
 
 def result_names(params: dict[str, Any]) -> list[str]:
@@ -187,7 +206,8 @@ def mean_over_seeds(
         return _of_one(having[0], metric, baseline)
     values = [experiment.metrics[metric] for experiment in by_seed.values()]
     names = [experiment.name for experiment in by_seed.values()]
-    return Measurement(fmean(values), stdev(values), len(values), names)
+    mean, sd, images = fmean(values), stdev(values), having[0].number(metric, baseline).get("images")
+    return Measurement(mean, sd, len(values), names, interval(mean, images, sd, len(values)))
 
 
 def _of_one(experiment: Experiment, metric: str, baseline: str | None) -> Measurement:
@@ -195,19 +215,26 @@ def _of_one(experiment: Experiment, metric: str, baseline: str | None) -> Measur
     metrics = experiment.metrics
     entry = entry_of(_without_baseline(metric, baseline), experiment.params)
     prefix = f"{baseline}_" if baseline else ""
-    repeats = metrics.get(f"{prefix}{entry[1]}_n", 1) if entry else 1
-    return Measurement(metrics[metric], metrics.get(f"{metric}_sd"), int(repeats), [experiment.name])
+    repeats = int(metrics.get(f"{prefix}{entry[1]}_n", 1)) if entry else 1
+    mean, sd = metrics[metric], metrics.get(f"{metric}_sd")
+    within = interval(mean, experiment.number(metric, baseline).get("images"), sd, repeats)
+    return Measurement(mean, sd, repeats, [experiment.name], within)
 
 
 def distinct(experiments: list[Experiment]) -> list[Experiment]:
-    """Each experiment once, even if the workspace, for example, has the same parameters and numbers."""
+    """Each experiment once, even if the workspace, for example, has the same parameters and fewer numbers."""
     kept: list[Experiment] = []
     for experiment in experiments:
-        if not any(
-            experiment.params == other.params and experiment.metrics == other.metrics for other in kept
-        ):
-            kept.append(experiment)
+        if any(_is_part_of(experiment, other) for other in kept):
+            continue
+        kept = [other for other in kept if not _is_part_of(other, experiment)]
+        kept.append(experiment)
     return kept
+
+
+def _is_part_of(experiment: Experiment, other: Experiment) -> bool:
+    """Whether the other has the same parameters, and all of the experiment's numbers."""
+    return experiment.params == other.params and experiment.metrics.items() <= other.metrics.items()
 
 
 def varying_params(experiments: list[Experiment]) -> list[str]:
@@ -226,10 +253,10 @@ def varying_keys(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def headline_metrics(experiments: list[Experiment]) -> list[str]:
-    """The first accuracy or AP of every evaluation and transfer in any of the experiments."""
+    """The first metric of every evaluation and transfer in any of the experiments."""
     found: dict[str, str] = {}
     for experiment in experiments:
         for metric in experiment.metrics:
-            if (entry := entry_of(metric, experiment.params)) and metric.endswith(("_top1", "_ap50", "_ap")):
+            if entry := entry_of(metric, experiment.params):
                 found.setdefault(entry[1], metric)
     return list(dict.fromkeys(found.values()))

@@ -14,6 +14,7 @@ from cl.report.experiments import (
     mean_over_seeds,
     value_at,
 )
+from cl.report.intervals import Interval
 from cl.report.paper_tables import Cell
 
 Compose = Callable[[str], dict[str, Any]]  # from Hydra overrides to the parameters they compose to
@@ -39,6 +40,16 @@ class Match:
     def difference(self) -> float | None:
         """Ours minus the paper's."""
         return None if self.printed is None or self.ours is None else self.ours.mean - self.printed
+
+    @property
+    def verdict(self) -> str:
+        """Whether ours is better (`up`) or worse (`down`); empty if the paper's number is in our interval."""
+        if self.difference is None or self.printed is None or self.ours is None:
+            return ""
+        within = self.ours.interval
+        if within is None or within.low <= self.printed <= within.high:
+            return ""
+        return "up" if self.difference > 0 else "down"
 
     @property
     def disagrees(self) -> bool:
@@ -129,7 +140,17 @@ def _difference(ours: Measurement | None, other: Measurement | None) -> Measurem
     if ours is None or other is None:
         return None
     sd = None if ours.sd is None or other.sd is None else math.hypot(ours.sd, other.sd)
-    return Measurement(ours.mean - other.mean, sd, min(ours.n, other.n), [*ours.names, *other.names])
+    mean, names = ours.mean - other.mean, [*ours.names, *other.names]
+    return Measurement(mean, sd, min(ours.n, other.n), names, _interval(mean, ours, other))
+
+
+def _interval(mean: float, ours: Measurement, other: Measurement) -> Interval | None:
+    """Of the difference of two independent numbers."""
+    if ours.interval is None or other.interval is None:
+        return None
+    below = math.hypot(ours.mean - ours.interval.low, other.interval.high - other.mean)
+    above = math.hypot(ours.interval.high - ours.mean, other.mean - other.interval.low)
+    return Interval(mean - below, mean + above)
 
 
 def printed_values(paper: paper_tables.Paper) -> PrintedValues:

@@ -4,16 +4,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from cl.report import paper_tables
+from cl.report.baselines import baseline_rows
+from cl.report.curves import drawing, overlaid
 from cl.report.experiments import (
     Experiment,
     entry_of,
     headline_metrics,
+    mean_over_seeds,
     settings,
     value_at,
     varying_keys,
     varying_params,
 )
-from cl.report.page import drawing, environment
+from cl.report.page import environment
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
 from cl.report.sweeps import sweeps
@@ -42,7 +45,16 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
         "problems": [(e.name, problem) for e in experiments for problem in e.problems],
         "unmatched": list(_unmatched(matches, cells)),
     }
-    drawings = {"sweeps": [drawing(chart) for chart in swept], "drawing": drawing}
+    curves = overlaid(experiments)
+    drawings = {
+        "sweeps": [drawing(chart) for chart in swept],
+        "drawing": drawing,
+        "curves": [
+            drawing(curves, "One line per experiment, with the mean and deviation of equal ones over seeds.")
+        ]
+        if curves
+        else [],
+    }
     html = environment().get_template("summary.html").render({**context, **drawings})
     return html, environment().get_template("summary.md").render(context)
 
@@ -78,7 +90,15 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
         "metrics": metrics,
         "best": [best for metric in metrics if (best := _best(metric, experiments))],
         "lines": [_line(experiment, keys, metrics) for experiment in experiments],
+        "baselines": baseline_rows(experiments, metrics),
+        "meanings": _meanings(metrics, experiments),
     }
+
+
+def _meanings(metrics: list[str], experiments: list[Experiment]) -> dict[str, dict[str, Any]]:
+    """What the metrics mean, as the first experiment that explains each recorded it."""
+    recorded = {metric: [experiment.number(metric) for experiment in experiments] for metric in metrics}
+    return {metric: next(filter(None, numbers)) for metric, numbers in recorded.items() if any(numbers)}
 
 
 def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[str, Any]:
@@ -87,7 +107,7 @@ def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[s
     return {
         "experiment": experiment,
         "values": [values.get(key, "-") for key in keys],
-        "metrics": [experiment.metrics.get(metric) for metric in metrics],
+        "metrics": [mean_over_seeds([experiment], metric) for metric in metrics],
         "seconds": pretraining.get("seconds"),
         "finished": pretraining.get("finished", ""),
     }
@@ -113,10 +133,13 @@ def _best(metric: str, experiments: list[Experiment]) -> tuple[str, Experiment] 
 
 def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:
     printed = printed_values(paper)
+    tables = [_table(table, matches, printed) for table in paper.tables]
+    figures = [figure_context(figure, matches) for figure in paper.figures]
     return {
         "title": paper.title,
-        "tables": [_table(table, matches, printed) for table in paper.tables],
-        "figures": [figure_context(figure, matches) for figure in paper.figures],
+        "tables": tables,
+        "figures": figures,
+        "answered": any(part.get("answered") or part.get("charts") for part in (*tables, *figures)),
         "settings": paper.settings,
     }
 
@@ -132,6 +155,7 @@ def _table(table: paper_tables.Table, matches: PaperMatches, printed: PrintedVal
         across, down, grid = down, across, [list(column) for column in zip(*grid, strict=True)]
     return {
         "name": table.name,
+        "answered": any(match.ours for row in grid for match in row),
         "caption": table.caption,
         "columns": across,
         "rows": [{**title, "matches": row} for title, row in zip(down, grid, strict=True)],

@@ -1,5 +1,6 @@
 """Analyses of features whose answers are known."""
 
+import csv
 import math
 from types import SimpleNamespace
 
@@ -126,13 +127,21 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -
     same = context.train.labels[nearest] == context.val.labels[:, None]
     assert metrics["same_class"] == pytest.approx(100 * same.mean(), abs=1.0)
     first = int((context.val.labels == 0).argmax())
-    with Picture.open(context.out / "neighbours.png") as sheet:
-        assert sheet.size == (70 * 4 + 12, 70 * 4)
-        assert np.array_equal(
-            np.asarray(sheet.crop((2, 2, 66, 66))), centre(context.val.pixels(first), 64, 64)
-        )
-        best = centre(context.train.pixels(int(nearest[first, 0])), 64, 64)
-        assert np.array_equal(np.asarray(sheet.crop((84, 2, 148, 66))), best)
+    with (context.out / "pictures/pictures.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    names = context.train.manifest.classes
+    assert len(lines) == 4 * (1 + 3)
+    best = int(nearest[first, 0])
+    mark = "right" if same[first, 0] else "wrong"
+    for line, reader, position, expected in (
+        (lines[0], context.val, first, ""),
+        (lines[1], context.train, best, mark),
+    ):
+        assert (line["row"], line["mark"]) == (names[0], expected)
+        assert line["caption"] == names[reader.labels[position]]
+        with Picture.open(context.out / "pictures" / line["file"]) as picture:
+            shown = np.asarray(picture).astype(int)
+        assert np.abs(shown - centre(reader.pixels(position), 96, 96)).mean() < 8, "JPEG of the image"
 
 
 def test_the_map_contains_every_image_under_its_class(analysed, params) -> None:

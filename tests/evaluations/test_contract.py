@@ -6,6 +6,7 @@ import pytest
 
 from cl.config import check, read
 from cl.data.reader import Reader
+from cl.evaluations import numbers_of
 from cl.runtime.kinds import kinds, module_of
 from cl.runtime.tensor_files import fingerprint
 from tests.support.project import ROOT, TINY, compose
@@ -35,5 +36,8 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
     before = fingerprint(tiny_backbone)
     metrics = module_of("evaluations", kind).evaluate(config, context)
     assert metrics
+    numbers = numbers_of(config, metrics, *readers)
+    assert numbers.keys() == metrics.keys(), "a number without an explanation"
+    assert module_of("evaluations", kind).__doc__
     assert all(math.isfinite(value) for value in metrics.values())
     assert fingerprint(tiny_backbone) == before

@@ -1,5 +1,6 @@
 """Linear evaluation against trainings written out."""
 
+import csv
 import itertools
 import math
 import os
@@ -59,6 +60,17 @@ def test_each_classifier_of_a_grid_equals_one_trained_alone(context, params, fea
         }
     )
     assert table[0]["top1"] > 5  # chance
+
+
+def test_every_classifier_is_logged_by_epoch(context, params) -> None:
+    settings = short(params.evaluations["linear"], epochs=2)
+    linear.evaluate(settings.model_copy(update={"base_lrs": [1.0, 0.01]}), context)
+    with (context.out / "epochs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [1, 2]
+    for head in read_heads(context):
+        last = float(rows[-1][f"lr {head['base_lr']:g}"])
+        assert last == pytest.approx(head["top1"], abs=1e-3)
 
 
 def test_the_best_epoch_is_the_best_of_all(context, params) -> None:

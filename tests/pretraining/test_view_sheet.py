@@ -20,12 +20,13 @@ def test_the_sheet_shows_images_beside_their_views(shard_folder, params, tmp_pat
     data = TrainSet(reader, params.dataset, [still], Plan(len(reader), 40, 0))
     view_sheet.draw(data, tmp_path / "views.png")
     sheet = np.asarray(Picture.open(tmp_path / "views.png")).astype(int)
-    assert sheet.shape == (8 * 68 - 4, 3 * 68 + 4, 3)
-    for row, position in enumerate(Plan(len(reader), 40, 0).step(0)[1][:8]):
+    assert sheet.shape == (3 * 132, 8 * 132 - 4, 3)
+    for column, position in enumerate(Plan(len(reader), 40, 0).step(0)[1][:8]):
         picture = reader.pixels(int(position))
         out = np.empty((1, still.size, still.size, 3), np.uint8)
         resize(picture, (0, 0, picture.shape[1], picture.shape[0]), still, out)
         small = out[0]
-        tiles = [sheet[68 * row : 68 * row + 64, x : x + 64] for x in (0, 72, 140)]
+        x = 132 * column
+        tiles = [sheet[y : y + 128, x : x + 128] for y in (0, 136, 268)]
         for tile, shown in zip(tiles, (picture, small, small), strict=True):
-            assert np.abs(tile - centre(shown, 64, 64)).max() <= 1
+            assert np.abs(tile - centre(shown, 128, 128)).max() <= 1

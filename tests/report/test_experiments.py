@@ -12,6 +12,7 @@ from cl.report.experiments import (
     mean_over_seeds,
     varying_params,
 )
+from cl.report.intervals import interval
 from tests.support.experiments import KNN, TABLE3, composed, experiment
 
 
@@ -73,13 +74,26 @@ def test_seeds_are_averaged_and_each_counts_once() -> None:
         experiment(str(n), TABLE3, {KNN: value}, seed=seed)
         for n, (seed, value) in enumerate([(0, 80), (1, 83), (0, 99)])
     ]
-    mean, sd, n, names = mean_over_seeds(found, KNN)
+    mean, sd, n, names, _ = mean_over_seeds(found, KNN)
     assert (mean, n, names) == (81.5, 2, ["0", "1"])
     assert sd == pytest.approx(3 / 2**0.5)
-    assert mean_over_seeds(found[:1], KNN) == (80, None, 1, ["0"])
+    assert mean_over_seeds(found[:1], KNN)[:4] == (80, None, 1, ["0"])
     assert mean_over_seeds([], KNN) is None
     repeated = experiment("r", TABLE3, {KNN: 80, f"{KNN}_sd": 0.4, "knn_200_n": 5})
-    assert mean_over_seeds([repeated], KNN) == (80, 0.4, 5, ["r"])
+    assert mean_over_seeds([repeated], KNN)[:4] == (80, 0.4, 5, ["r"])
+
+
+def test_the_interval_of_a_mean_uses_the_images_that_its_evaluation_counted() -> None:
+    plain, counted = (experiment(name, TABLE3, {KNN: 80}) for name in ("a", "b"))
+    numbers = {KNN.removeprefix("knn_200_"): {"images": 1000}}
+    counted.provenance["evaluate/knn_200"] = {"explained": {"numbers": numbers}}
+    assert mean_over_seeds([plain], KNN).interval is None
+    assert mean_over_seeds([counted], KNN).interval == interval(80, 1000)
+    baseline = {"random_knn_200_embedding_top1": 30.0}
+    counted.metrics.update(baseline)
+    counted.provenance["baseline/random"] = {"explained": {"knn_200": {"numbers": numbers}}}
+    found = mean_over_seeds([counted], next(iter(baseline)), "random")
+    assert found.interval == interval(30, 1000)
 
 
 def test_repeats_of_a_baselines_evaluation_are_counted() -> None:
@@ -94,6 +108,9 @@ def test_an_applied_experiment_and_the_workspace_count_once() -> None:
     first, again = (experiment(name, TABLE3, {KNN: 80}) for name in ("exp", "workspace"))
     other = experiment("other", TABLE3, {KNN: 81}, seed=1)
     assert [e.name for e in distinct([first, again, other])] == ["exp", "other"]
+    again.metrics.pop(KNN)
+    assert [e.name for e in distinct([first, again, other])] == ["exp", "other"], "with fewer numbers too"
+    assert [e.name for e in distinct([again, first, other])] == ["exp", "other"], "in any order"
     assert varying_params([first, other]) == ["seed"]
 
 

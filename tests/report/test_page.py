@@ -1,6 +1,7 @@
 """The page about one experiment: its own numbers only, and "not run" for everything else."""
 
 import base64
+import csv
 import json
 import re
 from pathlib import Path
@@ -8,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from cl.config import load
+from cl.report.page import Origin
 from cl.report.page import render as render_both
 from tests.support.project import ROOT
 
+ORIGIN = Origin("simclr", [], "dvc exp run")
+HIGHER = {"title": "top-1", "meaning": "how many are right", "better": "higher", "images": 1000}
 
-def render(values: dict, results: Path) -> str:
-    return render_both(values, results)[0]
+
+def render(values: dict, results: Path, origin: Origin = ORIGIN) -> str:
+    return render_both(values, results, origin)[0]
 
 
 @pytest.fixture
@@ -21,27 +26,82 @@ def values() -> dict:
     return load(ROOT / "params.yaml").model_dump(mode="json")
 
 
-def write(root: Path, name: str, metrics: dict) -> None:
+def write(root: Path, name: str, metrics: dict, **provenance: object) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / f"{name}.json").write_text(json.dumps(metrics))
+    (root / f"{name}.provenance.json").write_text(json.dumps({"stage": name, **provenance}))
+
+
+def write_table(path: Path, rows: list[list[object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def explained(**numbers: dict) -> dict:
+    return {"about": "What it is about.", "numbers": numbers}
+
+
+def write_knn(root: Path, own: float, random: float) -> None:
+    write(root, "evaluate/knn", {"knn_top1": own}, explained=explained(top1=HIGHER))
+    about_random = {"knn": explained(top1=HIGHER)}
+    write(root, "baseline/random", {"random_knn_top1": random}, explained=about_random)
 
 
 def test_a_page_without_results_says_not_run(values, tmp_path) -> None:
     page = render(values, tmp_path)
-    assert page.count("not run") >= len(values["evaluations"]) + len(values["transfers"]) + len(
-        values["analyses"]
-    )
+    requested = [*values["evaluations"], *values["transfers"], *values["analyses"]]
+    for name in requested:
+        assert re.search(rf"{name}(</b>)? <span class=\"soft\">not run", page), name
     assert "None" not in page.split("all parameters")[0]
+    assert 'class="card"' not in page
+
+
+def test_the_title_names_method_and_data_set_and_what_was_changed(values, tmp_path) -> None:
+    assert "<h1>simclr with dcl on photos</h1>" in render(values, tmp_path)
+    values["dataset"]["name"] = "birds"
+    changed = Origin("moco_v2", ["ema.momentum=0.99"], None)
+    assert "<h1>moco_v2 (ema.momentum=0.99) with dcl on birds</h1>" in render(values, tmp_path, changed)
+    many = Origin("moco_v2", [f"a{n}=1" for n in range(5)], None)
+    assert "moco_v2 (a0=1, a1=1, a2=1 and 2 more) with" in render(values, tmp_path, many)
+
+
+def test_the_page_gives_the_command_that_repeats_the_run(values, tmp_path) -> None:
+    repeat = Origin("simclr", [], "dvc exp run -S loss=dclw -S 'evaluation=[knn]'")
+    write(
+        tmp_path,
+        "pretrain",
+        {},
+        commit="0123456789abcdef",
+        uncommitted_changes=False,
+        effective_lr=1.0,
+        hardware={"gpus": [], "cpu": "c", "threads": 1},
+        images_per_second=1,
+        versions={"torch": "2"},
+    )
+    page = render(values, tmp_path, repeat)
+    assert "git checkout 0123456789ab\ndvc exp run -S loss=dclw -S &#39;evaluation=[knn]&#39;</pre>" in page
+    assert "parameters</a> of this run as params.yaml:" in render(values, tmp_path, Origin("a", [], None))
 
 
 def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
-    """Those of training, of the neighbours and of detections; everything else is shown."""
-    names = ("pretrain/views.png", "analyze/neighbours/neighbours.png", "transfer/voc_c4/detections.png")
+    """Those of training, of the neighbours, of the worst classes and of detections; all else is shown."""
+    names = (
+        "pretrain/views.png",
+        "transfer/voc_c4/detections.png",
+        "analyze/neighbours/pictures/0-0.jpg",
+        "evaluate/knn/worst/0-0.jpg",
+    )
+    write(tmp_path, "evaluate/knn", {"knn_top1": 50.0})
+    write(tmp_path, "analyze/neighbours", {"neighbours_same_class": 51.25})
     for number, name in enumerate(names):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(f"private {number}".encode())
-    write(tmp_path, "analyze/neighbours", {"neighbours_same_class": 51.25})
-    pictures = [base64.b64encode(f"private {number}".encode()).decode() for number in range(3)]
+    for name in names[2:]:
+        listed = [["row", "file", "caption", "mark"], ["robin", "0-0.jpg", "wren", "wrong"]]
+        write_table((tmp_path / name).parent / "pictures.csv", listed)
+    write_table(tmp_path / "evaluate/knn/predictions.csv", [["image", "truth", "predicted"], ["k", "a", "b"]])
+    pictures = [base64.b64encode(f"private {number}".encode()).decode() for number in range(len(names))]
     page = render(values, tmp_path)
     assert all(picture in page for picture in pictures)
     private = render({**values, "report": {"pictures": False}}, tmp_path)
@@ -51,38 +111,88 @@ def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
     assert "Pictures of the data are left out (report.pictures=false)." in private
 
 
-def test_numbers_are_shown_beside_the_baselines_with_differences(values, tmp_path) -> None:
-    write(tmp_path, "evaluate/knn", {"knn_top1": 65.4321, "knn_embedding_top1": 66.2})
-    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_pixels_top1": 22.6})
+def test_numbers_are_shown_with_intervals_beside_the_baselines(values, tmp_path) -> None:
+    write_knn(tmp_path, 65.4, 39.8)
     page = render(values, tmp_path)
-    assert "<td>65.4</td>" in page
-    assert '39.8 <span class="gain up">(+25.6)</span>' in page
-    assert '<td><span class="soft">-</span></td>\n<td>22.6</td>' in page, (
-        "raw pixels belong to the random baseline alone"
-    )
+    assert '<td>65.4 <span class="soft gain">[62.4, 68.3]</span></td>' in page
+    assert '39.8 <span class="soft gain">[36.8, 42.9]</span> <span class="gain up">(+25.6)</span>' in page
     assert '<td><span class="soft">not run</span></td>' in page, "the supervised baseline has no results"
+    assert page.count('class="card"') == 1, "only what was measured has a card"
 
 
-def test_several_seeds_are_shown_as_mean_and_deviation(values, tmp_path) -> None:
-    several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_base_lr": 0.5, "linear_n": 3}
-    write(tmp_path, "evaluate/linear", several)
-    write(
-        tmp_path,
-        "baseline/random",
-        {"random_linear_top1": 50.0, "random_linear_top1_sd": 1.5, "random_linear_n": 3},
-    )
+def test_a_difference_is_coloured_only_where_the_intervals_do_not_overlap(values, tmp_path) -> None:
+    for own, colour in ((65.4, "up"), (41.0, "soft"), (30.0, "down")):
+        write_knn(tmp_path, own, 39.8)
+        assert f'<span class="gain {colour}">({own - 39.8:+.1f})</span>' in render(values, tmp_path)
+    write(tmp_path, "evaluate/knn", {"knn_top1": 65.4})
+    assert '<span class="gain soft">(+25.6)</span>' in render(values, tmp_path), "without an interval"
+
+
+def test_every_number_says_what_it_means_and_which_direction_is_good(values, tmp_path) -> None:
+    write_knn(tmp_path, 65.4, 39.8)
+    ratio = {"title": "ratio", "meaning": "smallest by largest", "better": "lower", "images": None}
+    about = {"about": "What an analysis is about.", "numbers": {"margin_ratio": ratio}}
+    write(tmp_path, "analyze/gradient_norm", {"gradient_norm_margin_ratio": 2.5}, explained=about)
     page = render(values, tmp_path)
-    assert "<td>60.0 ± 0.5</td>" in page
-    assert '<td>50.0 ± 1.5 <span class="gain up">(+10.0)</span></td>' in page
-    assert "(base learning rate chosen on these images 0.5, mean ± standard deviation, seeds: 3)" in page
+    assert "What it is about." in page
+    assert "how many are right; higher is better" in page
+    assert "What an analysis is about." in page
+    assert "smallest by largest; lower is better" in page
+
+
+def test_several_seeds_are_shown_as_mean_and_deviation_and_one_as_one(values, tmp_path) -> None:
+    several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_base_lr": 0.5, "linear_n": 3}
+    base_lr = {"title": "base learning rate", "meaning": "", "better": None, "images": None}
+    numbers = explained(top1=HIGHER, base_lr=base_lr)
+    write(tmp_path, "evaluate/linear", several, explained=numbers)
+    random = {"random_linear_top1": 50.0, "random_linear_top1_sd": 1.5, "random_linear_n": 3}
+    write(tmp_path, "baseline/random", random, explained={"linear": numbers})
+    page = render(values, tmp_path)
+    assert '<td>60.0 ± 0.5 <span class="soft gain">[56.7, 63.3]</span></td>' in page
+    assert "50.0 ± 1.5" in page
+    assert "base learning rate 0.5, mean ± standard deviation over 3 seeds" in page
+    assert "one seed" not in page.replace("Pretrained with one seed", "")
     assert "sd</td>" not in page
     for seed, name in ((0, "robin"), (1, "wren")):
-        folder = tmp_path / f"evaluate/linear/seed-{seed}"
-        folder.mkdir(parents=True)
-        (folder / "classes.csv").write_text(f"class,images,top1\n{name},5,60.0\n")
+        rows = [["class", "images", "top1"], [name, 5, 60.0]]
+        write_table(tmp_path / f"evaluate/linear/seed-{seed}/classes.csv", rows)
     page = render(values, tmp_path)
     assert "robin" in page
     assert "wren" not in page
+    write_knn(tmp_path, 65.4, 39.8)
+    assert "k 20, temperature 0.07, one seed" in render(values, tmp_path)
+
+
+def test_confused_classes_are_shown_with_pictures(values, tmp_path) -> None:
+    write(tmp_path, "evaluate/knn", {"knn_top1": 50.0})
+    rows = [["image", "truth", "predicted"], ["a", "robin", "wren"], ["b", "wren", "wren"]]
+    write_table(tmp_path / "evaluate/knn/predictions.csv", rows)
+    listed = [["row", "file", "caption", "mark"], ["robin: 100 % wrong", "0-0.jpg", "wren", ""]]
+    write_table(tmp_path / "evaluate/knn/worst/pictures.csv", listed)
+    (tmp_path / "evaluate/knn/worst/0-0.jpg").write_bytes(b"picture")
+    page = render(values, tmp_path)
+    assert 'title="robin, taken for wren: 1">1</td>' in page
+    assert "robin: 100 % wrong, taken for:" in page
+    assert "<figcaption>wren</figcaption>" in page
+    assert f"data:image/jpeg;base64,{base64.b64encode(b'picture').decode()}" in page
+
+
+def test_augmentations_are_listed(values, tmp_path) -> None:
+    page = render(values, tmp_path)
+    assert "2 random of 32 px" in page
+    assert "20 to 100 % of the area" in page
+    assert "p 0.8: brightness 0.4, contrast 0.4, saturation 0.4, hue 0.1" in page
+
+
+def test_neighbours_are_named_with_a_legend_where_there_are_classes(values, tmp_path) -> None:
+    write(tmp_path, "analyze/neighbours", {}, explained={"about": "Neighbours.", "numbers": {}})
+    folder = tmp_path / "analyze/neighbours/pictures"
+    for marks in (["", "right", "wrong"], ["", "", ""]):
+        rows = [["robin", f"0-{x}.jpg", f"bird {x}", mark] for x, mark in enumerate(marks)]
+        write_table(folder / "pictures.csv", [["row", "file", "caption", "mark"], *rows])
+        page = render(values, tmp_path)
+        assert "<figcaption>bird 2</figcaption>" in page
+        assert ("the same class" in page) == (marks[1] == "right")
 
 
 def test_evaluations_with_similar_names_are_told_apart(values, tmp_path) -> None:
@@ -90,7 +200,7 @@ def test_evaluations_with_similar_names_are_told_apart(values, tmp_path) -> None
     write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_200_top1": 29.3})
     page = render(values, tmp_path)
     assert "200 top1" not in page
-    assert page.count(">39.8<") == page.count(">29.3<") == 1
+    assert page.count(">39.8 <") == page.count(">29.3 <") == 1
 
 
 def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
@@ -98,9 +208,20 @@ def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
     assert "98.7" not in render(values, tmp_path)
 
 
+def test_curves_are_drawn_of_all_that_was_logged(values, tmp_path) -> None:
+    rows = [["epoch", "loss", "lr", "gradient_norm"], [1, 4.5, 0.1, 2], [2, 3.5, 0.05, 1]]
+    write_table(tmp_path / "pretrain/epochs.csv", rows)
+    write_table(
+        tmp_path / "evaluate/linear/epochs.csv", [["epoch", "lr 0.1", "lr 1"], [1, 40, 50], [2, 45, 55]]
+    )
+    page = render(values, tmp_path)
+    assert page.count("<svg") == 4
+    for title in ("loss", "learning rate", "gradient", "lr 0.1", "lr 1"):
+        assert re.search(rf"<title>{title}, epoch 2: ", page), title
+
+
 def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:
-    (tmp_path / "pretrain").mkdir()
-    (tmp_path / "pretrain" / "epochs.csv").write_text("epoch,loss,knn_top1\n1,4.5,30\n2,3.5,40\n")
+    write_table(tmp_path / "pretrain/epochs.csv", [["epoch", "loss", "knn_top1"], [1, 4.5, 30], [2, 3.5, 40]])
     values["recipe"] = "<b>bold"
     page = render(values, tmp_path)
     assert page == render(values, tmp_path)
@@ -113,10 +234,12 @@ def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:
 def test_the_verdict_compares_with_the_baselines_that_were_run(values, tmp_path) -> None:
     assert "Nothing has been evaluated yet." in render(values, tmp_path)
     write(tmp_path, "evaluate/knn", {"knn_top1": 65.4})
-    assert "knn, top-1: 65.4 %, with no baseline to compare with." in render(values, tmp_path)
-    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8})
-    page = render(values, tmp_path)
-    assert "knn, top-1: 65.4 %, +25.6 points against the random encoder&#39;s 39.8." in page
+    assert "knn, top1: 65.4 %, with no baseline to compare with." in render(values, tmp_path)
+    write_knn(tmp_path, 65.4, 39.8)
+    within = "knn, top-1: 65.4 % (95 % interval 62.4 to 68.3)"
+    assert f"{within}, +25.6 points against the random encoder&#39;s 39.8." in render(values, tmp_path)
+    write_knn(tmp_path, 65.4, 64.0)
+    assert "encoder&#39;s 64.0, which may be chance." in render(values, tmp_path)
 
 
 def test_the_page_loads_nothing_from_elsewhere(values, tmp_path) -> None:
@@ -127,11 +250,11 @@ def test_the_page_loads_nothing_from_elsewhere(values, tmp_path) -> None:
 
 
 def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
-    write(tmp_path, "evaluate/knn", {"knn_top1": 65.44, "knn_embedding_top1": 66.2})
-    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8})
-    _, markdown = render_both(values, tmp_path)
+    write_knn(tmp_path, 65.44, 39.8)
+    _, markdown = render_both(values, tmp_path, ORIGIN)
     lines = markdown.splitlines()
-    assert "| knn | top-1 | 65.4 | 39.8 | not run |" in lines
-    assert "| knn | top-1, projector's embedding | 66.2 | - | not run |" in lines
+    assert "| knn | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
     assert "| linear | not run | | | |" in lines
-    assert {line.count("|") for line in lines if line.startswith("|")} == {6}
+    for number, line in enumerate(lines):
+        if line.startswith("|---"):
+            assert lines[number - 1].count("|") == line.count("|") == lines[number + 1].count("|")

@@ -1,6 +1,10 @@
 """The page about all experiments, in HTML and in Markdown."""
 
+import re
+from collections.abc import Callable
+
 from cl.report import paper_tables
+from cl.report.experiments import Experiment
 from cl.report.summary import page
 from tests.support.experiments import KNN, TABLE3, composed, curve, experiment
 
@@ -26,6 +30,7 @@ def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once
         for table in paper_tables.load(paper).tables:
             assert f"<h3>{table.name}</h3>" in html
             assert f"## {table.name}\n" in markdown
+    assert html.count("<details") == html.count("</details>")
     assert "not run" in html
     sweep = "-S recipe=dcl/table1_imagenet100 -S optim.batch_size=32,64,128,256,512 -S loss=infonce"
     assert f"dvc exp run --queue {sweep}" in html
@@ -44,3 +49,71 @@ def test_recipes_are_not_composed_for_experiments_on_other_data() -> None:
 
     html, _ = page([experiment("a", "seed=0", {"knn_top1": 60.0})], refuse)
     assert "for 0 of the" in html
+
+
+def own(name: str, run: str, value: float, **changes: object) -> Experiment:
+    """An experiment of the default evaluation kNN, with its log and its baseline."""
+    number = {"meaning": "how many are right", "better": "higher", "images": 1000}
+    explained = {"about": "", "numbers": {"top1": number}}
+    made = experiment(name, run, {"knn_top1": value, "random_knn_top1": 39.8}, **changes)
+    made.provenance["evaluate/knn"] = {"explained": explained}
+    made.provenance["baseline/random"] = {"explained": {"knn": explained}}
+    made.epochs.extend({"epoch": str(epoch), "knn_top1": str(value + epoch)} for epoch in (1, 2))
+    return made
+
+
+THREE = [own("a", "seed=0", 60.0), own("b", "seed=0", 62.0, seed=1), own("c", "loss=infonce", 50.0)]
+
+
+def test_tables_without_a_number_of_ours_are_collapsed() -> None:
+    html, _ = page([experiment("a", TABLE3, {KNN: 80.0})], composed_of(TABLE3))
+    opened = re.findall(r"<details open><summary><h([23])>([^<]+?) *<", html)
+    assert ("2", "Decoupled Contrastive Learning") in opened
+    assert ("3", "Table 3") in opened
+    assert len([level for level, _ in opened if level == "2"]) == 1, "one paper has a number"
+    html, _ = page(THREE, composed_of())
+    assert "<details open>" not in html
+    assert html.count("no numbers of ours yet</span></h2>") == len(paper_tables.NAMES)
+
+
+def composed_of(*runs: str) -> Callable[[str], dict]:
+    recipes = {run.split()[0] for run in runs}
+    return lambda run: composed(run) if run.split()[0] in recipes else {}
+
+
+def test_the_curves_share_one_chart_with_means_over_seeds() -> None:
+    html, _ = page(THREE, composed_of())
+    curves = html[html.index("<h2>Curves") : html.index("no numbers of ours yet")]
+    assert curves.count("<svg") == 1
+    assert "<title>a and 1 more, epoch 2: 63 ± 1.41</title>" in curves
+    assert "<title>c, epoch 2: 52</title>" in curves
+
+
+def test_baselines_have_rows_which_experiments_share() -> None:
+    html, markdown = page(THREE, composed_of())
+    assert html.count('<td>random <span class="soft">baseline</span></td>') == 1
+    assert "39.8 ± 0.0" in html
+    assert "supervised <span" not in html, "it has no numbers"
+    assert "| random baseline |" in markdown
+    larger = own("d", "seed=0", 61.0, backbone__kind="resnet50")
+    html, _ = page([*THREE, larger], composed_of())
+    assert ">random (resnet18) <" in html
+    assert ">random (resnet50) <" in html
+
+
+def test_numbers_of_experiments_have_intervals_and_explanations() -> None:
+    html, markdown = page(THREE[:1], composed_of())
+    assert "[56.9, 63.0]" in html
+    assert "60.0 [56.9, 63.0]" in markdown
+    assert "<b>knn_top1</b>: how many are right, higher is better." in html
+
+
+def test_a_difference_to_a_paper_is_coloured_where_its_number_is_outside_our_interval() -> None:
+    metric = KNN.removeprefix("knn_200_")
+    for value, colour in ((84.5, "soft"), (70.0, "down"), (95.0, "up")):
+        found = experiment("a", TABLE3, {KNN: value})
+        numbers = {metric: {"meaning": "", "better": "higher", "images": 10_000}}
+        found.provenance["evaluate/knn_200"] = {"explained": {"numbers": numbers}}
+        html, _ = page([found], composed_of(TABLE3))
+        assert f'<span class="gain {colour}">({value - 84.2:+.1f})</span>' in html
+        assert "one seed" in html

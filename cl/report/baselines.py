@@ -1,0 +1,42 @@
+"""Rows of the baselines, which experiments on the same data share."""
+
+from typing import Any
+
+from cl.report.experiments import SUPERVISED, Experiment, flatten, mean_over_seeds, settings, value_at
+from cl.report.sweeps import labels
+
+
+def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dict[str, Any]]:
+    """A row for each baseline with different data, encoder, training or protocol: means over seeds."""
+    groups: dict[str, tuple[str, dict[str, Any], list[Experiment]]] = {}
+    for experiment in experiments:
+        for baseline in experiment.params.get("baselines") or {}:
+            depends = {"data": experiment.data, **_dependencies(experiment, baseline)}
+            group = groups.setdefault(repr((baseline, depends)), (baseline, depends, []))
+            group[2].append(experiment)
+    rows = [
+        {"baseline": baseline, "depends": depends, "metrics": measured}
+        for baseline, depends, sharing in groups.values()
+        if any(measured := [mean_over_seeds(sharing, f"{baseline}_{metric}", baseline) for metric in metrics])
+    ]
+    return [{"name": _name(row, rows), "metrics": row["metrics"]} for row in rows]
+
+
+def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
+    """What the numbers of a baseline depend on, apart from the data and the seed."""
+    own = flatten(
+        {
+            "training": value_at(experiment.params, f"baselines.{baseline}.training"),
+            "evaluations": experiment.params.get("evaluations"),
+            "transfers": experiment.params.get("transfers"),
+        }
+    )
+    return settings(experiment.params, SUPERVISED) | dict(own)
+
+
+def _name(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """The baseline, and what tells it apart from others of that name."""
+    same = [other["depends"] for other in rows if other["baseline"] == row["baseline"]]
+    if len(same) == 1:
+        return str(row["baseline"])
+    return f"{row['baseline']} ({labels(same)[same.index(row['depends'])]})"

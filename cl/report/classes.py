@@ -1,0 +1,47 @@
+"""Which classes an evaluation takes for which."""
+
+from collections import Counter
+from typing import Any
+
+MOST_CLASSES = 20
+
+
+def confusion(predictions: list[dict[str, str]]) -> dict[str, Any] | None:
+    """The confusion matrix of predictions (`truth`, `predicted`), images of each class by predicted class.
+
+    Of many classes, only those that are confused most, in either direction; the other classes share a column.
+    """
+    if not predictions:
+        return None
+    counts = Counter((row["truth"], row["predicted"]) for row in predictions)
+    classes = sorted({name for pair in counts for name in pair})
+    shown = set(_most_confused(counts)) if len(classes) > MOST_CLASSES else set(classes)
+    columns = [name for name in classes if name in shown]
+    return {
+        "classes": columns,
+        "all_classes": len(classes),
+        "rows": [_row(truth, columns, counts) for truth in columns],
+    }
+
+
+def _most_confused(counts: Counter[tuple[str, str]]) -> list[str]:
+    mistakes: Counter[str] = Counter()
+    for (truth, predicted), images in sorted(counts.items()):
+        if truth != predicted:
+            mistakes[truth] += images
+            mistakes[predicted] += images
+    return [name for name, _ in mistakes.most_common(MOST_CLASSES)]
+
+
+def _row(truth: str, columns: list[str], counts: Counter[tuple[str, str]]) -> dict[str, Any]:
+    images = sum(number for (name, _), number in counts.items() if name == truth)
+    cells = [counts[truth, predicted] for predicted in columns]
+    return {
+        "name": truth,
+        "images": images,
+        "cells": [
+            {"images": number, "percent": 100 * number / max(1, images), "right": predicted == truth}
+            for predicted, number in zip(columns, cells, strict=True)
+        ],
+        "others": images - sum(cells),
+    }

@@ -1,0 +1,107 @@
+"""Charts of the logs: pretraining by epoch, and every classifier of a linear evaluation."""
+
+from collections.abc import Iterator
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from cl.charts import Chart
+from cl.report.experiments import Experiment, settings
+from cl.report.files import ResultFiles
+
+
+class Curve(NamedTuple):
+    """Columns of pretrain/epochs.csv with their labels, and what they say."""
+
+    title: str
+    axis: str
+    columns: dict[str, str]
+    meaning: str
+
+
+LOSS = Curve("Pretraining loss", "loss", {"loss": "loss"}, "What training minimises; lower is better.")
+NEIGHBOURS = Curve(
+    "Nearest neighbours",
+    "kNN top-1 on a subset of the data, %",
+    {"knn_top1": "features", "knn_embedding_top1": "embedding"},
+    "How often the nearest training images have the right class, while training; higher is better.",
+)
+CURVES = (
+    LOSS,
+    NEIGHBOURS,
+    Curve(
+        "Embeddings",
+        "sign of collapse",
+        {"alignment": "alignment", "uniformity": "uniformity", "embedding_std": "spread"},
+        "All three are 0 if all images have become one point.",
+    ),
+    Curve(
+        "Learning rate", "learning rate", {"lr": "learning rate"}, "As scheduled, at the end of each epoch."
+    ),
+    Curve(
+        "Norm of the gradient",
+        "norm of the gradient",
+        {"gradient_norm": "gradient"},
+        "Mean over the steps of an epoch; sudden growth means that the learning rate is too high.",
+    ),
+)
+
+
+def pretraining(read: ResultFiles) -> list[dict[str, str | Markup]]:
+    """Charts of the pretraining log; none for columns that were not logged."""
+    rows = read.table("pretrain", "epochs.csv")
+    found = []
+    for number, curve in enumerate(CURVES):
+        chart = Chart(f"pretraining-{number}", f"{curve.title} by epoch", "epoch", curve.axis)
+        _add(chart, rows, curve.columns)
+        if chart.series:
+            found.append(drawing(chart, curve.meaning))
+    return found
+
+
+def classifiers(params: dict[str, Any], read: ResultFiles) -> Iterator[dict[str, str | Markup]]:
+    """A chart for each evaluation that logs its classifiers by epoch."""
+    for name in params["evaluations"]:
+        rows = read.table(f"evaluate/{name}", "epochs.csv")
+        chart = Chart(f"classifiers-{name}", f"{name}: every classifier by epoch", "epoch", "top-1, %")
+        _add(chart, rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
+        if chart.series:
+            yield drawing(chart, "Of the validation images, by learning rate; higher is better.")
+
+
+def overlaid(experiments: list[Experiment]) -> Chart | None:
+    """All experiments by epoch, means over seeds: kNN accuracy where it was logged, otherwise the loss."""
+    groups: dict[str, list[Experiment]] = {}
+    for experiment in experiments:
+        groups.setdefault(repr((experiment.data, settings(experiment.params))), []).append(experiment)
+    for curve, column in ((NEIGHBOURS, "knn_top1"), (LOSS, "loss")):
+        chart = Chart("curves", f"{curve.title} by epoch", "epoch", curve.axis)
+        for group in groups.values():
+            _add_means(chart, column, group)
+        if chart.series:
+            return chart
+    return None
+
+
+def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:
+    by_epoch: dict[str, list[float]] = {}
+    for experiment in group:
+        for row in experiment.epochs:
+            if column in row:
+                by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
+    label = group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
+    for epoch, values in by_epoch.items():
+        chart.add(label, float(epoch), fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def _add(chart: Chart, rows: list[dict[str, str]], columns: dict[str, str]) -> None:
+    for row in rows:
+        for column, label in columns.items():
+            if column in row:
+                chart.add(label, float(row["epoch"]), float(row[column]))
+
+
+def drawing(chart: Chart, meaning: str = "") -> dict[str, str | Markup]:
+    """A chart in the form that the templates expect."""
+    return {"svg": chart.svg(), "title": chart.title, "meaning": meaning}

@@ -1,0 +1,54 @@
+"""Result files of one experiment; a missing file is empty."""
+
+import base64
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+
+class ResultFiles:
+    """Reads results below a folder; without `pictures` no picture.
+
+    A result is named `<stage>[/<name>]`; of one repeated over seeds, the files are those of the first seed.
+    """
+
+    def __init__(self, root: Path, *, pictures: bool) -> None:
+        self.root, self.pictures = root, pictures
+
+    def metrics(self, result: str) -> dict[str, float]:
+        return self._json(f"{result}.json")
+
+    def provenance(self, result: str) -> dict[str, Any]:
+        return self._json(f"{result}.provenance.json")
+
+    def table(self, result: str, file: str) -> list[dict[str, str]]:
+        path = self.folder(result) / file
+        if not path.exists():
+            return []
+        with path.open(newline="") as stream:
+            return list(csv.DictReader(stream))
+
+    def picture(self, result: str, file: str) -> str | None:
+        """The picture as a data URL."""
+        path = self.folder(result) / file
+        if not self.pictures or not path.exists():
+            return None
+        kind = "jpeg" if path.suffix == ".jpg" else "png"
+        return f"data:image/{kind};base64," + base64.b64encode(path.read_bytes()).decode()
+
+    def picture_rows(self, result: str, folder: str) -> dict[str, list[dict[str, Any]]]:
+        """The rows of pictures that `pictures.csv` lists, by title: source, caption and mark of each."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for line in self.table(result, f"{folder}/pictures.csv") if self.pictures else ():
+            source = self.picture(result, f"{folder}/{line['file']}")
+            rows.setdefault(line["row"], []).append({**line, "source": source})
+        return rows
+
+    def folder(self, result: str) -> Path:
+        path = self.root / result
+        return next(iter(sorted(path.glob("seed-*"))), path)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.root / name
+        return json.loads(path.read_text()) if path.exists() else {}

@@ -1,0 +1,42 @@
+"""95 % confidence intervals of percentages, over images and over seeds."""
+
+import math
+from typing import NamedTuple
+
+from scipy.stats import binomtest, t
+
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    """From `low` to `high`, in percent."""
+
+    low: float
+    high: float
+
+    def overlaps(self, other: "Interval") -> bool:
+        """Whether a number can be in both."""
+        return self.low <= other.high and other.low <= self.high
+
+
+def interval(percent: float, images: int | None, sd: float | None = None, seeds: int = 1) -> Interval | None:
+    """The interval of a mean over seeds; None if neither images nor seeds give one.
+
+    Wilson's interval of the binomial, whose distances from the mean are added to Student's interval of the
+    mean over seeds as independent errors: in quadrature.
+
+    Args:
+        images: how many images the percentage counts; None if it counts none, as an average precision.
+        sd: standard deviation over the seeds.
+    """
+    low = high = percent
+    if images:
+        wilson = binomtest(round(percent / 100 * images), images).proportion_ci(LEVEL, method="wilson")
+        low, high = min(percent, 100 * wilson.low), max(percent, 100 * wilson.high)
+    over_seeds = 0.0
+    if sd is not None and seeds > 1:
+        over_seeds = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
+    elif not images:
+        return None
+    below, above = math.hypot(percent - low, over_seeds), math.hypot(high - percent, over_seeds)
+    return Interval(max(0.0, percent - below), min(100.0, percent + above))
