@@ -21,10 +21,10 @@ from torch import Tensor
 from cl.data import ring
 from cl.exchange.encoder import Encoder
 from cl.exchange.feature_files import FORMATS
-from cl.exchange.listing import UNREACHABLE, Listing
+from cl.exchange.listing import Listing
 from cl.features.extraction import BATCH, FEW
 from cl.runtime.distributed import rank, ranks
-from cl.runtime.files import locked, reason
+from cl.runtime.files import UNREACHABLE, locked, reason
 from cl.runtime.machine import Machine, to_device
 from cl.runtime.tensor_files import load_tensors, save_tensors
 

@@ -1,10 +1,21 @@
 """Files that several processes want to write, and why a file cannot be used."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+# Errors of a name or link that leads to no readable file; others, such as EIO, are the disk's failure.
+UNREACHABLE = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cl.runtime.files import UNREACHABLE
 from cl.shards.survey import Count, survey
 from cl.sources import UNLABELLED, Image, Splits
 
@@ -52,8 +53,10 @@ def superfluous(splits: Splits, count: Count, workers: int) -> np.ndarray:
 def _digest_of(image: Image) -> bytes:
     try:
         return digest(image.read())
-    except FileNotFoundError:  # reported when the image is packed
-        return UNREAD
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise
+        return UNREAD  # reported when the image is packed
 
 
 def without(splits: Splits, pairs: np.ndarray) -> Splits:
