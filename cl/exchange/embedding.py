@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import UNREACHABLE, locked, reason
 from cl.runtime.machine import Machine, to_device
 from cl.runtime.tensor_files import load_tensors, save_tensors
+from cl.shards.images import reads_heic
 
 PART = 16 * BATCH  # images
 REASON = 200  # bytes for the reason why an image cannot be read
@@ -84,7 +84,7 @@ class EmbeddingJob:
             The number of other files by reason.
 
         Raises:
-            ValueError: there are no images, or a name cannot be listed.
+            ValueError: the folder contains no images, or `Listing.write` refuses a name.
         """
         listing = Listing(self.root, self.partial / "listing")
         listed, left_out = listing.write()
@@ -92,8 +92,7 @@ class EmbeddingJob:
             shutil.rmtree(self.partial)
             others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
             raise ValueError(f"no images below {self.root}; found {others or 'no files at all'}")
-        heic = find_spec("pillow_heif") is not None  # without it, HEIC images count as unreadable
-        identity = hashlib.sha256(f"{listed} {self.notes} {PART} {heic}".encode()).hexdigest()
+        identity = hashlib.sha256(f"{listed} {self.notes} {PART} {reads_heic()}".encode()).hexdigest()
         self._use(listing, identity)
         return left_out
 
@@ -189,7 +188,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     merged.mkdir(exist_ok=True)
     file = FORMATS[job.target.suffix](merged / job.target.name, job.encoder.width, job.notes)
     table = merged / f"{job.target.name}.skipped.csv"
-    with closing(file), table.open("w", newline="") as text:
+    with closing(file), table.open("w", encoding="utf-8", newline="") as text:
         writer = csv.writer(text)
         writer.writerow(["name", "reason"])
         for part in job.parts:
@@ -200,6 +199,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
             embedded += len(names)
             reasons.update(skipped.values())
     if not embedded:
+        shutil.rmtree(job.partial)  # or the next run would find these parts, whatever was mended
         raise ValueError(f"none of the images below {job.root} can be read: {next(iter(reasons))}")
     for path in (table, *file.paths):
         _publish(path, job.target.parent)

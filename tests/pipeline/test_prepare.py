@@ -19,10 +19,9 @@ import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
 
 import cl.detection.scenes  # noqa: F401
-from cl.shards import images
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
-from tests.support.pictures import digest, picture_file, shard_states, tree
+from tests.support.pictures import digest, picture_file, shard_states, tree, without_heic
 from tests.support.processes import start_fork
 from tests.support.project import ROOT, compose
 from tests.support.tiny import write_shards
@@ -162,10 +161,8 @@ def test_unreadable_images_are_counted_by_suffix_and_reason(stage, monkeypatch) 
     for number in range(12):
         (folder / f"cut {number}.jpg").write_bytes(whole[: len(whole) // 2 + number])
     (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    images.reads_heic.cache_clear()
-    said = stage.run()
-    images.reads_heic.cache_clear()
+    with without_heic(monkeypatch):
+        said = stage.run()
     truncated = "unreadable .jpg, OSError: image file is truncated (N bytes not processed)"
     heic = "unreadable .heic, ValueError: HEIC needs another package: run `pip install pillow-heif`"
     assert said.count("left out") == 2
