@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pipeline import forecast, plan
 from pipeline.compose import compose
 from pipeline.workplace import Ran, copy_of_project
+from tests.support.commands import wait_for
 
 SETTINGS = ["optim.batch_size=32", "optim.epochs=40", "views.random.size=16"]
 SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
@@ -32,10 +34,21 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline.plan", *arguments],
+        cwd=folder,
+        env={**os.environ, "CL_PROCESSES": "1", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def planned(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline.plan", *arguments]
-    environment = {**os.environ, "CL_PROCESSES": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    process = start(folder, *arguments)
+    stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def test_a_plan_names_every_stage_and_changes_nothing(prepared) -> None:
@@ -85,6 +98,15 @@ def test_a_rehearsal_in_two_processes(prepared, monkeypatch) -> None:
     assert ran.report["left_out"]["seconds"] > 0
     assert ran.whole_seconds == ran.seconds + ran.report["left_out"]["seconds"]
     assert ran.host_bytes > 2 * 2**28, "two processes, each with PyTorch"
+
+
+def test_a_plan_that_is_terminated_leaves_nothing(prepared, tmp_path) -> None:
+    process = start(prepared, TMPDIR=str(tmp_path))
+    wait_for(tmp_path, "cl-plan-*/models/start.safetensors", process)  # a rehearsal follows
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.glob("cl-plan-*"))
 
 
 def ran(seconds: float, left_out: float, **report: object) -> Ran:
