@@ -22,7 +22,7 @@ class Config(AnalysisConfig):
     temperature: float | None = Field(gt=0)
 
     def check(self, train: Reader, val: Reader) -> None:
-        Plan(len(train), max(self.batch_sizes), seed=0)
+        Plan(len(train), max(self.batch_sizes), seed=0)  # refuses a batch larger than the split
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
