@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,12 +20,9 @@ SETTINGS += ["analysis=[]", "baseline=[]", "evaluation=[knn]", "transfer=[voc_c4
 
 
 @pytest.fixture(scope="module")
-def prepared(project, tmp_path_factory, shard_folder) -> Path:
-    folder = tmp_path_factory.mktemp("plan") / "project"
-    shutil.copytree(project, folder)
-    shutil.copytree(shard_folder, folder / "data" / "shards")
-    compose(folder / "params.yaml", SETTINGS)
-    return folder
+def prepared(project_with_shards) -> Path:
+    compose(project_with_shards / "params.yaml", SETTINGS)
+    return project_with_shards
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """The stage in two processes: kills, signals, launchers, and what makes an experiment another one."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,14 +32,11 @@ SETTINGS += [
 
 
 @pytest.fixture(scope="module")
-def prepared(project, tmp_path_factory, shard_folder) -> Path:
-    """The clone with tiny shards and parameters for a short pretraining with MoCo."""
-    folder = tmp_path_factory.mktemp("pretrain") / "project"
-    shutil.copytree(project, folder)
-    shutil.copytree(shard_folder, folder / "data" / "shards")
-    compose(folder / "params.yaml", SETTINGS)
-    start.save(start.Start(), folder / "models" / "start.safetensors")
-    return folder
+def prepared(project_with_shards) -> Path:
+    """A copy of the project with parameters for a short pretraining with MoCo."""
+    compose(project_with_shards / "params.yaml", SETTINGS)
+    start.save(start.Start(), project_with_shards / "models" / "start.safetensors")
+    return project_with_shards
 
 
 def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:
