@@ -57,7 +57,7 @@ class Loop(Generic[T]):
 
     Attributes:
         done: rounds that have run.
-        per_round: what a round uses; known in a rehearsal, once the loop has ended.
+        per_round: what a round uses; known in a rehearsal, after the last round.
     """
 
     def __init__(self, items: Iterable[T], total: int) -> None:
@@ -76,7 +76,7 @@ class Loop(Generic[T]):
             yield item
             if self._over:
                 break
-        if self._rehearsal and self.done:
+        if self._rehearsal and self.per_round:
             self._estimate(self._rehearsal)
 
     def _start(self, rehearsal: Rehearsal) -> None:
@@ -97,6 +97,9 @@ class Loop(Generic[T]):
         counted = self.done - WARM_UP
         enough = counted >= MOST or (counted >= LEAST and time.monotonic() - self._clock >= SECONDS)
         self._over = any_rank(enough)[0] if together else enough
+        if self._over or self.done == self.total:  # before what follows the last round, such as saving
+            used = _minus(self._rehearsal.now(), self._since)
+            self.per_round = _times(used, 1 / (self.done - self._first))
         return self._over
 
     @contextmanager
@@ -114,8 +117,6 @@ class Loop(Generic[T]):
 
     def _estimate(self, rehearsal: Rehearsal) -> None:
         """Estimate what the rounds and asides that were left out would have used."""
-        counted = self.done - self._first
-        self.per_round = _times(_minus(rehearsal.now(), self._since), 1 / max(counted, 1))
         rounds = _times(self.per_round, self.total - self.done)
         missing = self._asides_in_full - len(self._asides)
         asides = [_times(aside, missing / len(self._asides)) for aside in self._asides]
