@@ -50,9 +50,9 @@ class EmbeddingJob:
 
     @cached_property
     def folder(self) -> Path:
-        """The listing and the finished parts, in a folder that is named by what they are made from.
+        """The listing and the finished parts, in a folder that is named after what they are made from.
 
-        A process that outlives its killed run, on another machine, thus never writes into that of the next.
+        So a process on another machine that outlives its killed run never writes into that of the next run.
         """
         return self.partial / (self.partial / "identity").read_text()
 
@@ -91,7 +91,10 @@ class EmbeddingJob:
         if not len(listing):
             shutil.rmtree(self.partial)
             others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-            raise ValueError(f"no images below {self.root}; found {others or 'no files at all'}")
+            raise ValueError(
+                f"no images below {self.root}, found {others or 'no files at all'}; give the folder that "
+                "contains the images"
+            )
         identity = hashlib.sha256(f"{listed} {self.notes} {PART} {reads_heic()}".encode()).hexdigest()
         self._use(listing, identity)
         return left_out

@@ -30,7 +30,7 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
 
     Args:
         digests: (n, 2).
-        unlabelled: (n,) bool; of the images with one content, the first that is labelled comes before others.
+        unlabelled: (n,) bool; where one is labelled, the first labelled image with a content is its original.
     """
     later = np.zeros(len(digests), bool) if unlabelled is None else unlabelled
     order = np.lexsort((later, digests[:, 1], digests[:, 0]))  # stable: equal digests keep their order
@@ -44,7 +44,7 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
 
 
 def superfluous(splits: Splits, count: Count, workers: int) -> np.ndarray:
-    """(m, 2): as `copies`, of which a labelled image is kept, and training before validation."""
+    """(m, 2): as `copies`; labelled images are kept before others, then training before validation."""
     listed = [*splits.train, *splits.val]
     digests = as_array(survey(listed, _digest_of, "files to compare", count, workers))
     return copies(digests, np.array([image.label == UNLABELLED for image in listed]))

@@ -190,7 +190,7 @@ class Encoded(NamedTuple):
     orientation: int  # the EXIF orientation that readers must apply; 1 for none
     reencoded: bool
     turned: bool
-    several_frames: bool = False  # of which this is the first
+    several_frames: bool = False  # in the image's file; this is the first
 
 
 def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:

@@ -78,7 +78,8 @@ def test_a_plan_lists_problems(prepared) -> None:
     answer = planned(prepared)
     compose(prepared / "params.yaml", SETTINGS)
     assert answer.returncode == 0, answer.stderr
-    problem = "evaluations.knn: kNN with k=500 needs at least 500 labelled training images, found 120"
+    problem = "evaluations.knn: kNN with k=500 needs at least 500 labelled training images, found 120; "
+    problem += "choose a smaller k"
     assert f"pretrain: {problem}\n" in answer.stdout
     assert f"Later: {problem}\n" in answer.stdout
 
