@@ -86,17 +86,7 @@ def images(folder: Path) -> list[Path]:
 
 
 def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
-    usual = {
-        "shard_images": 50,
-        "encode": "copy",
-        "shrink": None,
-        "quality": 90,
-        "verify": True,
-        "upright": False,
-        "percentiles": (0.1, 99.9),
-        "tile": None,
-        "deduplicate": False,
-    }
+    usual = SOURCE.model_dump(include=set(Storage.model_fields)) | {"shard_images": 50}
     listed = [Image(f"{number:06d}", path, 0) for number, path in enumerate(files)]
     writing.write(
         Splits(["any"], listed, listed),

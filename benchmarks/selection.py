@@ -129,8 +129,17 @@ def of_features(task: "PretrainingTask", params: Params, val: Reader, folder: Pa
     features = extract(task.method.backbone, val, params.dataset, task.machine)
     unit = collapse.measures(F.normalize(features, dim=1))
     here = replace(task.machine, workers=0)  # starting a data worker takes longer than reading the images
-    encoder, ignored = Encoder(task.method.backbone), Progress("")
-    context = Context(encoder, val, val, params.dataset, 0, here, ignored, folder, _no_checkpoints)
+    context = Context(
+        encoder=Encoder(task.method.backbone),
+        train=val,
+        val=val,
+        source=params.dataset,
+        seed=0,
+        machine=here,
+        progress=Progress(""),
+        out=folder,
+        checkpoints=lambda name: Checkpoints(folder / name),
+    )
     return {
         "features_uniformity": unit["uniformity"],
         "features_rank": unit["effective_rank"],
@@ -138,10 +147,6 @@ def of_features(task: "PretrainingTask", params: Params, val: Reader, folder: Pa
         "features_alpha": alpha(features),
         "hit1": evaluate(params.evaluations["retrieval"], context)["hit1"],
     }
-
-
-def _no_checkpoints(name: str) -> Checkpoints:
-    raise NotImplementedError
 
 
 def alpha(features: Tensor) -> float:

@@ -68,7 +68,7 @@ class Init(BaseConfig):
     """A trained backbone to start from: torchvision's, a checkpoint's or an experiment's, and its hash."""
 
     name: str
-    hash: Hash = Field(description="of torchvision's weights, the first digits")
+    hash: Hash = Field(description="for torchvision's weights, the first digits")
 
 
 class Parent(BaseConfig):

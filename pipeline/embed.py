@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cl.runtime.machine import Machine
 
 SUFFIXES = (".parquet", ".npy")
-REASONS = 5  # why images cannot be read: the most frequent ones are printed
 FOREVER = timedelta(days=365)  # `launch` notices processes that die; slow ones may take their time
 
 
@@ -63,6 +62,7 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     import cl
     from cl.exchange import embedding
     from cl.runtime import machine
+    from cl.sources._shared.reasons import lines
 
     here = machine.find("fp32", deterministic=True)  # a part must not depend on when it is computed
     progress = command.progress("embed")
@@ -72,8 +72,8 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     is_main, wait_for_all = command.is_main_process(), _barrier()
     with embedding.exclusive(job) if is_main else nullcontext():
         if is_main:
-            for reason, count in job.begin().items():
-                progress.say(f"left out {counted(count, 'files')}: {reason}")
+            for line in lines(job.begin()):
+                progress.say(line)
         wait_for_all()
         _compute(job, here, progress)
         wait_for_all()
@@ -138,10 +138,11 @@ def _compute(job: "EmbeddingJob", here: "Machine", progress: "Progress") -> None
 
 def _merge(job: "EmbeddingJob", progress: "Progress") -> None:
     from cl.exchange import embedding
+    from cl.sources._shared.reasons import lines
 
     embedded, reasons = embedding.merge(job)
-    for reason, count in reasons.most_common(REASONS):
-        progress.say(f"left out {counted(count, 'images')} that cannot be read: {reason}")
+    for line in lines(reasons, "images that cannot be read"):
+        progress.say(line)
     progress.say(f"{job.target}: {counted(embedded, 'images')}, {job.encoder.width} features each")
 
 

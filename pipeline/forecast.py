@@ -65,8 +65,10 @@ def largest_batch(params: "Params", place: Workplace, ran: Ran) -> str:
     sizes = {size: (point.gpu_bytes if gpu else point.host_bytes) or 0 for size, point in points.items()}
     largest = fit(sizes, FILL * capacity, multiple, images)
     kind = "an estimate"
-    if gpu and (tried := _first_that_fits(place, largest, multiple)):
-        largest, kind = tried, "tried out"
+    if gpu:
+        tried = _first_that_fits(place, largest, multiple)
+        kind = "tried out" if tried else f"but neither that nor {LOWER[-1]:.0%} of it ran; an estimate"
+        largest = tried or largest
     found = f"{largest} of the {images} images" if largest + multiple > images else f"{largest} images"
     by = " and ".join(f"{size_text(size)} at {batch}" for batch, size in sorted(sizes.items()))
     return (

@@ -52,7 +52,7 @@ def main() -> None:
         task = build(params, here, len(bank), beginning)
         optimizer = _optimizer(params, task)
         beginning.load_state(task.method, optimizer)
-        data = _train_set(params, bank, beginning.epochs)
+        data = train_set(params, bank, beginning.epochs)
         progress.say(_summary(params, data, here))
         progress.say(f"each epoch's row is added to {checkpoints.epochs}")
         rows = train(
@@ -142,7 +142,8 @@ def _compile_encoders(method: "BaseMethod") -> None:
             network.compile()
 
 
-def _train_set(params: "Params", reader: "Reader", first_epoch: int) -> "TrainSet":
+def train_set(params: "Params", reader: "Reader", first_epoch: int = 0) -> "TrainSet":
+    """The views of the training images, in the order of this process's steps."""
     from cl.data.order import Plan
     from cl.data.sets import TrainSet
     from cl.runtime.distributed import rank, ranks

@@ -84,7 +84,7 @@ def _count_flops() -> dict[str, Any]:
 def _data(params: "Params") -> "TrainSet":
     from pipeline import pretrain
 
-    return pretrain._train_set(params, locations.reader("train", params.dataset), 0)
+    return pretrain.train_set(params, locations.reader("train", params.dataset))
 
 
 PARTS: dict[str, Callable[[], Any]] = {"draw": _draw, "flops": _count_flops}

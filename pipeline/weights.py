@@ -105,7 +105,7 @@ def _sha256(path: Path) -> str:
 
 
 def _outputs(name: str, expected: str) -> dict[str, str]:
-    """The outputs of an experiment's pretraining and their MD5 hashes, as its dvc.lock has them."""
+    """The outputs of an experiment's pretraining and their MD5 hashes, as recorded in its dvc.lock."""
     from dvc.exceptions import DvcException
 
     from cl.config import parse
@@ -151,7 +151,7 @@ def _backbone(init: "Init") -> "Start":
 
 
 def _checked_file(init: "Init") -> tuple[str, str | None]:
-    """The file and prefix of `init`; raises ValueError unless it has the hash that params.yaml has."""
+    """The file and prefix of `init`; raises ValueError unless its hash is the one in params.yaml."""
     if init.name.startswith("torchvision:"):  # `foreign` checks the hash
         return init.name, None
     file, prefix = _file_and_prefix(init.name)

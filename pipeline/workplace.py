@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cl.console.stop import exits_on_sigterm
 from pipeline import locations
 from pipeline.rehearse import REPORT
 
@@ -123,8 +124,11 @@ class Workplace:
 
 @contextmanager
 def copy_of_project() -> Iterator[Workplace]:
-    """A copy of the project in the current folder, with the weights that pretraining starts from."""
-    with tempfile.TemporaryDirectory(prefix="cl-plan-") as name:
+    """A copy of the project in the current folder, with the weights that pretraining starts from.
+
+    It is removed at the end, also if the end is SIGTERM.
+    """
+    with exits_on_sigterm(), tempfile.TemporaryDirectory(prefix="cl-plan-") as name:
         folder = Path(name)
         for path in Path.cwd().iterdir():
             if path.name not in OWN:

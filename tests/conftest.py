@@ -79,6 +79,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def project_with_shards(project: Path, shard_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with the tiny shards, which the tests of a module share."""
+    folder = tmp_path_factory.mktemp("prepared") / "project"
+    shutil.copytree(project, folder)
+    shutil.copytree(shard_folder, folder / "data" / "shards")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def scenes_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Detection scenes with objects of two classes: 10 to train on and 4 to test on."""

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "pretraining": "batch console contrast data features methods networks runtime training",
     "evaluations": "batch console data features runtime training",
     "detection": "console data networks runtime sources training",
-    "exchange": "data detection features networks runtime sources",
+    "exchange": "data detection features networks runtime shards sources",
     "analyses": "batch charts console contrast data evaluations features losses methods networks pretraining "
     "runtime",
     "rules": "contrast data evaluations networks runtime",

@@ -1,7 +1,5 @@
 """Parameters against the data: everything that a later stage would refuse is found before pretraining."""
 
-import shutil
-
 import pytest
 
 from cl import config
@@ -59,10 +57,8 @@ def test_data_that_suffices_is_not_refused(readers, tmp_path) -> None:
     check_data(params, *readers)
 
 
-def test_pretraining_refuses_all_of_it_at_once_before_it_trains(project, shard_folder, tmp_path) -> None:
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
-    shutil.copytree(shard_folder, folder / "data" / "shards")
+def test_pretraining_refuses_all_of_it_at_once_before_it_trains(project_with_shards) -> None:
+    folder = project_with_shards
     compose(folder, *FITTING, "optim.monitor.k=121", "optim.monitor.bank=130", "evaluations.knn.k=200")
     weights, refused = answers(folder, [Stage(("weights",)), Stage(("pretrain",))])
     assert (weights.code, refused.code) == (0, 1)

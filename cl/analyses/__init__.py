@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from cl.batch import Batch
@@ -18,9 +19,9 @@ from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
+from cl.evaluations import MeasurementConfig
 from cl.losses import LossConfig
 from cl.methods import BaseMethod
-from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
 from cl.runtime.number import Number
 
@@ -28,25 +29,23 @@ if TYPE_CHECKING:
     from cl.sources import Source
 
 
-class AnalysisConfig(BaseConfig):
-    """The parameters that every analysis has.
-
-    needs_labels: whether it is left out where the data has no labels.
-    """
+class AnalysisConfig(MeasurementConfig):
+    """The parameters that every analysis has; it needs no labels unless it says otherwise."""
 
     needs_labels: ClassVar[bool] = False
-    kind: str
-
-    def check(self, train: Reader, val: Reader) -> None:
-        """Check the parameters against the images that there are.
-
-        Raises:
-            ValueError: there are too few.
-        """
 
     def numbers(self) -> dict[str, Number]:
         """What each metric means."""
         return {}
+
+
+class BatchesConfig(AnalysisConfig):
+    """The parameters of an analysis of batches of training images."""
+
+    batch_size: int = Field(gt=1)
+
+    def check(self, train: Reader, val: Reader) -> None:
+        Plan(len(train), self.batch_size, seed=0)  # refuses a batch larger than the split
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import AnalysisConfig, Context
+from cl.analyses import BatchesConfig, Context
 from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.contrast import Contrast
-from cl.data.order import Plan
 from cl.data.reader import Reader
 
 BLOCK = 2**22  # logits in memory at a time: 16 MiB
@@ -28,7 +27,7 @@ class Sample(NamedTuple):
     negative_logits: Tensor  # (b, K)
 
 
-class Sampling(AnalysisConfig):
+class Sampling(BatchesConfig):
     """How queries and negatives are sampled.
 
     negatives: the numbers K of negatives per query.
@@ -42,20 +41,15 @@ class Sampling(AnalysisConfig):
     temperature: float | None = Field(gt=0)
     images: int = Field(gt=1)
     queries: int = Field(gt=0)
-    batch_size: int = Field(gt=1)
 
     def check(self, train: Reader, val: Reader) -> None:
-        plan = Plan(len(train), self.batch_size, seed=0)
-        if self.images > (epoch := plan.steps_per_epoch * self.batch_size):
+        super().check(train, val)
+        if self.images > (epoch := len(train) // self.batch_size * self.batch_size):
             raise ValueError(
                 f"images={self.images} exceeds the {counted(epoch, 'images')} of an epoch of batches of "
                 f"{self.batch_size}; choose fewer"
             )
-        if min(self.negatives) >= self.images:
-            raise ValueError(
-                f"negatives={self.negatives} exceed the {self.images - 1} available to a query; choose fewer "
-                "or more images"
-            )
+        feasible_counts(self.negatives, self.images - 1)
 
 
 def by_count(
@@ -65,7 +59,8 @@ def by_count(
     temperature = context.temperature(config.temperature)
     generator = torch.Generator().manual_seed(context.seed)
     contrast = context.contrast(config.images, config.batch_size)
-    counts = feasible_counts(config.negatives, contrast, context.progress)
+    available = int(contrast.negative_counts()[0])
+    counts = feasible_counts(config.negatives, available, context.progress)
     measured: dict[int, list[Tensor]] = {count: [] for count in counts}
     for sample in samples(contrast, counts[-1], temperature, generator, config.queries):
         for count in counts:
@@ -94,19 +89,18 @@ def samples(
         yield Sample(q, p, negatives, columns, positive_logits, negative_logits)
 
 
-def feasible_counts(requested: list[int], contrast: Contrast, progress: Progress) -> list[int]:
-    """The requested numbers of negatives that do not exceed those available to a query, in ascending order.
+def feasible_counts(requested: list[int], available: int, progress: Progress | None = None) -> list[int]:
+    """The requested numbers of negatives up to `available`, ascending; says which are left out.
 
     Raises:
         ValueError: all of them exceed the available number.
     """
-    available = int(contrast.negative_counts()[0])
     feasible = [count for count in sorted(requested) if count <= available]
     if not feasible:
         raise ValueError(
             f"negatives={requested} exceed the {available} available to a query; choose fewer or more images"
         )
-    if len(feasible) < len(requested):
+    if progress and len(feasible) < len(requested):
         left_out = ", ".join(str(count) for count in requested if count > available)
         progress.say(f"queries have only {counted(available, 'negatives')} each; left out: {left_out}")
     return feasible

@@ -6,23 +6,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import AnalysisConfig, Context
+from cl.analyses import BatchesConfig, Context
 from cl.charts import Chart
-from cl.data.order import Plan
-from cl.data.reader import Reader
 from cl.pretraining import collapse
 from cl.runtime.number import Number
 
 
-class Config(AnalysisConfig):
+class Config(BatchesConfig):
     """`batches` of `batch_size` images, two views each."""
 
     kind: Literal["alignment_uniformity"]
-    batch_size: int = Field(gt=1)
     batches: int = Field(gt=0)
-
-    def check(self, train: Reader, val: Reader) -> None:
-        Plan(len(train), self.batch_size, seed=0)
 
     def numbers(self) -> dict[str, Number]:
         return {

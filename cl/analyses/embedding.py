@@ -24,7 +24,8 @@ class Config(AnalysisConfig):
         found, least = min(self.images, len(val.evaluated)), 3 * self.perplexity
         if found <= least:
             raise ValueError(
-                f"perplexity={self.perplexity:g} needs more than {least:g} images, found {found}"
+                f"perplexity={self.perplexity:g} needs more than {least:g} images, found {found}; choose a "
+                "smaller one"
             )
 
     def numbers(self) -> dict[str, Number]:

@@ -15,9 +15,9 @@ from cl.runtime.number import Number
 
 
 class Config(AnalysisConfig):
-    """`rows` validation images, of different classes, each with its `nearest` training images.
+    """`rows` validation images of different classes, each with its `nearest` training images.
 
-    Of the images that have a label, or of all where the data has none.
+    Unlabelled images are left out, unless the data has no labels at all.
     """
 
     kind: Literal["neighbours"]
@@ -30,7 +30,7 @@ class Config(AnalysisConfig):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """same_class, with labels: percent of nearest training images of an image's class, over all of them."""
+    """same_class, if there are labels: percent of the nearest training images that share an image's class."""
     encoder = Unit(context.method.backbone, [])
     readers = (context.train, context.val)
     bank, queries = (

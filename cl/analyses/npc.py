@@ -23,7 +23,7 @@ class Config(AnalysisConfig):
     temperature: float | None = Field(gt=0)
 
     def check(self, train: Reader, val: Reader) -> None:
-        Plan(len(train), max(self.batch_sizes), seed=0)
+        Plan(len(train), max(self.batch_sizes), seed=0)  # refuses a batch larger than the split
 
     def numbers(self) -> dict[str, Number]:
         mean = "by how much SimCLR scales down its gradient; 1: not at all"

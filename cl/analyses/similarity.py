@@ -5,22 +5,16 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from cl.analyses import AnalysisConfig, Context, as_numpy
+from cl.analyses import BatchesConfig, Context, as_numpy
 from cl.charts import histogram
-from cl.data.order import Plan
-from cl.data.reader import Reader
 from cl.runtime.number import Number
 
 
-class Config(AnalysisConfig):
+class Config(BatchesConfig):
     """`batches` of `batch_size` images, two views each."""
 
     kind: Literal["similarity"]
-    batch_size: int = Field(gt=1)
     batches: int = Field(gt=0)
-
-    def check(self, train: Reader, val: Reader) -> None:
-        Plan(len(train), self.batch_size, seed=0)
 
     def numbers(self) -> dict[str, Number]:
         return {

@@ -6,14 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import AnalysisConfig, Context, as_numpy
+from cl.analyses import BatchesConfig, Context, as_numpy
 from cl.charts import histogram
-from cl.data.order import Plan
-from cl.data.reader import Reader
 from cl.runtime.number import Number
 
 
-class Config(AnalysisConfig):
+class Config(BatchesConfig):
     """`images` of `augmentations` views each; `of`: projector's embedding or backbone's features."""
 
     kind: Literal["views"]
@@ -21,9 +19,6 @@ class Config(AnalysisConfig):
     augmentations: int = Field(gt=1)
     batch_size: int = Field(gt=0)
     of: Literal["embedding", "backbone"]
-
-    def check(self, train: Reader, val: Reader) -> None:
-        Plan(len(train), self.batch_size, seed=0)
 
     def numbers(self) -> dict[str, Number]:
         return {

@@ -24,7 +24,7 @@ RESIZE = {
 }
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
-LONGEST = 64  # times the short side, of an image that is resized as a whole
+LONGEST = 64  # the length, in short sides, up to which an image is resized as a whole
 
 
 class Jitter(BaseConfig):
@@ -177,7 +177,7 @@ def draw_colour_params(view: View, rng: np.random.Generator) -> ColourParams[flo
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
     """The evaluation view (side, side, 3) uint8: resize to `short_side` with antialiasing, centre crop.
 
-    Of an extremely long image, only the middle is resized: the rest would take gigabytes and be cut off.
+    Only the middle of an extremely long image is resized; the rest would take gigabytes and be cut off.
     """
     pixels = _middle(pixels)
     height, width, _ = pixels.shape
@@ -189,7 +189,7 @@ def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
 
 
 def _middle(pixels: np.ndarray) -> np.ndarray:
-    """The image without as many pixels at both ends as make it longer than LONGEST times its short side."""
+    """The image, shortened at both ends to at most LONGEST times its short side."""
     height, width, _ = pixels.shape
     longest = LONGEST * min(height, width)
     top, left = (max(0, length - longest) // 2 for length in (height, width))

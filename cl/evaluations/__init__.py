@@ -30,21 +30,27 @@ REPRESENTATIONS = {"embedding": "projector's embedding", "pixels": "raw pixels"}
 WORST_CLASSES, EXAMPLES = 5, 8
 
 
-class EvaluationConfig(BaseConfig):
-    """The parameters that every evaluation has.
+class MeasurementConfig(BaseConfig):
+    """The parameters that every evaluation and every analysis has.
 
     needs_labels: whether it is left out where the data has no labels.
     """
 
-    needs_labels: ClassVar[bool] = True
+    needs_labels: ClassVar[bool]
     kind: str
 
     def check(self, train: Reader, val: Reader) -> None:
-        """Check the parameters against the images and labels that there are.
+        """Compare the parameters with the images and labels of the data.
 
         Raises:
             ValueError: there are too few.
         """
+
+
+class EvaluationConfig(MeasurementConfig):
+    """The parameters that every evaluation has; it needs labels unless it says otherwise."""
+
+    needs_labels: ClassVar[bool] = True
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
         """What each metric of the backbone's features means."""

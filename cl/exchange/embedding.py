@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +19,14 @@ from torch import Tensor
 from cl.data import ring
 from cl.exchange.encoder import Encoder
 from cl.exchange.feature_files import FORMATS
-from cl.exchange.listing import UNREACHABLE, Listing
+from cl.exchange.listing import Listing
 from cl.features.extraction import BATCH, FEW
 from cl.runtime import files
 from cl.runtime.distributed import rank, ranks
-from cl.runtime.files import reason
+from cl.runtime.files import UNREACHABLE, reason
 from cl.runtime.machine import Machine, to_device
 from cl.runtime.tensor_files import load_tensors, save_tensors
+from cl.shards.images import reads_heic
 
 PART = 16 * BATCH  # images
 REASON = 200  # bytes for the reason why an image cannot be read
@@ -50,9 +50,9 @@ class EmbeddingJob:
 
     @cached_property
     def folder(self) -> Path:
-        """The listing and the finished parts, in a folder that is named by what they are made from.
+        """The listing and the finished parts, in a folder that is named after what they are made from.
 
-        A process that outlives its killed run, on another machine, thus never writes into that of the next.
+        So a process on another machine that outlives its killed run never writes into that of the next run.
         """
         return self.partial / (self.partial / "identity").read_text()
 
@@ -84,16 +84,18 @@ class EmbeddingJob:
             The number of other files by reason.
 
         Raises:
-            ValueError: there are no images, or a name cannot be listed.
+            ValueError: the folder contains no images, or `Listing.write` refuses a name.
         """
         listing = Listing(self.root, self.partial / "listing")
         listed, left_out = listing.write()
         if not len(listing):
             shutil.rmtree(self.partial)
             others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-            raise ValueError(f"no images below {self.root}; found {others or 'no files at all'}")
-        heic = find_spec("pillow_heif") is not None  # without it, HEIC images count as unreadable
-        identity = hashlib.sha256(f"{listed} {self.notes} {PART} {heic}".encode()).hexdigest()
+            raise ValueError(
+                f"no images below {self.root}, found {others or 'no files at all'}; give the folder that "
+                "contains the images"
+            )
+        identity = hashlib.sha256(f"{listed} {self.notes} {PART} {reads_heic()}".encode()).hexdigest()
         self._use(listing, identity)
         return left_out
 
@@ -188,7 +190,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     merged.mkdir(exist_ok=True)
     file = FORMATS[job.target.suffix](merged / job.target.name, job.encoder.width, job.notes)
     table = merged / f"{job.target.name}.skipped.csv"
-    with closing(file), table.open("w", newline="") as text:
+    with closing(file), table.open("w", encoding="utf-8", newline="") as text:
         writer = csv.writer(text)
         writer.writerow(["name", "reason"])
         for part in job.parts:
@@ -199,6 +201,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
             embedded += len(names)
             reasons.update(skipped.values())
     if not embedded:
+        shutil.rmtree(job.partial)  # or the next run would find these parts, whatever was mended
         raise ValueError(f"none of the images below {job.root} can be read: {next(iter(reasons))}")
     for path in (table, *file.paths):
         _publish(path, job.target.parent)

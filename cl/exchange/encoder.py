@@ -55,9 +55,11 @@ class Encoder(nn.Module):
         was_training = self.training
         self.eval()
         features = [torch.empty(0, self.width)]
-        for start in range(0, len(listed), batch_size):
-            features.append(self._features(listed[start : start + batch_size]))
-        self.train(was_training)
+        try:
+            for start in range(0, len(listed), batch_size):
+                features.append(self._features(listed[start : start + batch_size]))
+        finally:
+            self.train(was_training)
         return torch.cat(features)
 
     def _features(self, images: Sequence[ImageLike] | Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def _build(config: backbones.Config, tensors: dict[str, Tensor], file: str) -> "
 
 
 def torchvision_url(name: str) -> str:
-    """Where torchvision has the weights `torchvision:<network>[:<weights>]`; it ends in `-<hash>.pth`."""
+    """Where torchvision keeps the weights `torchvision:<network>[:<weights>]`; it ends in `-<hash>.pth`."""
     from torchvision.models import get_model_weights
 
     _, network, *version = name.split(":")

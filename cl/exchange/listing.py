@@ -1,6 +1,5 @@
-"""The images below a folder as sorted names in a file, of which only a range is in memory at a time."""
+"""The sorted names of the images below a folder, kept in a file and read a range at a time."""
 
-import errno
 import hashlib
 import heapq
 import itertools
@@ -14,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from cl.runtime.files import UNREACHABLE
 from cl.sources._shared.trees import image_entries
 
 RUN = 100_000  # names that are sorted in memory at a time
 OFFSET = np.dtype("<i8")
-UNREACHABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM}  # not the disk's failure
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,8 @@ def _sorted(lines: Iterator[str], folder: Path) -> Iterator[str]:
     runs: list[Path] = []
     while run := sorted(itertools.islice(lines, RUN), key=_sort_key):
         runs.append(folder / f"{len(runs)}")
-        runs[-1].write_text("".join(run), newline="\n")
+        runs[-1].write_text("".join(run), encoding="utf-8", newline="\n")
     with ExitStack() as stack:
-        files = [stack.enter_context(path.open(newline="\n")) for path in runs]
+        files = [stack.enter_context(path.open(encoding="utf-8", newline="\n")) for path in runs]
         yield from heapq.merge(*files, key=_sort_key)
     shutil.rmtree(folder)

@@ -17,7 +17,9 @@ INT64 = 8  # bytes
 def check_k(k: int, usable: int) -> None:
     """Raises ValueError if a bank has fewer than k usable rows."""
     if k > usable:
-        raise ValueError(f"kNN with k={k} needs at least {k} labelled training images, found {usable}")
+        raise ValueError(
+            f"kNN with k={k} needs at least {k} labelled training images, found {usable}; choose a smaller k"
+        )
 
 
 def nearest(

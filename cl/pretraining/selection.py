@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 from scipy.stats import kendalltau
 
-from cl.console.wording import counted
 from cl.pretraining import collapse
 
 MEASURE = "effective_rank"
@@ -34,21 +33,24 @@ def verdict(rows: Rows, width: int) -> Verdict:
     """The verdict on a run from its rows in epochs.csv, without the columns that need labels.
 
     Collapsed: the alarm of `cl.pretraining.collapse` for embeddings of this width is on at the end. Still
-    improving: MEASURE rises in the last quarter of the epochs (Mann's test of Kendall's tau, 1945).
+    improving: MEASURE rises in the last quarter of the epochs (Mann's test of Kendall's tau, 1945). Fewer
+    than FEWEST epochs show neither: embeddings may begin at one point and leave it.
     """
     last = int(rows[-1]["epoch"])
     if missing := [name for name in ("embedding_std", MEASURE) if name not in rows[0]]:
         return Verdict("unknown", last, f"{', '.join(missing)} was not logged: collapse cannot be ruled out")
-    if first := _collapsed_since(rows, width):
+    first = _collapsed_since(rows, width)
+    if len(rows) < FEWEST:
+        finding = "the embeddings are collapsed so far" if first else f"use epoch {last}, the last"
+        question = "they recover" if first else "it has finished"
+        needed = f"it takes {FEWEST} epochs or more to tell whether {question}"
+        return Verdict("unknown", last, f"{finding}; {needed}")
+    if first:
         sentence = (
             f"the embeddings collapsed in epoch {first} and did not recover; lower optim.base_lr, lengthen "
             "optim.warmup_epochs, or choose a method and loss with negatives"
         )
         return Verdict("collapsed", first, sentence)
-    if len(rows) < FEWEST:
-        too_few = f"{counted(len(rows), 'epochs')} {'is' if len(rows) == 1 else 'are'} too few"
-        sentence = f"use epoch {last}, the last; {too_few} to tell whether it has finished"
-        return Verdict("unknown", last, f"{sentence} (expected: {FEWEST} or more)")
     if _rises([float(row[MEASURE]) for row in rows]):
         sentence = (
             f"use epoch {last}, the last, or train longer: {MEASURE} still rises, so raise optim.epochs"

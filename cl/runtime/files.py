@@ -1,5 +1,6 @@
 """Files that several processes want to write, and why a file cannot be used."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -7,6 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 LOCK = "lock"  # the name of a file
+# Errors of a name or link that leads to no readable file; others, such as EIO, are the disk's failure.
+UNREACHABLE = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+}
 
 
 @contextmanager

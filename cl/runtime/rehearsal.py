@@ -1,4 +1,4 @@
-"""Rehearsals: of a long loop only the first rounds run, and what the others would use is estimated from them.
+"""Rehearsals run only the first rounds of each long loop, and estimate from them what the others would use.
 
     with rehearsing() as rehearsal:
         ...                             # code whose loops go through `rounds`, or a `Loop`
@@ -10,7 +10,7 @@ Outside of such a block, loops run in full.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -53,86 +53,83 @@ def rehearsing(counters: Callable[[], Amounts] = dict) -> Iterator[Rehearsal]:
 
 
 class Loop(Generic[T]):
-    """A loop over `total` items, which runs inside of this context, and calls `enough` at the end of a round.
+    """A loop over `total` items, whose body calls `enough` at the end of each round.
 
     Attributes:
         done: rounds that have run.
-        per_round: what a round uses; known in a rehearsal, once the loop has ended.
+        per_round: what a round uses; known in a rehearsal, after the last round.
     """
 
     def __init__(self, items: Iterable[T], total: int) -> None:
-        self.items, self.total, self.done, self._over = items, total, 0, False
+        self.total, self.done = total, 0
         self.per_round: Amounts = {}
-        self._rehearsal = _current
+        self._items, self._over, self._rehearsal = items, False, _current
         self._asides: list[Amounts] = []
-        self._times = 0
-        if self._rehearsal:
-            self._rehearsal.loops.append(self)
-            self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def _start(self) -> None:
-        assert self._rehearsal
-        self._since, self._first = self._rehearsal.now(), self.done
-        self._clock = time.monotonic()  # `now` would make the host wait for the GPU in every round
+        self._asides_in_full = 0
 
     def __iter__(self) -> Iterator[T]:
-        for item in self.items:
+        items, self._items = self._items, ()  # this generator alone keeps them and their workers
+        if self._rehearsal:
+            self._rehearsal.loops.append(self)
+            self._start(self._rehearsal)
+        for item in items:
             yield item
             if self._over:
-                return
+                break
+        if self._rehearsal and self.per_round:
+            self._estimate(self._rehearsal)
+
+    def _start(self, rehearsal: Rehearsal) -> None:
+        self._since, self._first = rehearsal.now(), self.done
+        self._clock = time.monotonic()  # `now` would make the host wait for the GPU in every round
 
     def enough(self, *, together: bool = False) -> bool:
         """A round is done: whether the others are left out. Always False outside of a rehearsal.
 
         Args:
-            together: the processes of the run have as many rounds, and end in the same.
+            together: all processes run this loop; they leave out the same rounds.
         """
         self.done += 1
         if not self._rehearsal:
             return False
         if self.done == WARM_UP < self.total:
-            self._start()
+            self._start(self._rehearsal)
         counted = self.done - WARM_UP
         enough = counted >= MOST or (counted >= LEAST and time.monotonic() - self._clock >= SECONDS)
         self._over = any_rank(enough)[0] if together else enough
+        if self._over or self.done == self.total:  # before what follows the last round, such as saving
+            used = _minus(self._rehearsal.now(), self._since)
+            self.per_round = _times(used, 1 / (self.done - self._first))
         return self._over
 
     @contextmanager
     def aside(self, times: int) -> Iterator[None]:
-        """Work between rounds, of which the whole loop does `times`, such as what follows an epoch."""
+        """Work between rounds that the full loop does `times` times, such as what follows an epoch."""
         if not self._rehearsal:
             yield
             return
-        before, clock, self._times = self._rehearsal.now(), time.monotonic(), times
+        before, clock, self._asides_in_full = self._rehearsal.now(), time.monotonic(), times
         yield
         used = _minus(self._rehearsal.now(), before)
         self._asides.append(used)
         self._since = _plus(self._since, used)
         self._clock += time.monotonic() - clock
 
-    def __exit__(self, *error: object) -> None:
-        """Estimate what the rounds left out would have used, and let go of the items and their workers."""
-        self.items = ()
-        if not self._rehearsal or not self.done:
-            return
-        counted = self.done - self._first
-        self.per_round = _times(_minus(self._rehearsal.now(), self._since), 1 / max(counted, 1))
+    def _estimate(self, rehearsal: Rehearsal) -> None:
+        """Estimate what the rounds and asides that were left out would have used."""
         rounds = _times(self.per_round, self.total - self.done)
-        missing = self._times - len(self._asides)
+        missing = self._asides_in_full - len(self._asides)
         asides = [_times(aside, missing / len(self._asides)) for aside in self._asides]
         for part in (rounds, *asides):
-            self._rehearsal.left_out = _plus(part, self._rehearsal.left_out)
+            rehearsal.left_out = _plus(part, rehearsal.left_out)
 
 
 def rounds(items: Iterable[T], total: int) -> Iterator[T]:
-    """The items, of which there are `total`; in a rehearsal the first of them."""
-    with Loop(items, total) as loop:
-        for item in loop:
-            yield item
-            loop.enough()
+    """The `total` items; in a rehearsal only the first of them."""
+    loop = Loop(items, total)
+    for item in loop:
+        yield item
+        loop.enough()
 
 
 def _plus(amounts: Amounts, others: Amounts) -> Amounts:
@@ -140,7 +137,7 @@ def _plus(amounts: Amounts, others: Amounts) -> Amounts:
 
 
 def _minus(amounts: Amounts, others: Amounts) -> Amounts:
-    """The differences of what both have; a counter may be lost on the way."""
+    """The differences of the amounts that both have; a counter may have been lost in between."""
     return {name: amount - others[name] for name, amount in amounts.items() if name in others}
 
 

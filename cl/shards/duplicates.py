@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cl.console.progress import Count
+from cl.runtime.files import UNREACHABLE
 from cl.shards.survey import survey
 from cl.sources import UNLABELLED, Image, Splits
 
@@ -30,7 +31,7 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
 
     Args:
         digests: (n, 2).
-        unlabelled: (n,) bool; of the images with one content, the first that is labelled comes before others.
+        unlabelled: (n,) bool; where one is labelled, the first labelled image with a content is its original.
     """
     later = np.zeros(len(digests), bool) if unlabelled is None else unlabelled
     order = np.lexsort((later, digests[:, 1], digests[:, 0]))  # stable: equal digests keep their order
@@ -44,7 +45,7 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
 
 
 def superfluous(splits: Splits, count: Count, workers: int) -> np.ndarray:
-    """(m, 2): as `copies`, of which a labelled image is kept, and training before validation."""
+    """(m, 2): as `copies`; labelled images are kept before others, then training before validation."""
     listed = [*splits.train, *splits.val]
     digests = as_array(survey(listed, _digest_of, "files to compare", count, workers))
     return copies(digests, np.array([image.label == UNLABELLED for image in listed]))
@@ -53,8 +54,10 @@ def superfluous(splits: Splits, count: Count, workers: int) -> np.ndarray:
 def _digest_of(image: Image) -> bytes:
     try:
         return digest(image.read())
-    except FileNotFoundError:  # reported when the image is packed
-        return UNREAD
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise
+        return UNREAD  # reported when the image is packed
 
 
 def without(splits: Splits, pairs: np.ndarray) -> Splits:

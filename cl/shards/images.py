@@ -190,7 +190,7 @@ class Encoded(NamedTuple):
     orientation: int  # the EXIF orientation that readers must apply; 1 for none
     reencoded: bool
     turned: bool
-    several_frames: bool = False  # of which this is the first
+    several_frames: bool = False  # in the image's file; this is the first
 
 
 def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
@@ -220,7 +220,7 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
 
 def exif_orientation(picture: Picture.Image) -> int:
     """1 to 8; 1 if there is none or the pixels are upright anyway."""
-    if picture.format in ("TIFF", "HEIF"):  # applied on reading
+    if picture.format == "TIFF":  # applied on reading; for HEIC too, but pillow-heif also resets the tag
         return 1
     try:
         orientation = picture.getexif().get(ORIENTATION, 1)

@@ -1,4 +1,4 @@
-"""What is black and white in grayscale images of 16 bits, 32 bits or float, which the files do not record."""
+"""Black and white levels of 16-bit, 32-bit and float grayscale images; their files do not record them."""
 
 import hashlib
 import heapq

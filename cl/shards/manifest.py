@@ -4,7 +4,7 @@
 <folder>/train.npy                the index: one INDEX row per sample
 <folder>/train_keys.npy           the samples' keys, n byte strings
 <folder>/train_groups.npy         the samples' groups, n int64, -1 for none; only where the data has groups
-<folder>/duplicates.csv           images with the same content as another, also left out ones; only if any
+<folder>/duplicates.csv           images whose files equal another's, left out or not; only if there are any
 <folder>/manifest.json            classes, counts, sizes and hashes of the shards; skipped images with reasons
 
 `cl.shards.writing` writes them, `cl.data.reader` reads them.

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
-from cl.runtime.files import reason
+from cl.runtime.files import UNREACHABLE, reason
 from cl.shards import duplicates, tiles
 from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
@@ -104,8 +104,10 @@ def _readable(
     for pieces in tiles.pieces_by_image(listed):
         whole = tiles.whole_of(pieces[0])
         try:
-            content = whole.read()  # other OSErrors are the disk's failure, not a damaged image
-        except FileNotFoundError as error:
+            content = whole.read()
+        except OSError as error:
+            if error.errno not in UNREACHABLE:
+                raise
             skipped[whole.key] = reason(error)
             continue
         digests[whole.key] = duplicates.digest(content)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from PIL import Image as Picture
 
 from cl.console.progress import Count
+from cl.runtime.files import UNREACHABLE
 from cl.shards.images import opened
 from cl.sources import Image
 
@@ -33,7 +34,9 @@ def read_fact(image: Image, fact: Callable[[Picture.Image], Fact], otherwise: Fa
     try:
         # A file is read only as far as needed; what is inside an archive is read whole.
         file = image.path.open("rb") if type(image) is Image else io.BytesIO(image.read())
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise
         return otherwise
     try:
         with file, opened(file, max_pixels) as picture:

@@ -43,7 +43,7 @@ def whole_of(image: Image) -> Image:
 
 
 def pieces_by_image(listed: list[Image]) -> Iterator[list[Image]]:
-    """The tiles of each image in turn; an image that was not cut is alone."""
+    """The tiles of each image in turn; an uncut image is alone."""
     for _, pieces in groupby(listed, key=lambda image: whole_of(image).key):
         yield list(pieces)
 

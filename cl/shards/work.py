@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cl.runtime.files import UNREACHABLE
 from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
@@ -96,9 +97,12 @@ class Work:
 
 
 def _status(path: Path) -> str:
-    if not path.exists():
+    try:
+        status = path.stat()
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise
         return "missing"
-    status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns}"
 
 

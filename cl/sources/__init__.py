@@ -138,11 +138,9 @@ class Storage(BaseConfig):
     percentiles: Range = Field(
         description="of the pixels of 16-bit, 32-bit and float gray images: what becomes black and white"
     )
-
     tile: int | None = Field(
         gt=0, description="side in pixels of the tiles that larger images are cut into; null: keep them whole"
     )
-
     deduplicate: bool = Field(description="keep one of several images with the same content")
 
     @model_validator(mode="after")

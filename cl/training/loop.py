@@ -60,7 +60,7 @@ def train(
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
     shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch, history)
-    with shown as meter, signals() as stop, loop:
+    with shown as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))

@@ -139,7 +139,7 @@ def _cosine(done: float, final: float) -> float:
 class Part(NamedTuple):
     """A module to train, its learning rate relative to the config's, its weight decay (or None).
 
-    without: a part of the module that is not trained, or is another part.
+    without: a submodule that this part leaves out.
     """
 
     module: nn.Module

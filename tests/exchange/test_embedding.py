@@ -1,7 +1,6 @@
 """Parts of features belong to one listing, one encoder and one set of decoders."""
 
 import contextlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import cl
 from cl.exchange import embedding
 from cl.exchange.embedding import EmbeddingJob
 from cl.runtime.machine import Machine
-from tests.support.pictures import picture_file
+from tests.support.pictures import picture_file, without_heic
 from tests.support.resnets import save_encoder
 
 HERE = Machine(torch.device("cpu"), 0, "fp32")
@@ -54,8 +53,7 @@ def test_a_process_of_an_earlier_run_does_not_disturb_the_next(images) -> None:
 
 
 def test_parts_are_computed_again_once_heic_can_be_read(images, monkeypatch) -> None:
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "pillow_heif", None)
+    with without_heic(monkeypatch):
         assert compute(job(images)) == [False]
         assert compute(job(images)) == [True]
     assert compute(job(images)) == [False]
@@ -70,6 +68,17 @@ def test_links_that_lead_nowhere_count_as_unreadable(images) -> None:
         5,
         {"OSError: Too many levels of symbolic links": 1, "NotADirectoryError: Not a directory": 1},
     )
+
+
+def test_a_run_that_could_read_no_image_leaves_nothing(images) -> None:
+    """Or the next one would find its parts, since `chmod` changes neither size nor time of a file."""
+    for path in images.iterdir():
+        path.write_bytes(b"no image")
+    begun = job(images)
+    compute(begun)
+    with pytest.raises(ValueError, match="none of the images below .* can be read: ValueError: not an image"):
+        embedding.merge(begun)
+    assert not begun.partial.exists()
 
 
 def test_an_image_with_too_many_pixels_is_refused_with_advice_that_helps(images) -> None:

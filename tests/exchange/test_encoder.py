@@ -51,6 +51,9 @@ def test_embedding_leaves_the_mode_and_the_statistics_alone(encoder) -> None:
     encoder.train()
     torch.testing.assert_close(encoder.embed(IMAGES), before)
     assert encoder.training
+    with pytest.raises(FileNotFoundError):
+        encoder.embed("none.jpg")
+    assert encoder.training
     assert encoder(IMAGES).requires_grad
 
 

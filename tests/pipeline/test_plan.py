@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 from pipeline import forecast, plan
 from pipeline.compose import compose
 from pipeline.workplace import Ran, copy_of_project
+from tests.support.commands import wait_for
 
 SETTINGS = ["optim.batch_size=32", "optim.epochs=40", "views.random.size=16"]
 SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
@@ -19,12 +20,9 @@ SETTINGS += ["analysis=[]", "baseline=[]", "evaluation=[knn]", "transfer=[voc_c4
 
 
 @pytest.fixture(scope="module")
-def prepared(project, tmp_path_factory, shard_folder) -> Path:
-    folder = tmp_path_factory.mktemp("plan") / "project"
-    shutil.copytree(project, folder)
-    shutil.copytree(shard_folder, folder / "data" / "shards")
-    compose(folder / "params.yaml", SETTINGS)
-    return folder
+def prepared(project_with_shards) -> Path:
+    compose(project_with_shards / "params.yaml", SETTINGS)
+    return project_with_shards
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -32,10 +30,21 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline.plan", *arguments],
+        cwd=folder,
+        env={**os.environ, "CL_PROCESSES": "1", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def planned(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline.plan", *arguments]
-    environment = {**os.environ, "CL_PROCESSES": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    process = start(folder, *arguments)
+    stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def test_a_plan_names_every_stage_and_changes_nothing(prepared) -> None:
@@ -69,7 +78,8 @@ def test_a_plan_lists_problems(prepared) -> None:
     answer = planned(prepared)
     compose(prepared / "params.yaml", SETTINGS)
     assert answer.returncode == 0, answer.stderr
-    problem = "evaluations.knn: kNN with k=500 needs at least 500 labelled training images, found 120"
+    problem = "evaluations.knn: kNN with k=500 needs at least 500 labelled training images, found 120; "
+    problem += "choose a smaller k"
     assert f"pretrain: {problem}\n" in answer.stdout
     assert f"Later: {problem}\n" in answer.stdout
 
@@ -85,6 +95,15 @@ def test_a_rehearsal_in_two_processes(prepared, monkeypatch) -> None:
     assert ran.report["left_out"]["seconds"] > 0
     assert ran.whole_seconds == ran.seconds + ran.report["left_out"]["seconds"]
     assert ran.host_bytes > 2 * 2**28, "two processes, each with PyTorch"
+
+
+def test_a_plan_that_is_terminated_leaves_nothing(prepared, tmp_path) -> None:
+    process = start(prepared, TMPDIR=str(tmp_path))
+    wait_for(tmp_path, "cl-plan-*/models/start.safetensors", process)  # a rehearsal follows
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.glob("cl-plan-*"))
 
 
 def ran(seconds: float, left_out: float, **report: object) -> Ran:

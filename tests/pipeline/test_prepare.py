@@ -25,7 +25,15 @@ from cl.shards import images
 from cl.shards.images import ORIENTATION
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
-from tests.support.pictures import digest, file_of, photograph, picture_file, shard_states, tree
+from tests.support.pictures import (
+    digest,
+    file_of,
+    photograph,
+    picture_file,
+    shard_states,
+    tree,
+    without_heic,
+)
 from tests.support.processes import start_fork
 from tests.support.project import ROOT, compose
 from tests.support.tiny import write_shards
@@ -165,10 +173,8 @@ def test_ten_unreadable_images_are_named_and_the_others_counted_by_reason(stage,
     for number in range(12):
         (folder / f"cut {number}.jpg").write_bytes(whole[: len(whole) // 2 + number])
     (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    images.reads_heic.cache_clear()
-    said = stage.run()
-    images.reads_heic.cache_clear()
+    with without_heic(monkeypatch):
+        said = stage.run()
     truncated = "unreadable .jpg, OSError: image file is truncated (N bytes not processed)"
     heic = "unreadable .heic, ValueError: HEIC needs another package: run `pip install pillow-heif`"
     skipped = json.loads((stage.data / "shards/manifest.json").read_text())["splits"]["train"]["skipped"]

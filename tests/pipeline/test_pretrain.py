@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -59,15 +58,12 @@ class Logger:
 
 
 @pytest.fixture(scope="module")
-def prepared(project, tmp_path_factory, shard_folder) -> Path:
-    """The clone with tiny shards and parameters for a short pretraining with MoCo."""
-    folder = tmp_path_factory.mktemp("pretrain") / "project"
-    shutil.copytree(project, folder)
-    shutil.copytree(shard_folder, folder / "data" / "shards")
-    compose(folder / "params.yaml", SETTINGS)
-    start.save(start.Start(), folder / "models" / "start.safetensors")
-    (folder / "cl/loggers/recorder.py").write_text(RECORDER)
-    return folder
+def prepared(project_with_shards) -> Path:
+    """A copy of the project with parameters for a short pretraining with MoCo."""
+    compose(project_with_shards / "params.yaml", SETTINGS)
+    start.save(start.Start(), project_with_shards / "models" / "start.safetensors")
+    (project_with_shards / "cl/loggers/recorder.py").write_text(RECORDER)
+    return project_with_shards
 
 
 def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:

@@ -26,11 +26,8 @@ MODELS = ("backbone", "method", "optimizer")
 
 
 @pytest.fixture(scope="module")
-def prepared(project, tmp_path_factory, shard_folder) -> Path:
-    folder = tmp_path_factory.mktemp("weights") / "project"
-    shutil.copytree(project, folder)
-    shutil.copytree(shard_folder, folder / "data" / "shards")
-    return folder
+def prepared(project_with_shards) -> Path:
+    return project_with_shards
 
 
 def run(

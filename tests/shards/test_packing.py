@@ -12,7 +12,7 @@ from PIL import Image as Picture
 from cl.data.reader import Reader
 from cl.shards import images
 from cl.sources._shared.class_folders import class_folders
-from tests.support.pictures import FILES, SAMPLES, UNREADABLE, mutated, odd_tree, tree
+from tests.support.pictures import FILES, SAMPLES, UNREADABLE, mutated, odd_tree, picture_file, tree
 from tests.support.tiny import write_shards
 
 
@@ -42,6 +42,22 @@ def test_reasons_contain_no_path_and_no_memory_address(tmp_path) -> None:
         "cat/empty": "ValueError: the file is empty",
         "cat/text": "ValueError: not an image, or an unsupported format",
         "cat/nowhere": "FileNotFoundError: No such file or directory",
+    }
+
+
+def test_links_that_lead_nowhere_are_left_out(tmp_path) -> None:
+    """By every pass over the files: to compare them, to sample deep ones, to cut them, and to pack them."""
+    root = tree(tmp_path / "own")
+    for seed, name in enumerate(("cat", "dog")):
+        picture_file(root / "val" / name / "other.jpg", 300 + seed)  # `tree` has equal images in both splits
+    for name, target in (("loop", "loop.png"), ("file", "0.jpg/1.png"), ("long", "long" * 100)):
+        (root / "train" / "cat" / f"{name}.png").symlink_to(target)
+    splits = class_folders(root)
+    manifest = write_shards(splits, tmp_path / "shards", 10, deduplicate=True, tile=20)
+    assert manifest.splits["train"].skipped == {
+        "cat/loop": "OSError: Too many levels of symbolic links",
+        "cat/file": "NotADirectoryError: Not a directory",
+        "cat/long": "OSError: File name too long",
     }
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cl.shards import images, writing
+from cl.shards import writing
 from cl.sources import Splits, Storage
 from cl.sources._shared.class_folders import class_folders
 from pipeline import command
-from tests.support.pictures import digest, picture_file, shard_states, tree
+from tests.support.pictures import digest, picture_file, shard_states, tree, without_heic
 from tests.support.processes import start_fork
 from tests.support.tiny import STORAGE, write_shards
 
@@ -82,12 +82,9 @@ def test_a_lost_shard_is_written_again(tmp_path) -> None:
 
 def test_shards_begun_without_heic_start_over_with_it(tmp_path, monkeypatch) -> None:
     splits = class_folders(tree(tmp_path / "own", 8))
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    images.reads_heic.cache_clear()
-    stop_after(splits, tmp_path / "shards", 3)
+    with without_heic(monkeypatch):
+        stop_after(splits, tmp_path / "shards", 3)
     finished = shard_states(tmp_path / "shards")
-    monkeypatch.undo()
-    images.reads_heic.cache_clear()
     write_shards(splits, tmp_path / "shards", 2)
     assert len(finished) == 3
     assert not finished.items() & shard_states(tmp_path / "shards").items()

@@ -3,11 +3,15 @@
 import hashlib
 import io
 import struct
+import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 import simplejpeg
 from PIL import Image as Picture
 
@@ -127,6 +131,16 @@ def mutated(content: bytes, seed: int) -> bytes:
         case 5:
             del out[at:]
     return bytes(out)
+
+
+@contextmanager
+def without_heic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if pillow-heif were not installed."""
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pillow_heif", None)
+        images.reads_heic.cache_clear()
+        yield
+    images.reads_heic.cache_clear()
 
 
 def digest(folder: Path) -> dict[str, str]:

@@ -34,7 +34,7 @@ def images_below(folder: Path) -> tuple[list[Path], Counter[str]]:
 
 
 def image_entries(folder: Path, left_out: Counter[str]) -> Iterator[os.DirEntry[str]]:
-    """The images in a folder and its subfolders, in no order; `left_out` counts other entries by reason.
+    """The images in a folder and its subfolders, in any order; `left_out` counts other entries by reason.
 
     Raises:
         ValueError: as `images_below`.
@@ -82,7 +82,7 @@ def wrong_suffix(path: PurePath) -> str:
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
         return ""
-    if suffix[1:].isdecimal():  # each file of DICOM has another
+    if suffix[1:].isdecimal():  # DICOM files may end in their number
         return "with a number as suffix"
     return f"with suffix {suffix}" if suffix else "without a suffix"
 
