@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: repro table help test test-slow golden check format bench bench-gpu .venv detectron2 lock
+.PHONY: repro table help test test-slow golden check clean-scratch format bench bench-gpu .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	dvc repro
@@ -16,7 +16,7 @@ table: $(ready)  ## List all experiments with method, loss, seed, kNN, linear an
 	dvc exp show --hide-workspace --drop '.*' --keep '(Experiment|(method|loss).kind|seed|(knn|linear)_top1|voc\w+_ap50|coco\w+_box_ap)$$'
 
 help:  ## List the targets.
-	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 test: $(ready)  ## Run the fast tests, in minutes.
 	python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
@@ -34,6 +34,9 @@ check: $(ready)  ## Check format, lint, types, shell scripts, Dockerfile and Kub
 	git ls-files -z -- '*.sh' .ci/run docker/check | xargs -0 shellcheck
 	hadolint Dockerfile
 	kubernetes-validate --strict --quiet docker/kubernetes/*.yaml
+
+clean-scratch: $(ready)  ## List what interrupted runs left in scratch/, and remove what belongs to finished runs.
+	python -m pipeline.scratch --remove
 
 format: $(ready)  ## Format the code and fix what the linter can fix.
 	ruff format .

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from cl.console.wording import memory
 from pipeline import launch, locations
 from pipeline.workplace import Ran, Workplace
 
@@ -42,7 +43,7 @@ def checkpoints(place: Workplace) -> str:
 
     sizes = [(place.folder / path).stat().st_size for path in (locations.METHOD, locations.OPTIMIZER)]
     return (
-        f"While it runs, {KEEP} checkpoints in CL_SCRATCH take {size_text(KEEP * sum(sizes))}, "
+        f"While it runs, {KEEP} checkpoints in CL_SCRATCH take {memory(KEEP * sum(sizes))}, "
         "which are freed at the end."
     )
 
@@ -70,9 +71,9 @@ def largest_batch(params: "Params", place: Workplace, ran: Ran) -> str:
         kind = "tried out" if tried else f"but neither that nor {LOWER[-1]:.0%} of it ran; an estimate"
         largest = tried or largest
     found = f"{largest} of the {images} images" if largest + multiple > images else f"{largest} images"
-    by = " and ".join(f"{size_text(size)} at {batch}" for batch, size in sorted(sizes.items()))
+    by = " and ".join(f"{memory(size)} at {batch}" for batch, size in sorted(sizes.items()))
     return (
-        f"The largest batch that fits into {FILL:.0%} of the {size_text(capacity)} of "
+        f"The largest batch that fits into {FILL:.0%} of the {memory(capacity)} of "
         f"{'the GPU' if gpu else 'memory that are free now'}: {found} ({kind}, from {by})."
     )
 
@@ -133,11 +134,3 @@ def hours_elsewhere(
 def number(value: float) -> str:
     """A number to three digits, or whole."""
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def size_text(size: float) -> str:
-    """A number of bytes to three digits."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"

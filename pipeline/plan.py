@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cl.console.wording import memory
 from pipeline import command, forecast, locations
-from pipeline.forecast import number, size_text
+from pipeline.forecast import number
 from pipeline.workplace import Ran, Workplace, copy_of_project
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ def _row(name: str, parts: list[Ran]) -> tuple[str, ...]:
     return (
         name,
         f"{sum(part.whole_seconds for part in parts) / 3600:.3g}",
-        size_text(max(part.host_bytes for part in parts)),
-        size_text(max(gpus)) if gpus else "-",
-        size_text(sum(part.disk_bytes for part in parts)),
+        memory(max(part.host_bytes for part in parts)),
+        memory(max(gpus)) if gpus else "-",
+        memory(sum(part.disk_bytes for part in parts)),
         number(sum(joules)) if len(joules) == len(parts) else "-",
     )
 

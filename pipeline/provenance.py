@@ -75,6 +75,7 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
     return {
         "stage": stage + (f"@{name}" if name else ""),
+        "identity": _identity(stage, name),
         "recipe": everything["recipe"],
         "seed": everything["seed"],
         "parameters": values,
@@ -89,6 +90,13 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "images_seen": round(used["images"]) or None,
         "energy_joules": _energy(used),
     }
+
+
+def _identity(stage: str, name: str | None) -> str | None:
+    """None for another encoder, where there are no pretrained models."""
+    with contextlib.suppress(FileNotFoundError):
+        return identity(stage, name)
+    return None
 
 
 def _manifest_hash(stage: str, files: list[Path]) -> str | None:
