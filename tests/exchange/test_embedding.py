@@ -52,6 +52,14 @@ def test_a_process_of_an_earlier_run_does_not_disturb_the_next(images) -> None:
     np.testing.assert_allclose(np.load(now.target), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_parts_are_computed_again_for_another_encoder_or_listing(images) -> None:
+    assert compute(job(images)) == [False]
+    assert compute(job(images, seed=1)) == [False]
+    (images / "0.jpg").unlink()
+    assert compute(job(images, seed=1)) == [False]
+    assert compute(job(images, seed=1)) == [True]
+
+
 def test_parts_are_computed_again_once_heic_can_be_read(images, monkeypatch) -> None:
     with without_heic(monkeypatch):
         assert compute(job(images)) == [False]
