@@ -9,6 +9,7 @@ ready := .venv/installed
 .PHONY: repro table help test test-slow golden check clean-scratch format bench bench-gpu .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
+	@git rev-parse --is-inside-work-tree > /dev/null 2>&1 || { echo "DVC needs Git: run \`git init && git add -A && git commit -m start\` here first"; exit 1; }
 	dvc repro
 	@echo "Open report/index.html in a browser."
 

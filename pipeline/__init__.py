@@ -1,1 +1,10 @@
 """The stages of the pipeline, one Click entry point each: read params, validate, call `cl`, write results."""
+
+import sys
+from importlib.util import find_spec
+
+if find_spec("click") is None:
+    sys.exit(
+        f"{sys.executable} lacks the packages of this project: run `make .venv`, and then "
+        "`export PATH=$PWD/.venv/bin:$PATH`"
+    )

@@ -29,6 +29,9 @@ def composed(compose: Compose, overrides: list[str]) -> DictConfig:
     Raises:
         InvalidArgumentError: they are wrong, which DVC reports in one line before it changes anything.
     """
+    project = CONF.parents[1]
+    if project in Path.cwd().parents:
+        raise InvalidArgumentError(f"this is a subfolder of the project: run `cd {project}` first")
     try:
         found = compose(overrides)
         _leave_out_what_needs_labels(found)

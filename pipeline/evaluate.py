@@ -33,12 +33,12 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     Uses all visible GPUs, or CL_PROCESSES processes. Results of another encoder are written to others/.
     """
     params = command.params()
+    if prefix is not None and file is None:
+        raise ValueError(f"--prefix {prefix} requires --backbone FILE")
     selected = dict.fromkeys(names or params.evaluations)
     for name in selected:
         command.choose(name, params.evaluations, "evaluations")
         outputs.require_inputs("evaluate", name, models=file is None)
-    if prefix is not None and file is None:
-        raise ValueError(f"--prefix {prefix} requires --backbone FILE")
     notes: dict[str, Any] = {}
     if file is None:
         encoder = load(params)

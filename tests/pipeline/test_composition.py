@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.compose import main
+from tests.support.project import ROOT
 
 MISTAKES = {
     "los=dclw": "los is not a parameter; did you mean loss? Choices: dataset, views, ",
@@ -36,3 +37,11 @@ def test_a_mistake_is_answered_in_one_line(overrides, tmp_path, monkeypatch) -> 
     assert line.startswith("Error: ")
     assert MISTAKES[overrides] in line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_subfolder_is_refused(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT / "docs")
+    answer = CliRunner().invoke(main, ["loss=dclw"])
+    expected = f"Error: this is a subfolder of the project: run `cd {ROOT}` first\n"
+    assert (answer.exit_code, answer.stderr) == (1, expected)
+    assert not (ROOT / "docs/params.yaml").exists()

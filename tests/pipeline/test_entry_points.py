@@ -1,5 +1,7 @@
 """What entry points share: help, answers to mistakes, and means over seeds."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from tests.support.project import ROOT
 from tests.support.stages import Answer, Stage, answers
 
 STAGES = ("prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report")
-STAGES += ("embed", "plan")
+STAGES += ("check", "compatibility", "compose", "embed", "export", "plan", "rehearse", "scratch")
 DRIVER = """
 import runpy, sys
 for stage in sys.argv[1:]:
@@ -39,6 +41,31 @@ def test_a_mistake_gives_a_one_line_error(project) -> None:
     choices = "knn, linear, semi_1, semi_10, retrieval"
     message = f"evaluations in params.yaml does not contain 'knm'; choose one of {choices}"
     assert result.stderr == f"Error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["/bin/sh", "pipeline/find_python.sh"], "There is no python on the path"),
+        ([sys.executable, "-S", "-m", "pipeline.check"], "lacks the packages of this project"),
+    ],
+)
+def test_an_environment_that_is_not_on_the_path_is_named(command, message, project, tmp_path) -> None:
+    result = subprocess.run(command, cwd=project, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "run `make .venv`, and then `export PATH=$PWD/.venv/bin:$PATH`" in result.stderr
+
+
+def test_make_asks_for_git(project, tmp_path) -> None:
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(project / name, tmp_path / name)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/installed").touch()
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    result = subprocess.run(["make"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode
+    assert "DVC needs Git: run `git init && git add -A && git commit -m start` here first" in result.stdout
 
 
 MISTAKES = {

@@ -1,10 +1,12 @@
 """Mistakes after a finished run: nothing is lost, and the answer says what to do."""
 
+import json
 import shutil
 import sys
 
 import pytest
 
+from cl.runtime import files
 from tests.support.clone import KNN, Clone, finished
 from tests.support.stages import Stage, answers
 
@@ -92,3 +94,25 @@ def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> 
     after = clone.files()
     assert {path for path in before if before[path] != after.get(path)} == set()
     assert "up to date" in clone.dvc("status")
+
+
+def test_checkpoints_of_finished_runs_are_found_and_removed(clone) -> None:
+    finished = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())["identity"]
+    scratch = clone.folder / "scratch"
+    folders = {
+        "finished": scratch / finished,
+        "unfinished": scratch / ("0" * 16),
+        "running": scratch / ("1" * 16),
+    }
+    for folder in (*folders.values(), scratch / "logs"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "step-1").write_bytes(bytes(2000))
+    with files.exclusive(folders["running"], folders["running"]):
+        listed = clone.run(sys.executable, "-m", "pipeline.scratch").splitlines()
+        assert {line.split("  ")[-1]: line.split("  ")[0] for line in listed} == {
+            state: str(folder.relative_to(clone.folder)) for state, folder in folders.items()
+        }
+        assert all("  2 kB  " in line for line in listed)
+        clone.run(sys.executable, "-m", "pipeline.scratch", "--remove")
+    assert {path.name for path in scratch.iterdir()} >= {"0" * 16, "1" * 16, "logs"}
+    assert not folders["finished"].exists()
