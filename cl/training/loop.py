@@ -53,18 +53,17 @@ def train(
         StoppedError: a signal asked for it.
         ValueError: a checkpoint does not fit the task, or the processes found different checkpoints.
     """
-    steps_per_epoch = data.plan.steps_per_epoch
+    plan, steps_per_epoch = data.plan, data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    ledger = Ledger(history, task.remedy, data.plan)
+    ledger = Ledger(history, task.remedy, plan)
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
-    shown = progress.task(steps, start, steps_per_epoch, data.plan.first_epoch, history)
-    with shown as meter, signals() as stop:
+    with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
-            _begin(task, data.plan.first_step + step, step / steps, steps_per_epoch)
+            _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config.clip)
             task.after_step(done / steps)
             ledger.add(step, lr, task.reported(loss), norm, task.largest_logit)
@@ -73,7 +72,7 @@ def train(
             epoch_ends = done % steps_per_epoch == 0 or last
             if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
                 ledger.flush()
-            meter.step(data.plan.batch_size, ledger.last_loss(), lr)
+            meter.step(plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
                 _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch, loop)
             if checkpoints and epoch_ends and rank() == 0:
