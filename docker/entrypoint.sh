@@ -19,7 +19,7 @@ in a clone of the project, or in an empty folder after `init`. COMMAND is one of
   init                             copy the project from this image into the current folder
   dvc repro                        the whole experiment of params.yaml, to report/index.html
   dvc exp run -S loss=dclw         another experiment; `dvc exp show` lists them
-  prepare | weights | pretrain | evaluate NAME | transfer NAME | analyze NAME | baseline NAME | report | export | embed FOLDER | plan
+  check | prepare | weights | pretrain | evaluate NAME | transfer NAME | analyze NAME | baseline NAME | report | export | embed FOLDER | plan
                                    one stage (try `pretrain --help`), as `python -m pipeline.<stage>`
   experiment FILE [NUMBER]         one line of a file of experiments, in a separate clone
   nodes COMMAND                    one command on several nodes; start this on each of them
@@ -99,7 +99,7 @@ case ${1:-help} in
     set_folders
     supervise "$here/$1.sh" "${@:2}"
     ;;
-  prepare | weights | pretrain | evaluate | transfer | analyze | baseline | report | export | embed | plan)
+  check | prepare | weights | pretrain | evaluate | transfer | analyze | baseline | report | export | embed | plan)
     if [[ ${*: -1} == --help ]]; then cd "$here/.." && exec python -m "pipeline.$1" --help; fi
     need_project
     set_folders

@@ -11,8 +11,6 @@ import numpy as np
 from PIL import Image as Picture
 from pycocotools import mask as rle
 
-from cl.console.wording import counted
-
 SHOWN = 5  # how many problems a message names
 
 
@@ -91,8 +89,7 @@ class Findings:
     def lines(self) -> list[str]:
         """One line per kind of note, with the first few places."""
         return [
-            f"{counted(len(places), kind)}: "
-            f"{', '.join(places[:SHOWN])}{', ...' if len(places) > SHOWN else ''}"
+            f"{kind}: {len(places)} ({', '.join(places[:SHOWN])}{', ...' if len(places) > SHOWN else ''})"
             for kind, places in self.notes.items()
         ]
 

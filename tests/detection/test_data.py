@@ -42,8 +42,10 @@ def test_boxes_are_clipped_or_dropped_and_noted(copied, voc_config, tmp_path) ->
     data = read(voc_config, copied)
     assert data.train[0].boxes.tolist() == [*first.boxes.tolist(), [90.0, 90.0, 96.0, 96.0]]
     beyond, empty = data.findings.lines()[1:]
-    assert beyond == f"1 boxes that extend beyond their image, clipped: {path.name} [90.0, 90.0, 120.0, 96.0]"
-    assert empty == f"1 boxes without area, dropped: {path.name} [49.0, 49.0, 40.0, 60.0]"
+    assert (
+        beyond == f"boxes that extend beyond their image, clipped: 1 ({path.name} [90.0, 90.0, 120.0, 96.0])"
+    )
+    assert empty == f"boxes without area, dropped: 1 ({path.name} [49.0, 49.0, 40.0, 60.0])"
     data.findings.write(tmp_path / "data.csv")
     assert len((tmp_path / "data.csv").read_text().splitlines()) == 1 + 2 + len(data.classes)
 
@@ -52,7 +54,7 @@ def test_training_images_without_objects_are_dropped_and_noted(copied, voc_confi
     annotation(copied, "000002").write_text("<annotation></annotation>")
     data = read(voc_config, copied)
     assert len(data.train) == 9
-    assert "1 training images without objects, dropped: 000002.jpg" in data.findings.lines()
+    assert "training images without objects, dropped: 1 (000002.jpg)" in data.findings.lines()
 
 
 def test_a_subset_is_evenly_spaced(scenes_folder, voc_config) -> None:

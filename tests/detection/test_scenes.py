@@ -29,7 +29,7 @@ def test_both_layouts_hold_the_same_objects(scenes_folder) -> None:
     findings = Findings()
     classes, from_voc, _ = voc.read(scenes_folder / "VOCdevkit", ["2007/trainval"], "2007/test", findings)
     assert classes == ["coins", "grass"]
-    assert findings.lines() == ["2 classes in the annotations, used instead of VOC's twenty: coins, grass"]
+    assert findings.lines() == ["classes in the annotations, used instead of VOC's twenty: 2 (coins, grass)"]
     from_coco, categories, names = coco.read(scenes_folder / "coco", "train2017", findings)
     assert not findings.errors
     assert (categories, names) == ([1, 2], ["grass", "coins"])

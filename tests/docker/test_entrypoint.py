@@ -16,7 +16,7 @@ from tests.support.project import ROOT
 def test_every_stage_is_a_command() -> None:
     stages = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
     script = (ROOT / "docker/entrypoint.sh").read_text()
-    accepted = re.search(r"^  (prepare \|.*)\)$", script, re.MULTILINE)[1].split(" | ")
+    accepted = re.search(r"^  (check \|.*)\)$", script, re.MULTILINE)[1].split(" | ")
     assert set(stages) < set(accepted)
     assert all((ROOT / f"pipeline/{stage}.py").is_file() for stage in accepted)
     shown = run(ROOT, "help")

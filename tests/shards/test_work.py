@@ -33,7 +33,7 @@ def stop_after(splits, folder: Path, shards: int, **changes: object) -> None:  #
 
     storage = Storage(**{"shard_images": 2, **STORAGE, **changes})
     with pytest.raises(KeyboardInterrupt):
-        writing.write(splits, "test", storage, folder, workers=1, count=count)
+        writing.write(splits, "photos", storage, folder, workers=1, count=count)
 
 
 def test_finished_shards_are_kept(tmp_path) -> None:
