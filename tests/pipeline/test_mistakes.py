@@ -96,6 +96,14 @@ def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> 
     assert "up to date" in clone.dvc("status")
 
 
+def test_a_check_by_hand_leaves_its_output_alone(clone) -> None:
+    """It may be a link into DVC's cache."""
+    checked = clone.folder / "data/checked.txt"
+    before = checked.stat().st_mtime_ns
+    clone.run(sys.executable, "-m", "pipeline.check")
+    assert checked.stat().st_mtime_ns == before
+
+
 def test_checkpoints_of_finished_runs_are_found_and_removed(clone) -> None:
     finished = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())["identity"]
     scratch = clone.folder / "scratch"
