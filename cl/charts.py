@@ -134,8 +134,8 @@ class Chart:
         colours: Any = COLOURS
         if len(self.series) > len(COLOURS):
             colours = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
-        for number, (label, points) in enumerate(self.series.items()):
-            self._draw(axes, points, label, colours[number % len(colours)], f"points-{number}")
+        for number, points in enumerate(self.series.values()):
+            self._draw(axes, points, colours[number % len(colours)], f"points-{number}")
         axes.set(xlabel=self.x, ylabel=self.y)
         if self.log:
             axes.set_xscale("log", base=2)
@@ -145,16 +145,25 @@ class Chart:
 
     def _add_legend(self, figure: "Figure", axes: "Axes") -> None:
         """Inside the axes for a few series, to their right for many, none for one."""
+        lines, labels = axes.lines, [label.replace("$", r"\$") for label in self.series]  # no formulas
         if 1 < len(self.series) <= MAX_INSIDE:
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(lines, labels, frameon=False, fontsize=8)
         elif len(self.series) > MAX_INSIDE:
             figure.set_figwidth(7)
             columns = math.ceil(len(self.series) / LEGEND_ROWS)
-            axes.legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1), ncols=columns)
+            axes.legend(
+                lines,
+                labels,
+                frameon=False,
+                fontsize=6,
+                loc="upper left",
+                bbox_to_anchor=(1, 1),
+                ncols=columns,
+            )
 
-    def _draw(self, axes: "Axes", points: list[Point], label: str, colour: Any, gid: str) -> None:
+    def _draw(self, axes: "Axes", points: list[Point], colour: Any, gid: str) -> None:
         x, y, sd = (np.array([getattr(point, key) or 0.0 for point in points]) for key in Point._fields)
-        (line,) = axes.plot(x, y, color=colour, label=label, linewidth=1.3, **SHAPES[self.kind])
+        (line,) = axes.plot(x, y, color=colour, linewidth=1.3, **SHAPES[self.kind])
         line.set_gid(gid)
         if self.kind == "histogram":
             line.set_markersize(1.5)

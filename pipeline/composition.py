@@ -16,8 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from cl import config, rules
 from cl.runtime.base_config import suggestion
 from pipeline import weights
+from pipeline.compose import CONF
 
-CONF = Path(__file__).parent / "conf"
 Compose = Callable[[list[str]], DictConfig]
 
 

@@ -122,6 +122,6 @@ def _text(value: Any) -> str:
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./:-]*", value):
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./:-]*", value, re.ASCII):
         return json.dumps(value) if value.lower() in ("null", "true", "false", "nan", "inf") else value
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -15,7 +15,7 @@ def require_inputs(stage: str, name: str | None = None, *, models: bool = True) 
         models: whether it reads the pretrained models.
     """
     unread = [] if models else [locations.BACKBONE, locations.METHOD]
-    if "CL_SHARDS" in os.environ:
+    if os.environ.get("CL_SHARDS"):
         unread.append(locations.SHARDS)
     require(*(path for path in provenance.declared(stage, name)[0] if path not in unread))
 

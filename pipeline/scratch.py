@@ -1,5 +1,7 @@
 """scratch: list what interrupted runs left in CL_SCRATCH, and remove what belongs to finished ones."""
 
+import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,7 +13,7 @@ from cl.console.wording import memory
 from cl.runtime import files
 from pipeline import command
 
-DIGITS = 16  # of a run's identity, with which the name of its folder begins
+LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each folder of checkpoints; see `pipeline.resuming`
 
 
 @click.command()
@@ -22,41 +24,47 @@ def main(remove: bool) -> None:
 
     A run is finished if its results are in this folder, or in an experiment or branch that DVC knows.
     """
-    folders = {folder: _last_write(folder) for folder in command.scratch().glob("[0-9a-f]" * DIGITS + "*")}
+    folders = {lock.parent: _usage(lock.parent) for lock in command.scratch().glob(LOCKS)}
     if not folders:
         click.echo(f"no checkpoints in {command.scratch()}")
         return
-    finished = set(_identities())
-    for folder, written in sorted(folders.items(), key=lambda item: -item[1]):
-        state = "running" if _is_in_use(folder) else "unfinished"
-        if state != "running" and folder.name[:DIGITS] in finished:
-            state = "finished, removed" if remove else "finished"
-        used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    finished = set(_finished())
+    for folder, (written, used) in sorted(folders.items(), key=lambda item: item[1], reverse=True):
+        state = _state(folder, is_finished=folder.name in finished, remove=remove)
         click.echo(f"{folder}  {datetime.fromtimestamp(written):%Y-%m-%d %H:%M}  {memory(used):>8}  {state}")
-        if state == "finished, removed":
-            shutil.rmtree(folder)
 
 
-def _last_write(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+def _usage(folder: Path) -> tuple[float, int]:
+    """When something was last written to the folder, and its bytes; its run may remove files meanwhile."""
+    written, used = 0.0, 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = Path(parent, name).stat()
+                written, used = max(written, status.st_mtime), used + status.st_size
+    return written, used
 
 
-def _is_in_use(folder: Path) -> bool:
+def _state(folder: Path, *, is_finished: bool, remove: bool) -> str:
+    """The state of a folder's run; removes the folder of a finished one if asked to."""
     try:
-        with files.exclusive(folder, folder):
-            return False
+        with files.exclusive(folder, folder):  # no run may begin until it is removed
+            if is_finished and remove:
+                shutil.rmtree(folder, ignore_errors=True)  # NFS keeps the open lock for a moment
+                return "finished, removed"
     except ValueError:
-        return True
+        return "running"
+    return "finished" if is_finished else "unfinished"
 
 
-def _identities() -> Iterator[str]:
-    """The identities of the runs whose results exist."""
+def _finished() -> Iterator[str]:
+    """The names of the folders of the runs whose results exist."""
     from pipeline.collect import collect
 
     for experiment in collect(lambda _: None):
         for provenance in experiment.provenance.values():
             if identity := provenance.get("identity"):
-                yield identity
+                yield f"{identity}{provenance.get('data_sha256', '')[:16]}"
 
 
 if __name__ == "__main__":

@@ -45,3 +45,12 @@ def test_a_drawing_shows_its_values_and_has_unique_ids() -> None:
     densities = [point.y for point in other.series["one"]]
     width = other.series["one"][1].x - other.series["one"][0].x
     assert sum(densities) * width == pytest.approx(1)
+
+
+def test_every_series_has_its_name_in_the_legend() -> None:
+    """Class folders may have names that matplotlib would read as formulas, or leave out."""
+    names = ["US$ to A$", "a$_$", "_background"]
+    chart = Chart("a", "t", "x", "y", "points")
+    for name in names:
+        chart.add(name, 1, 2)
+    assert re.findall(r"<text [^>]*>([^<]+)</text>", chart.svg())[-len(names) :] == names

@@ -27,9 +27,9 @@ def write_rows(folder: Path, rows: Iterable[tuple[str, list[Captioned]]]) -> Non
     folder.mkdir(exist_ok=True)
     with (folder / "pictures.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["row", "file", "caption", "mark"])
+        writer.writerow(["row", "title", "file", "caption", "mark"])
         for y, (title, pictures) in enumerate(rows):
             for x, picture in enumerate(pictures):
                 name = f"{y}-{x}.jpg"
                 Image.fromarray(centre(picture.pixels, SIDE, SIDE)).save(folder / name, quality=QUALITY)
-                writer.writerow([title, name, picture.caption, picture.mark])
+                writer.writerow([y, title, name, picture.caption, picture.mark])

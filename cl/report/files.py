@@ -37,13 +37,13 @@ class ResultFiles:
         kind = "jpeg" if path.suffix == ".jpg" else "png"
         return f"data:image/{kind};base64," + base64.b64encode(path.read_bytes()).decode()
 
-    def picture_rows(self, result: str, folder: str) -> dict[str, list[dict[str, Any]]]:
-        """The rows of pictures that `pictures.csv` lists, by title: source, caption and mark of each."""
+    def picture_rows(self, result: str, folder: str) -> list[list[dict[str, Any]]]:
+        """The rows of pictures that `pictures.csv` lists: title, source, caption and mark of each picture."""
         rows: dict[str, list[dict[str, Any]]] = {}
         for line in self.table(result, f"{folder}/pictures.csv") if self.pictures else ():
             source = self.picture(result, f"{folder}/{line['file']}")
             rows.setdefault(line["row"], []).append({**line, "source": source})
-        return rows
+        return list(rows.values())
 
     def folder(self, result: str) -> Path:
         path = self.root / result

@@ -64,8 +64,8 @@ def render(params: dict[str, Any], results: Path, origin: Origin) -> tuple[str, 
 
 def _title(params: dict[str, Any], origin: Origin) -> str:
     changed = ", ".join(origin.changed[:LISTED])
-    if more := len(origin.changed) - LISTED:
-        changed += f" and {more} more" if more > 0 else ""
+    if (more := len(origin.changed) - LISTED) > 0:
+        changed += f" and {more} more"
     method = f"{origin.method} ({changed})" if changed else origin.method
     return f"{method} with {params['loss']['kind']} on {dataset_name(params)}"
 

@@ -17,11 +17,14 @@ UNREACHABLE = {
     errno.EACCES,
     errno.EPERM,
 }
+WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # what file systems without locks answer
 
 
 @contextmanager
 def locked(descriptor: int, lock: Callable[[int, int], None], target: Path) -> Iterator[None]:
     """Hold a lock that keeps other processes from writing into `target`; closes the descriptor at the end.
+
+    On a file system without locks, such as Lustre mounted without `flock`, nothing is locked.
 
     Args:
         lock: `fcntl.flock`, whose lock forked processes inherit, or `fcntl.lockf`, whose lock they do not.
@@ -36,6 +39,9 @@ def locked(descriptor: int, lock: Callable[[int, int], None], target: Path) -> I
             raise ValueError(
                 f"another process is writing into {target}; wait until it has finished, or stop it"
             ) from error
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
         yield
     finally:
         os.close(descriptor)

@@ -137,7 +137,7 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -
         (lines[0], context.val, first, ""),
         (lines[1], context.train, best, mark),
     ):
-        assert (line["row"], line["mark"]) == (names[0], expected)
+        assert (line["row"], line["title"], line["mark"]) == ("0", names[0], expected)
         assert line["caption"] == names[reader.labels[position]]
         with Picture.open(context.out / "pictures" / line["file"]) as picture:
             shown = np.asarray(picture).astype(int)

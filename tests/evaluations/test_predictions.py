@@ -44,7 +44,7 @@ def test_predictions_name_every_labelled_image_once(context, predicted) -> None:
 def test_the_worst_classes_are_shown_with_what_they_were_taken_for(context, predicted) -> None:
     rows = read(context.out / "worst/pictures.csv")
     worst, second = context.classes[5], context.classes[2]
-    titles = list(dict.fromkeys(row["row"] for row in rows))
+    titles = list(dict.fromkeys(row["title"] for row in rows))
     assert titles[0] == f"{worst}: 100 % wrong"
     assert titles[1].startswith(f"{second}: ")
     assert len(titles) == 2, "classes without mistakes are not shown"

@@ -89,6 +89,11 @@ def test_every_stage_reports_mistakes_in_one_line(project) -> None:
     assert not (project / "results" / "pretrain.partial").exists()
 
 
+def test_an_empty_variable_does_not_replace_the_shards(project) -> None:
+    (answer,) = answers(project, [Stage(("pretrain",), {"CL_SHARDS": ""})])
+    assert answer == Answer(1, "Error: data/shards is missing: run `dvc repro prepare`\n")
+
+
 def test_mistakes_in_the_choice_of_loggers_are_named_before_anything_runs(project) -> None:
     mistakes = {
         f"CL_LOG=tensorbord is unknown; choose from {', '.join(kinds('loggers'))}\n": {

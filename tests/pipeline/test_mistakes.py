@@ -96,23 +96,34 @@ def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> 
     assert "up to date" in clone.dvc("status")
 
 
+def test_a_check_by_hand_leaves_its_output_alone(clone) -> None:
+    """It may be a link into DVC's cache."""
+    checked = clone.folder / "data/checked.txt"
+    before = checked.stat().st_mtime_ns
+    clone.run(sys.executable, "-m", "pipeline.check")
+    assert checked.stat().st_mtime_ns == before
+
+
 def test_checkpoints_of_finished_runs_are_found_and_removed(clone) -> None:
     finished = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())["identity"]
     scratch = clone.folder / "scratch"
+    on_other_data = scratch / (finished + "2" * 16)
     folders = {
         "finished": scratch / finished,
         "unfinished": scratch / ("0" * 16),
         "running": scratch / ("1" * 16),
     }
-    for folder in (*folders.values(), scratch / "logs"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "step-1").write_bytes(bytes(2000))
+    for folder in (*folders.values(), on_other_data):
+        with files.exclusive(folder, folder):
+            (folder / "step-1").write_bytes(bytes(2000))
+    for other in ("logs", "3" * 16):
+        (scratch / other).mkdir(exist_ok=True)
     with files.exclusive(folders["running"], folders["running"]):
         listed = clone.run(sys.executable, "-m", "pipeline.scratch").splitlines()
-        assert {line.split("  ")[-1]: line.split("  ")[0] for line in listed} == {
-            state: str(folder.relative_to(clone.folder)) for state, folder in folders.items()
-        }
+        expected = set(folders.items()) | {("unfinished", on_other_data)}
+        assert {(line.split("  ")[-1], clone.folder / line.split("  ")[0]) for line in listed} == expected
         assert all("  2 kB  " in line for line in listed)
         clone.run(sys.executable, "-m", "pipeline.scratch", "--remove")
-    assert {path.name for path in scratch.iterdir()} >= {"0" * 16, "1" * 16, "logs"}
+    assert {path.name for path in scratch.iterdir()} >= {"0" * 16, "1" * 16, on_other_data.name, "logs"}
     assert not folders["finished"].exists()
+    assert not list((scratch / ("3" * 16)).iterdir()), "a folder of others is left alone"

@@ -28,6 +28,7 @@ def overrides(command: str) -> list[str]:
         (["recipe=dcl/table3_cifar10", "loss=dclw", "seed=3"], "simclr"),
         (["evaluation=[knn]", "analysis=[]", "evaluations.knn.grid_k=[1,5]"], "simclr"),
         (["dataset=unlabelled", "dataset.name=my set", "views.random.count=3"], "simclr"),
+        (["dataset=unlabelled", "dataset.name='Käfer'"], "simclr"),
     ],
 )
 def test_the_command_composes_to_the_same_parameters(given, method, tmp_path) -> None:

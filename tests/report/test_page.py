@@ -15,6 +15,7 @@ from tests.support.project import ROOT
 
 ORIGIN = Origin("simclr", [], "dvc exp run")
 HIGHER = {"title": "top-1", "meaning": "how many are right", "better": "higher", "images": 1000}
+PICTURES = ["row", "title", "file", "caption", "mark"]
 
 
 def render(values: dict, results: Path, origin: Origin = ORIGIN) -> str:
@@ -98,7 +99,7 @@ def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(f"private {number}".encode())
     for name in names[2:]:
-        listed = [["row", "file", "caption", "mark"], ["robin", "0-0.jpg", "wren", "wrong"]]
+        listed = [PICTURES, [0, "robin", "0-0.jpg", "wren", "wrong"]]
         write_table((tmp_path / name).parent / "pictures.csv", listed)
     write_table(tmp_path / "evaluate/knn/predictions.csv", [["image", "truth", "predicted"], ["k", "a", "b"]])
     pictures = [base64.b64encode(f"private {number}".encode()).decode() for number in range(len(names))]
@@ -167,7 +168,7 @@ def test_confused_classes_are_shown_with_pictures(values, tmp_path) -> None:
     write(tmp_path, "evaluate/knn", {"knn_top1": 50.0})
     rows = [["image", "truth", "predicted"], ["a", "robin", "wren"], ["b", "wren", "wren"]]
     write_table(tmp_path / "evaluate/knn/predictions.csv", rows)
-    listed = [["row", "file", "caption", "mark"], ["robin: 100 % wrong", "0-0.jpg", "wren", ""]]
+    listed = [PICTURES, [0, "robin: 100 % wrong", "0-0.jpg", "wren", ""]]
     write_table(tmp_path / "evaluate/knn/worst/pictures.csv", listed)
     (tmp_path / "evaluate/knn/worst/0-0.jpg").write_bytes(b"picture")
     page = render(values, tmp_path)
@@ -188,11 +189,18 @@ def test_neighbours_are_named_with_a_legend_where_there_are_classes(values, tmp_
     write(tmp_path, "analyze/neighbours", {}, explained={"about": "Neighbours.", "numbers": {}})
     folder = tmp_path / "analyze/neighbours/pictures"
     for marks in (["", "right", "wrong"], ["", "", ""]):
-        rows = [["robin", f"0-{x}.jpg", f"bird {x}", mark] for x, mark in enumerate(marks)]
-        write_table(folder / "pictures.csv", [["row", "file", "caption", "mark"], *rows])
+        rows = [[0, "robin", f"0-{x}.jpg", f"bird {x}", mark] for x, mark in enumerate(marks)]
+        write_table(folder / "pictures.csv", [PICTURES, *rows])
         page = render(values, tmp_path)
         assert "<figcaption>bird 2</figcaption>" in page
         assert ("the same class" in page) == (marks[1] == "right")
+
+
+def test_neighbours_without_classes_have_a_row_for_each_image(values, tmp_path) -> None:
+    write(tmp_path, "analyze/neighbours", {}, explained={"about": "Neighbours.", "numbers": {}})
+    rows = [[y, "", f"{y}-{x}.jpg", "", ""] for y in range(2) for x in range(3)]
+    write_table(tmp_path / "analyze/neighbours/pictures/pictures.csv", [PICTURES, *rows])
+    assert render(values, tmp_path).count('<div class="row">') == 2
 
 
 def test_evaluations_with_similar_names_are_told_apart(values, tmp_path) -> None:
