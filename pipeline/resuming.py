@@ -1,5 +1,6 @@
 """Checkpoints of a stage in CL_SCRATCH, from which a run that was stopped or killed continues."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -61,4 +62,14 @@ def _folder(stage: str, name: str | None, data: str, instead: str) -> Path:
             f"{stage}: this copy of the project is temporary; "
             "set CL_SCRATCH to an absolute folder to make it resumable"
         )
-    return root / f"{provenance.identity(stage, name, instead)}{data[:16]}"
+    return root / folder_name(stage, provenance.identity(stage, name, instead), data)
+
+
+def folder_name(stage: str, identity: str, data: str = "") -> str:
+    """The name of the folder of a run; `data` as in `checkpoints`.
+
+    Experiments with equal baselines may train them at the same time: each copy of the project for itself.
+    """
+    if stage == "baseline":
+        data = hashlib.sha256(bytes(Path.cwd())).hexdigest()
+    return f"{identity}{data[:16]}"

@@ -12,6 +12,7 @@ import click
 from cl.console.wording import memory
 from cl.runtime import files
 from pipeline import command
+from pipeline.resuming import folder_name
 
 LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each folder of checkpoints; see `pipeline.resuming`
 
@@ -54,6 +55,8 @@ def _state(folder: Path, *, is_finished: bool, remove: bool) -> str:
                 return "finished, removed"
     except ValueError:
         return "running"
+    except PermissionError:
+        return "another user's"
     return "finished" if is_finished else "unfinished"
 
 
@@ -64,7 +67,8 @@ def _finished() -> Iterator[str]:
     for experiment in collect(lambda _: None):
         for provenance in experiment.provenance.values():
             if identity := provenance.get("identity"):
-                yield f"{identity}{provenance.get('data_sha256', '')[:16]}"
+                stage = provenance["stage"].partition("@")[0]
+                yield folder_name(stage, identity, provenance.get("data_sha256", ""))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ def confusion(predictions: list[dict[str, str]]) -> dict[str, Any] | None:
     classes = sorted({name for pair in counts for name in pair})
     shown = set(_most_confused(counts)) if len(classes) > MOST_CLASSES else set(classes)
     columns = [name for name in classes if name in shown]
+    if not columns:  # nothing was mistaken
+        return None
     return {
         "classes": columns,
         "all_classes": len(classes),

@@ -46,8 +46,10 @@ class ResultFiles:
         return list(rows.values())
 
     def folder(self, result: str) -> Path:
+        """The folder of a result's tables and pictures; of several seeds, that of the smallest."""
         path = self.root / result
-        return next(iter(sorted(path.glob("seed-*"))), path)
+        seeds = sorted(path.glob("seed-*"), key=lambda seed: int(seed.name.partition("-")[2]))
+        return next(iter(seeds), path)
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.root / name

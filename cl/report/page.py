@@ -98,7 +98,8 @@ def _mistakes(params: dict[str, Any], read: ResultFiles) -> dict[str, Any] | Non
     """Confusion matrix and worst classes of the first evaluation that predicts classes."""
     for name in params["evaluations"]:
         if matrix := confusion(read.table(f"evaluate/{name}", "predictions.csv")):
-            return {"name": name, "matrix": matrix, "worst": read.picture_rows(f"evaluate/{name}", "worst")}
+            worst, seed = read.picture_rows(f"evaluate/{name}", "worst"), read.folder(f"evaluate/{name}").name
+            return {"name": name, "seed": seed, "matrix": matrix, "worst": worst}
     return None
 
 
