@@ -42,7 +42,7 @@ import json, os
 class Logger:
     def __init__(self, name, folder, parameters):
         folder.mkdir(parents=True, exist_ok=True)
-        self.where = folder / "log"
+        self.where = str(folder / "log")
         self.write("begin", name[: -len("-20260101-000000")], parameters["optim"]["epochs"])
 
     def log(self, title, row):
@@ -52,7 +52,7 @@ class Logger:
         self.write("close", failed)
 
     def write(self, *values):
-        with self.where.open("a") as file:
+        with open(self.where, "a") as file:
             file.write(json.dumps([os.environ.get("RANK", "0"), *values]) + "\\n")
 """
 
@@ -162,6 +162,7 @@ def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, 
     """The model lacks what version 0.1 did not have."""
     tensors = build(config.load(prepared / "params.yaml"), here, 120).method.state_dict()
     model = prepared / "models" / "method.safetensors"
+    (prepared / "results/pretrain").mkdir(parents=True, exist_ok=True)
     save_tensors({name: x for name, x in tensors.items() if name != "queue.groups"}, model)
     mistakes = {
         "models/method.safetensors does not match the model in queue.groups: it was written by another "
