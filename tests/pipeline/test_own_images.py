@@ -11,6 +11,7 @@ from skimage import data as photographs
 
 from cl import config
 from cl.data.reader import Reader
+from cl.runtime import machine
 from tests.support.project import TINY, compose
 from tests.support.stages import Stage, answers
 
@@ -147,3 +148,8 @@ def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_
     without = ("compose", "dataset=table", "dataset.labels=none", *SIZES)
     said = run(folder, images, without, ("prepare",), code=1)
     assert "dataset.labels=none, but 120 of 120 images have a label; choose dataset.labels=all" in said
+
+
+def test_the_smallest_profile_needs_no_gpu(tmp_path) -> None:
+    params = config.check(compose(tmp_path, "recipe=own/small", "dataset.name=birds"))
+    machine.find(params.precision, deterministic=params.deterministic)
