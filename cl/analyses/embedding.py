@@ -21,7 +21,7 @@ class Config(AnalysisConfig):
     perplexity: float = Field(gt=0)
 
     def check(self, train: Reader, val: Reader) -> None:
-        found, least = min(self.images, len(val.evaluated)), 3 * self.perplexity
+        found, least = min(self.images, len(val)), 3 * self.perplexity
         if found <= least:
             raise ValueError(
                 f"perplexity={self.perplexity:g} needs more than {least:g} images, found {found}; choose a "
@@ -37,7 +37,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours close in features?"""
     from sklearn.manifold import TSNE, trustworthiness  # slow to import, and not needed by other stages
 
-    positions = context.val.evaluated[: config.images]
+    positions = np.arange(len(context.val))[: config.images]
     encoder = Unit(context.method.backbone, [context.method.projector])
     features, embeddings = extract_all(encoder, context.val, context.source, context.machine, positions)
     rows = (embeddings if config.of == "embedding" else features).cpu().numpy()
