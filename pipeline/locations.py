@@ -22,6 +22,11 @@ PREPARED = Path("results/prepare.provenance.json")
 AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # parameters of the data set that `prepare` does not use
 
 
+def is_temporary_copy() -> bool:
+    """Whether DVC made this copy of the project for one run (`--temp`, `--queue`), and will remove it."""
+    return ".dvc/tmp/exps" in Path.cwd().as_posix()
+
+
 def raw() -> Path:
     """The folder of the raw data sets."""
     return Path(os.environ.get("CL_RAW", "data/raw"))

@@ -57,7 +57,7 @@ def _how_to_get(path: Path, maker: str) -> str:
 def way_back() -> str | None:
     """How to get back what DVC removed before it ran this stage, if an earlier run is committed."""
     stage = os.environ.get("DVC_STAGE")
-    if not stage or ".dvc/tmp/exps" in Path.cwd().as_posix():
+    if not stage or locations.is_temporary_copy():
         return None
     committed = subprocess.run(["git", "show", "HEAD:./dvc.lock"], capture_output=True, text=True).stdout
     if f"\n  {stage}:\n" not in committed:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cl.runtime import files
-from pipeline import command, provenance
+from pipeline import command, locations, provenance
 
 if TYPE_CHECKING:
     from cl.training.checkpoints import Checkpoints
@@ -56,8 +56,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 def _folder(stage: str, name: str | None, data: str, instead: str) -> Path:
     """The folder of a stage's checkpoints, which depends on the experiment, the data and the code."""
     root = command.scratch()
-    is_temporary = ".dvc/tmp/exps" in Path.cwd().as_posix()
-    if is_temporary and not root.is_absolute() and command.is_main_process():
+    if locations.is_temporary_copy() and not root.is_absolute() and command.is_main_process():
         click.echo(
             f"{stage}: this copy of the project is temporary; "
             "set CL_SCRATCH to an absolute folder to make it resumable"
