@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.reductions import log_partition
+from cl.reductions import log_complement_sum, log_partition, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 from cl.runtime.machine import to_device
 
@@ -19,6 +19,7 @@ class Term(Protocol):
     """What a method gives: `Contrast`, `Agreement` or `TwoViews`. A loss takes one of these types.
 
     description: in the plural, for messages. weight: of this term in the sum over terms.
+    penalty: scalar that the method adds to this term's loss.
     queries: (N, D). positives: (N, P, D).
     """
 
@@ -26,6 +27,9 @@ class Term(Protocol):
 
     @property
     def weight(self) -> float: ...
+
+    @property
+    def penalty(self) -> Tensor | float: ...
 
     @property
     def queries(self) -> Tensor: ...
@@ -50,12 +54,16 @@ class Contrast:
         negatives: (K, D): a queue, or the keys of all ranks.
         excluded: (N, E) int64, columns of `negatives` that do not count for a query; distinct in a row.
             Keep on the CPU: it is inspected there, and a CUDA tensor would force a sync.
-        selected: (N, S) int64, the only columns that count for a query; not together with `excluded`.
+        selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; not
+            together with `excluded`.
         temperature: divides every similarity.
         weight: of this contrast in the sum over the method's terms.
         query_groups, negative_groups: (N,) and (K,) int64: a column whose group equals the query's does not
             count, whether excluded, selected or neither; None where the data has no groups.
         unit: whether all queries and negatives have norm at most 1; else the log-partition finds a bound.
+        padded: whether `selected` contains -1, which is not a column: queries have different numbers of them.
+        penalty: scalar that is added to this contrast's loss, whatever the loss.
+        log_normalizer: scalar, log of the mean of exp(logit) over candidates, as memory banks estimate it.
     """
 
     description: ClassVar[str] = "contrasts with negatives"
@@ -70,6 +78,9 @@ class Contrast:
     query_groups: Tensor | None = None
     negative_groups: Tensor | None = None
     unit: bool = True
+    padded: bool = False
+    penalty: Tensor | float = 0.0
+    log_normalizer: Tensor | None = None
 
     def positive_logits(self) -> Tensor:
         """(N, P): q . p / temperature."""
@@ -86,7 +97,31 @@ class Contrast:
             unit=self.unit,
             groups=self._groups(),
         )
-        return result if self.query_groups is None else result.masked_fill(~self.has_negatives(), 0)
+        return result.masked_fill(~self.has_negatives(), 0) if self._may_lack_negatives else result
+
+    def negative_softplus_sum(self, shift: Tensor) -> Tensor:
+        """(N,): sum over the negatives that count of softplus(q . k / temperature - shift); shift is (N,)."""
+        return softplus_sum(
+            self.queries,
+            self.negatives,
+            self.excluded,
+            self.temperature,
+            shift,
+            selected=self.selected,
+            groups=self._groups(),
+        )
+
+    def negative_log_complement_sum(self, shift: Tensor) -> Tensor:
+        """(N,): sum over the negatives that count of log(1 - exp(q . k / temperature - shift))."""
+        return log_complement_sum(
+            self.queries,
+            self.negatives,
+            self.excluded,
+            self.temperature,
+            shift,
+            selected=self.selected,
+            groups=self._groups(),
+        )
 
     def negative_counts(self) -> Tensor:
         """(N,): how many negatives count for each query, in the queries' dtype."""
@@ -94,18 +129,25 @@ class Contrast:
 
     @cached_property
     def _counts(self) -> Tensor:
-        columns = self.excluded if self.selected is None else self.selected
-        listed = 0 if columns is None else columns.shape[1]
-        candidates = len(self.negatives) - listed if self.selected is None else listed
-        counts = self.queries.new_full((len(self.queries),), candidates)
-        groups = self._groups()
+        groups, n = self._groups(), len(self.queries)
+        if self.selected is not None:
+            counted = to_device(self.selected, self.queries.device) >= 0
+            if groups is not None:
+                counted &= ~self._same_group(self.selected)
+            return counted.sum(1).to(self.queries.dtype)
+        listed = 0 if self.excluded is None else self.excluded.shape[1]
+        counts = self.queries.new_full((n,), len(self.negatives) - listed)
         if groups is None:
             return counts
-        same = 0 if columns is None else self._same_group(columns).sum(1)
-        return counts - _group_sizes(*groups) + same if self.selected is None else counts - same
+        same = 0 if self.excluded is None else self._same_group(self.excluded).sum(1)
+        return counts - _group_sizes(*groups) + same
+
+    @property
+    def _may_lack_negatives(self) -> bool:
+        return self.query_groups is not None or self.padded
 
     def has_negatives(self) -> Tensor:
-        """(N,) bool: whether any negative counts for a query; groups can leave a query without any."""
+        """(N,) bool: whether any negative counts for a query; groups or padding can leave it without any."""
         return self.negative_counts() > 0
 
     def mean_over_queries(self, values: Tensor) -> Tensor:
@@ -114,7 +156,7 @@ class Contrast:
         Queries without negatives are left out: each rank's result is scaled so that the mean over ranks is
         the mean over the queries of all ranks that have negatives.
         """
-        if self.query_groups is None:
+        if not self._may_lack_negatives:
             return values.mean()
         counted = self.has_negatives()
         per_query = values.flatten(1).mean(1) if values.ndim > 1 else values
@@ -123,7 +165,7 @@ class Contrast:
 
     def batch_mean(self, x: Tensor) -> Tensor:
         """(P,): mean of x (N, P) over all ranks' queries that have negatives; 1 if none has."""
-        if self.query_groups is None:
+        if not self._may_lack_negatives:
             return mean_over_ranks(x.mean(0))
         counted = self.has_negatives()[:, None].to(x.dtype)
         fraction = mean_over_ranks(counted.mean(0))
@@ -173,6 +215,7 @@ class Agreement:
     """
 
     description: ClassVar[str] = "pairs without negatives"
+    penalty: ClassVar[float] = 0.0
 
     queries: Tensor
     positives: Tensor
@@ -201,6 +244,7 @@ class TwoViews:
     """
 
     description: ClassVar[str] = "two views without negatives"
+    penalty: ClassVar[float] = 0.0
 
     first: Tensor
     second: Tensor

@@ -1,9 +1,17 @@
-"""Sums over negatives without a matrix of queries and negatives: the log-partition of contrastive losses."""
+"""Sums over negatives without a matrix of queries and negatives.
+
+Three of them serve all losses: the log-sum-exp of the logits (InfoNCE and its relatives), the sum of
+softplus(s - b) (losses that classify each pair by itself), and the sum of log(1 - exp(s - Z)) (Invariant
+Spread). Each is computed block by block, in memory linear in N and K, with exact gradients.
+"""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
@@ -37,7 +45,8 @@ def log_partition(
         queries: (N, D).
         negatives: (K, D).
         excluded: (N, E) int64, distinct in a row: columns that do not count; None for none.
-        selected: (N, S) int64: the only columns that count, instead of `excluded`.
+        selected: (N, S) int64: the only columns that count, as often as they occur, instead of `excluded`;
+            -1 is padding.
         unit: promises that no row is longer than 1, which saves finding the largest norm.
         groups: (N,) and (K,) int64, of queries and negatives: a column of the query's own group does not
             count, whether excluded, selected or neither.
@@ -48,15 +57,9 @@ def log_partition(
     Raises:
         ValueError: no columns remain after exclusion or selection, or both of these are given.
     """
+    _check_columns(len(negatives), excluded, selected)
     if selected is not None:
-        if excluded is not None:
-            raise ValueError("give excluded or selected columns, not both")
-        if selected.shape[1] == 0:
-            raise ValueError("no negatives remain: `selected` does not have any columns")
-        return _selected_log_partition(queries, negatives, selected, temperature, groups)
-    left = len(negatives) - (0 if excluded is None else excluded.shape[1])
-    if left < 1:
-        raise ValueError(f"no negatives remain: of {len(negatives)}, {max(left, 0)} are left after exclusion")
+        return _selected(_log_sum_exp, queries, negatives, selected, temperature, groups)
     bound, largest = _bound(queries, negatives, temperature, unit)
     same_side = queries is negatives and (groups is None or groups[0] is groups[1])
     if same_side and largest <= SAFE_BOUND and _mutual(excluded):
@@ -74,20 +77,123 @@ def _bound(queries: Tensor, negatives: Tensor, temperature: float, unit: bool) -
     return bound, float(bound.max())
 
 
-def _selected_log_partition(
-    queries: Tensor, negatives: Tensor, selected: Tensor, temperature: float, groups: Groups | None
+def softplus_sum(
+    queries: Tensor,
+    negatives: Tensor,
+    excluded: Tensor | None,
+    temperature: float,
+    shift: Tensor,
+    *,
+    selected: Tensor | None = None,
+    groups: Groups | None = None,
 ) -> Tensor:
-    """Per-query columns, a few rows at a time; negatives are gathered again in the backward pass."""
+    """(N,): sum over the negatives that count of softplus(q_i . k / temperature - shift_i).
 
-    def block(q: Tensor, k: Tensor, columns: Tensor, rows: Tensor | None) -> Tensor:
+    The arguments are those of `log_partition`, and `shift` (N,), which may carry a gradient. A query whose
+    negatives are all of its own group has the sum 0.
+    """
+    _check_columns(len(negatives), excluded, selected)
+    arguments = _SOFTPLUS, queries, negatives, excluded, selected, temperature, shift, groups
+    return _sum(*arguments)
+
+
+def log_complement_sum(
+    queries: Tensor,
+    negatives: Tensor,
+    excluded: Tensor | None,
+    temperature: float,
+    shift: Tensor,
+    *,
+    selected: Tensor | None = None,
+    groups: Groups | None = None,
+) -> Tensor:
+    """(N,): sum over the negatives that count of log(1 - exp(q_i . k / temperature - shift_i)).
+
+    With the log-partition over all candidates as `shift`, exp(...) is the probability of a negative. The
+    arguments are those of `softplus_sum`; every logit must be smaller than its shift.
+    """
+    _check_columns(len(negatives), excluded, selected)
+    arguments = _LOG_COMPLEMENT, queries, negatives, excluded, selected, temperature, shift, groups
+    return _sum(*arguments)
+
+
+def _check_columns(negatives: int, excluded: Tensor | None, selected: Tensor | None) -> None:
+    if selected is not None:
+        if excluded is not None:
+            raise ValueError("give excluded or selected columns, not both")
+        if selected.shape[1] == 0:
+            raise ValueError("no negatives remain: `selected` does not have any columns")
+        return
+    left = negatives - (0 if excluded is None else excluded.shape[1])
+    if left < 1:
+        raise ValueError(f"no negatives remain: of {negatives}, {max(left, 0)} are left after exclusion")
+
+
+class _Pointwise(NamedTuple):
+    """A function of a logit minus its shift, for autograd and in place, and its derivative in place."""
+
+    plain: Callable[[Tensor], Tensor]
+    value_: Callable[[Tensor], Tensor]
+    derivative_: Callable[[Tensor], Tensor]
+
+
+_exact_softplus = partial(
+    F.softplus, threshold=40.0
+)  # beyond the default of 20, softplus(x) = x errs by 2e-9
+_SOFTPLUS = _Pointwise(_exact_softplus, _exact_softplus, torch.sigmoid_)
+_LOG_COMPLEMENT = _Pointwise(
+    lambda x: torch.log1p(-x.exp()),
+    lambda x: x.exp_().neg_().log1p_(),
+    lambda x: x.neg_().expm1_().neg_().reciprocal_(),  # -e^x / (1 - e^x) = 1 / (1 - e^-x)
+)
+
+
+def _sum(
+    function: _Pointwise,
+    queries: Tensor,
+    negatives: Tensor,
+    excluded: Tensor | None,
+    selected: Tensor | None,
+    temperature: float,
+    shift: Tensor,
+    groups: Groups | None,
+) -> Tensor:
+    if selected is None:
+        return _PointwiseSum.apply(function, queries, negatives, excluded, temperature, shift, groups)
+
+    def reduce(logits: Tensor, absent: Tensor, rows: Tensor) -> Tensor:
+        x = (logits - shift[rows, None]).masked_fill(absent, -1)
+        return function.plain(x).masked_fill(absent, 0).sum(1)
+
+    return _selected(reduce, queries, negatives, selected, temperature, groups)
+
+
+def _log_sum_exp(logits: Tensor, absent: Tensor, rows: Tensor) -> Tensor:
+    none = absent.all(1)
+    masked = logits.masked_fill(absent & ~none[:, None], -math.inf)
+    return masked.logsumexp(1).masked_fill(none, -math.inf)
+
+
+def _selected(
+    reduce: Callable[[Tensor, Tensor, Tensor], Tensor],
+    queries: Tensor,
+    negatives: Tensor,
+    selected: Tensor,
+    temperature: float,
+    groups: Groups | None,
+) -> Tensor:
+    """Per-query columns, a few rows at a time; negatives are gathered again in the backward pass.
+
+    Args:
+        reduce: (logits (n, S), which of them do not count (n, S), row numbers (n,)) to (n,).
+    """
+
+    def block(q: Tensor, k: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
         logits = torch.einsum("nd,nsd->ns", q, k[columns]).div(temperature)
-        if groups is None:
-            return logits.logsumexp(1)
-        same = groups[0][rows, None] == groups[1][columns]  # (n, S)
-        alone = same.all(1)
-        return (
-            logits.masked_fill(same & ~alone[:, None], -math.inf).logsumexp(1).masked_fill(alone, -math.inf)
-        )
+        absent = columns < 0  # (n, S)
+        if groups is not None:
+            absent = absent | (groups[0][rows, None] == groups[1][columns])
+        return reduce(logits, absent, rows)
 
     size = max(1, GATHERED // (selected.shape[1] * queries.shape[1]))
     rows = torch.arange(len(queries), device=queries.device).split(size)
@@ -216,6 +322,49 @@ class _Rectangular(Function):
         if to_queries is not None:
             to_queries.mul_(weight)
         return to_queries, to_negatives, None, None, None, None
+
+
+class _PointwiseSum(Function):
+    """Sum over the negatives of a function of each logit minus its query's shift."""
+
+    @staticmethod
+    def forward(ctx, function, queries, negatives, excluded, temperature, shift, groups):  # type: ignore[no-untyped-def]
+        tiles = _tiles(len(queries), len(negatives), excluded, groups, queries.device)
+        buffer, scaled = _buffer(queries, negatives), queries / temperature
+        total = queries.new_zeros(len(queries))
+        for tile in tiles:
+            x = function.value_(_shifted(scaled, negatives, shift, tile, buffer))
+            total[tile.rows] += tile.fill(x, 0).sum(1)
+        ctx.save_for_backward(queries, negatives, shift)
+        ctx.function, ctx.tiles, ctx.temperature = function, tiles, temperature
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        queries, negatives, shift = ctx.saved_tensors
+        buffer, scaled = _buffer(queries, negatives), queries / ctx.temperature
+        weighted = queries * (gradient / ctx.temperature)[:, None]
+        to_queries = torch.zeros_like(queries) if ctx.needs_input_grad[1] else None
+        to_negatives = torch.zeros_like(negatives) if ctx.needs_input_grad[2] else None
+        to_shift = torch.zeros_like(shift)
+        for tile in ctx.tiles:
+            x = ctx.function.derivative_(_shifted(scaled, negatives, shift, tile, buffer))
+            tile.fill(x, 0)
+            to_shift[tile.rows] -= x.sum(1)
+            if to_queries is not None:
+                to_queries[tile.rows].addmm_(x, negatives[tile.columns])
+            if to_negatives is not None:
+                to_negatives[tile.columns].addmm_(x.T, weighted[tile.rows])
+        if to_queries is not None:
+            to_queries.mul_((gradient / ctx.temperature)[:, None])
+        return None, to_queries, to_negatives, None, None, to_shift * gradient, None
+
+
+def _shifted(scaled: Tensor, negatives: Tensor, shift: Tensor, tile: _Tile, buffer: Tensor) -> Tensor:
+    """The logits of one block minus their queries' shifts, in `buffer`; -1 where a column does not count."""
+    q, k = scaled[tile.rows], negatives[tile.columns]
+    x = buffer[: len(q) * len(k)].view(len(q), len(k))
+    return tile.fill(torch.addmm(shift[tile.rows, None], q, k.T, beta=-1, out=x), -1)
 
 
 class _Symmetric(Function):

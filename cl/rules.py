@@ -13,6 +13,7 @@ from cl.runtime.kinds import kinds, module_of
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.data.reader import Reader
+    from cl.methods import MethodConfig
     from cl.training.optim import Config as Optim
 
 
@@ -95,6 +96,18 @@ def _loss_fits_method(params: "Params") -> None:
             f"method={method.kind} gives {method.gives.description}, but loss={loss.kind} takes "
             f"{loss.takes.description}; {_fitting_losses(params)}"
         )
+    if method.only_decoupled and not loss.decoupled:
+        raise ValueError(
+            f"method={method.kind} compares with all its prototypes, the positive among them, which "
+            f"loss={loss.kind} would count twice; {_fitting_losses(params)}"
+        )
+    if loss.needs_normalizer and not method.estimates_normalizer:
+        configs = {kind: module_of("methods", kind).Config for kind in kinds("methods")}
+        fitting = [kind for kind, config in configs.items() if config.estimates_normalizer]
+        raise ValueError(
+            f"loss={loss.kind} needs a memory bank to estimate its normalizer, but method={method.kind} "
+            f"has none; choose loss=sigmoid or method={' or '.join(fitting)}"
+        )
     if loss.needs_several_positives and method.positives(len(params.view_sizes)) == 1:
         configs = [module_of("methods", kind).Config for kind in kinds("methods")]
         ways = [config.several_positives for config in configs if config.several_positives]
@@ -107,13 +120,24 @@ def _loss_fits_method(params: "Params") -> None:
 def _fitting_losses(params: "Params") -> str:
     """A remedy: the losses that take what the method gives."""
     several = params.method.positives(len(params.view_sizes)) > 1
-    configs = {kind: module_of("losses", kind).Config for kind in kinds("losses")}
     fitting = [
         kind
-        for kind, config in configs.items()
-        if config.takes is params.method.gives and (several or not config.needs_several_positives)
+        for kind in losses_for(type(params.method))
+        if several or not module_of("losses", kind).Config.needs_several_positives
     ]
     return f"choose loss={' or '.join(fitting)}" if fitting else "no loss takes these: choose another method"
+
+
+def losses_for(method: "type[MethodConfig]") -> list[str]:
+    """The losses that take what a method gives, if it gives as many positives as they need."""
+    configs = {kind: module_of("losses", kind).Config for kind in kinds("losses")}
+    return [
+        kind
+        for kind, config in configs.items()
+        if config.takes is method.gives
+        and (config.decoupled or not method.only_decoupled)
+        and (method.estimates_normalizer or not config.needs_normalizer)
+    ]
 
 
 def _temperature_fits_method(params: "Params") -> None:

@@ -15,6 +15,7 @@ from pipeline import command
 from pipeline.compose import CONF, compose
 
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
+PUBLISHED = ("_imagenet", "_cifar")  # how the names of methods at their published size end
 PATCHES = {"whole": "whole", "patches": "fast"}
 
 
@@ -30,9 +31,9 @@ class Cell(NamedTuple):
 
 
 def methods() -> list[str]:
-    """The methods at the size of the embedded data; at their published size, they are `<method>_imagenet`."""
+    """The methods at the size of the embedded data, without those at their published size."""
     names = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
-    return [name for name in names if not name.endswith("_imagenet")]
+    return [name for name in names if not name.endswith(PUBLISHED)]
 
 
 def losses() -> dict[str, str]:
@@ -62,13 +63,18 @@ def cell(method: str, loss: str, views: str, patches: str) -> Cell:
     """A combination, checked as the parameters of an experiment are."""
     from cl import config
 
-    values = _composed(f"method={method}")
+    values = shipped(method)
     combined = values | {
         "loss": config.read(CONF / "loss" / f"{loss}.yaml"),
-        "views": _enough_views(_composed(f"views={VIEWS[views]}")["views"], values["method"]),
+        "views": _enough_views(_views(views, values["views"]), values["method"]),
         "patches": config.read(CONF / "patches" / f"{PATCHES[patches]}.yaml"),
     }
     return Cell(method, loss, views, patches, combined, _refusal(combined))
+
+
+def shipped(method: str) -> dict[str, Any]:
+    """The default experiment with a method."""
+    return _composed(f"method={method}")
 
 
 @cache
@@ -78,6 +84,13 @@ def _composed(choice: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         compose(Path(folder) / "params.yaml", [choice])
         return config.read(Path(folder) / "params.yaml")
+
+
+def _views(kind: str, of_method: dict[str, Any]) -> dict[str, Any]:
+    """Views of a kind; a method that brings its own keeps them unless small crops are asked for."""
+    default = _composed(f"views={VIEWS['two views']}")["views"]
+    own = kind == "two views" and of_method != default
+    return of_method if own else _composed(f"views={VIEWS[kind]}")["views"]
 
 
 def _enough_views(views: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:

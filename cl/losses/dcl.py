@@ -12,6 +12,7 @@ class Config(LossConfig):
     """No parameters."""
 
     takes: ClassVar = Contrast
+    decoupled: ClassVar = True
     kind: Literal["dcl"]
 
 

@@ -17,6 +17,7 @@ class Config(LossConfig):
     """
 
     takes: ClassVar = Contrast
+    decoupled: ClassVar = True
     kind: Literal["dclw"]
     sigma: float = Field(gt=0)
     detach_weight: bool

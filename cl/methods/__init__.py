@@ -26,6 +26,8 @@ class MethodConfig(BaseConfig):
 
     scale: multiplies the loss.
     gives: the type of the method's terms, which a loss must take (`LossConfig.takes`).
+    only_decoupled: whether it takes only losses without the positive among the candidates.
+    estimates_normalizer: whether the terms have a `log_normalizer`, as those of a memory bank do.
     has_predictor: whether `optim.predictor_lr` has something to act on, the attribute `predictor`.
     takes_patches: whether it encodes combinatorial patches.
     several_positives: how to choose this method with several positives per query; None where it has only one.
@@ -33,6 +35,8 @@ class MethodConfig(BaseConfig):
     """
 
     gives: ClassVar[type[Term]]
+    only_decoupled: ClassVar[bool] = False
+    estimates_normalizer: ClassVar[bool] = False
     has_predictor: ClassVar[bool] = False
     takes_patches: ClassVar[bool] = False
     several_positives: ClassVar[str | None] = None

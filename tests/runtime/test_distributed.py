@@ -17,7 +17,7 @@ from torch import Tensor
 from cl.detection.engines.torchvision import Detector
 from tests.support import ranks
 from tests.support.project import ROOT, TINY, compose
-from tests.support.ranks import CELLS, ONE_OF_EACH, WAYS, WEIGHTS, name
+from tests.support.ranks import ALL, ONE_OF_EACH, WAYS, WEIGHTS, name
 
 single = cache(ranks.trajectory)
 
@@ -93,7 +93,7 @@ def test_building_blocks(found, processes) -> None:
         )
 
 
-@pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
+@pytest.mark.parametrize("number", ALL, ids=name)
 def test_two_processes_take_the_steps_of_one(found, number) -> None:
     assert_equal(found[2][f"plain {number}"], single(number))
 
@@ -103,7 +103,7 @@ def test_four_processes_take_the_steps_of_one(found, number) -> None:
     assert_equal(found[4][f"plain {number}"], single(number))
 
 
-@pytest.mark.parametrize("number", range(len(CELLS)), ids=name)
+@pytest.mark.parametrize("number", ALL, ids=name)
 def test_microbatches_take_the_steps_of_the_whole_batch(number) -> None:
     """Gradients, batch statistics and queue are equal if groups of batch norm fit in a microbatch."""
     assert_equal(ranks.trajectory(number, microbatches=3, groups=12), single(number, groups=12))

@@ -18,6 +18,7 @@ def measure(case) -> list[float]:  # type: ignore[no-untyped-def]
     kind, option, cut = case
     task = task_of(build(kind, bn_groups=2, cut=cut, **option))
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], 0.05, momentum=0.9)
+    task.begin_epoch(0)
     for number in range(10):
         task.begin_step(number, number / 10)
         loss = task(training_batch(kind, option, 8, number))

@@ -4,9 +4,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from cl import rules
 from cl.batch import Batch
 from cl.config import read
 from cl.contrast import Contrast
@@ -56,12 +58,16 @@ def shipped(group: str, key: str | None = None) -> dict[str, dict[str, Any]]:
 
 def tiny(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a method with small heads and small numbers, and a scale of 1."""
+    return {key: _tiny(key, value) for key, value in settings.items()} | {"scale": 1.0}
+
+
+def _tiny(key: str, value: Any) -> Any:
     replaced = {"projector": HEAD, "predictor": HEAD, "ema": EMA}
-    result = {key: replaced[key] if key in replaced and value else value for key, value in settings.items()}
-    for key, value in settings.items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            result[key] = min(value, LARGEST)
-    return {**result, "scale": 1.0}
+    if key in replaced and value:
+        return replaced[key]
+    if isinstance(value, dict):
+        return {inner: _tiny(inner, content) for inner, content in value.items()}
+    return min(value, LARGEST) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def config_of(kind: str, **settings: Any) -> MethodConfig:
@@ -92,12 +98,14 @@ def takes_patches(kind: str) -> bool:
     return module_of("methods", kind).Config.takes_patches
 
 
+Case = tuple[str, dict[str, Any], patches.Config]  # a kind of method, options, patches
+
 VARIANTS = [(kind, option) for kind in kinds("methods") for option in [{}, *OPTIONS.get(kind, [])]]
-CASES = [(kind, option, WHOLE) for kind, option in VARIANTS]
+CASES: list[Case] = [(kind, option, WHOLE) for kind, option in VARIANTS]
 CASES += [(kind, option, FAST) for kind, option in VARIANTS if takes_patches(kind)]
 
 
-def case_name(case: tuple[str, dict, patches.Config]) -> str:
+def case_name(case: Case) -> str:
     """The name of a variant: kind, patches and what differs from the shipped settings."""
     kind, option, cut = case
     return " ".join([kind, cut.kind, *(key if key == "ema" else f"{key}={option[key]}" for key in option)])
@@ -109,14 +117,50 @@ def loss_config(kind: str, **settings: Any) -> LossConfig:
 
 
 def losses_for(kind: str) -> list[str]:
-    """The losses that take what a method gives."""
-    return [loss for loss in kinds("losses") if module_of("losses", loss).Config.takes is gives(kind)]
+    """The losses that fit a method."""
+    return rules.losses_for(module_of("methods", kind).Config)
 
 
 def usual_loss(kind: str) -> LossConfig:
-    """InfoNCE without margin, or the first loss that fits."""
-    fitting = losses_for(kind)
-    return loss_config("infonce", alpha=None) if "infonce" in fitting else loss_config(fitting[0])
+    """The loss that the method's file of settings brings, or InfoNCE without margin."""
+    name = customary()[kind] or "infonce"
+    return loss_config(name, alpha=None) if name == "infonce" else loss_config(name)
+
+
+@cache
+def customary() -> dict[str, str | None]:
+    """For each method, the loss that the first file of settings that names it brings."""
+    found: dict[str, str | None] = {}
+    for path in sorted((ROOT / "pipeline/conf/method").glob("*.yaml")):
+        values = read(path)
+        if kind := values.get("method", {}).get("kind"):
+            choices = [entry for entry in values.get("defaults", []) if isinstance(entry, dict)]
+            losses = [choice["override /loss"] for choice in choices if "override /loss" in choice]
+            found.setdefault(kind, losses[0] if losses else None)
+    return found
+
+
+def example(loss: str) -> str:
+    """The method that shows a loss at work in the fast tests: SimCLR, or the first that it fits."""
+    fitting = [kind for kind in kinds("methods") if loss in losses_for(kind)]
+    return "simclr" if "simclr" in fitting else fitting[0]
+
+
+def is_fast(case: Case, loss: str) -> bool:
+    """Whether the fast tests train it: all variants with their usual loss, and each loss with one method."""
+    kind, option, cut = case
+    return loss == usual_loss(kind).kind or (kind == example(loss) and option == {} and cut == WHOLE)
+
+
+def cells(cases: list[Case]) -> list:
+    """Every variant with every loss that fits; `make test-slow` trains what the fast tests leave out."""
+    return [
+        pytest.param(
+            case, loss, marks=() if is_fast(case, loss) else pytest.mark.slow, id=f"{case_name(case)} {loss}"
+        )
+        for case in cases
+        for loss in losses_for(case[0])
+    ]
 
 
 def task_of(method: BaseMethod, loss: LossConfig | None = None, here: Machine = HERE) -> PretrainingTask:
@@ -146,9 +190,11 @@ def batch_of(inputs: list[Tensor], groups: Tensor | None = None, first: int = 0)
 
 
 def training_batch(kind: str, option: dict, n: int, seed: int) -> Batch:
-    """N images in two large and two small views, or in four large ones where the method takes as many."""
-    large = config_of(kind, **option).large_views(4)
-    return batch_of(views(n, seed, (12,) * large + (8,) * (4 - large)), first=seed * n)
+    """N images in four views, two of them small, unless the method takes more views or more large ones."""
+    config = config_of(kind, **option)
+    count = max(4, config.least_views)
+    large = config.large_views(count)
+    return batch_of(views(n, seed, (12,) * large + (8,) * (count - large)), first=seed * n)
 
 
 def as_type(batch: Batch, dtype: torch.dtype) -> Batch:
@@ -156,7 +202,9 @@ def as_type(batch: Batch, dtype: torch.dtype) -> Batch:
 
 
 def train_step(task: PretrainingTask, number: int, batch: Batch) -> Tensor:
-    """A step of plain gradient descent; its loss."""
+    """A step of plain gradient descent; its loss. Step 0 begins an epoch."""
+    if number == 0:
+        task.begin_epoch(0)
     task.begin_step(number, number / 10)
     loss = task(batch)
     loss.backward()

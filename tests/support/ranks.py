@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from rich.console import Console
@@ -33,13 +34,16 @@ from tests.support.methods import (
     CASES,
     HERE,
     WHOLE,
+    Case,
     as_type,
     build,
     case_name,
+    is_fast,
     loss_config,
     losses_for,
     task_of,
     training_batch,
+    usual_loss,
 )
 from tests.support.tiny import TinyBackbone, evaluated
 
@@ -56,7 +60,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "microbatches": {"microbatches": 3, "groups": 12},
     "groups": {"image_groups": True},
 }
-# Options and patches use the losses that fit in rotation.
+# Every method with every loss; options and patches use the usual loss, or those that fit in rotation.
 CELLS = [
     (case, loss)
     for number, case in enumerate(CASES)
@@ -66,11 +70,21 @@ CELLS = [
         else [losses_for(case[0])[number % len(losses_for(case[0]))]]
     )
 ]
+
+
+def _is_fast(case: Case, loss: str) -> bool:
+    return case[1:] != ({}, WHOLE) or is_fast(case, loss)
+
+
+ALL = [
+    pytest.param(number, marks=() if _is_fast(*cell) else pytest.mark.slow)
+    for number, cell in enumerate(CELLS)
+]
 # One of each method, whole and with patches.
 ONE_OF_EACH = [
     number
     for number, (case, loss) in enumerate(CELLS)
-    if (case[1] == {} and loss == losses_for(case[0])[0]) or case[2] != WHOLE
+    if (case[1] == {} and loss == usual_loss(case[0]).kind) or case[2] != WHOLE
 ]
 
 

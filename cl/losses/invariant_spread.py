@@ -1,0 +1,31 @@
+"""Invariant Spread: recognise the positive, and do not recognise any negative."""
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.losses import LossConfig
+
+
+class Config(LossConfig):
+    """No parameters."""
+
+    takes: ClassVar = Contrast
+    kind: Literal["invariant_spread"]
+
+
+def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
+    """Log-likelihood of recognising the positive and rejecting each negative (Ye et al. 2019, eq. 7).
+
+    L_i = -log P(p | i) - sum_k log(1 - P(k | i)), with P the softmax over the positive and the negatives of
+    query i. With several positives, each is judged with the negatives alone.
+
+    Returns:
+        Mean over queries and positives, in nats; scalar.
+    """
+    positive = contrast.positive_logits()  # (N, P)
+    partition = torch.logaddexp(contrast.negative_log_partition()[:, None], positive)
+    rejected = torch.stack([contrast.negative_log_complement_sum(z) for z in partition.unbind(1)], 1)
+    return contrast.mean_over_queries(partition - positive - rejected)
