@@ -41,6 +41,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"shuffle": True},
     ],
     "nnclr": [{"ema": EMA}],
+    "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
 }
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import BaseMethod, MethodConfig
+from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.bank import Bank
 
 
@@ -36,13 +36,39 @@ class BankConfig(MethodConfig):
         return self
 
 
+class Remembering(BaseMethod):
+    """A method with one memory bank, which is updated after the step (`remember`)."""
+
+    def __init__(self, config: BankConfig, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.negatives, self.own = config.negatives, config.own
+        self.bank = Bank(setup.images, config.projector.out, config.bank_momentum)
+        self._new: tuple[Tensor, Tensor, Tensor | None] | None = None
+
+    def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
+        """A contrast of each (N, D) of `queries` with the image's own row and with shared negatives."""
+        columns = negative_columns(self.bank, batch, self.negatives, self.own, self.generator("negatives"))
+        contrasts = [against_bank(self, q, self.bank, batch, columns) for q in queries]
+        estimate_normalizer(self.bank, contrasts)
+        return contrasts
+
+    def remember(self, embeddings: Tensor, batch: Batch) -> None:
+        """Update the bank by these embeddings (N, D) after the step."""
+        self._new = batch.positions, embeddings.detach(), batch.row_groups()
+
+    def after_step(self, progress: float) -> None:
+        """Update each image's row once: the logits of the step were those of the row before."""
+        assert self._new is not None
+        self.bank.update(*self._new)
+
+
 def negative_columns(
-    bank: Bank, batch: Batch, config: BankConfig, generator: torch.Generator
+    bank: Bank, batch: Batch, negatives: int | None, own: bool, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """The columns of the bank that are negatives of each image, as fields of `Contrast`."""
-    if config.negatives is None:
+    """The rows of the bank that are negatives of each image, as fields of `Contrast`."""
+    if negatives is None:
         return {"excluded": batch.positions[:, None].cpu()}
-    return {"selected": bank.sample(batch.positions, config.negatives, generator, own=config.own)}
+    return {"selected": bank.sample(batch.positions, negatives, generator, own=own)}
 
 
 def against_bank(
@@ -60,7 +86,7 @@ def against_bank(
         bank.rows,
         query_groups=groups,
         negative_groups=None if groups is None else bank.groups,
-        log_normalizer=bank.log_normalizer,  # this buffer, so `estimate_normalizer` may follow
+        log_normalizer=bank.log_normalizer,  # this very buffer, which `estimate_normalizer` fills
         **columns,
     )
 
