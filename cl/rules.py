@@ -237,6 +237,10 @@ def _detectron2_has_the_backbone(params: "Params") -> None:
             )
 
 
+def _backbone_fits_the_rest(params: "Params") -> None:
+    params.backbone.check(params)
+
+
 def _baselines_name_what_exists(params: "Params") -> None:
     for name, baseline in params.baselines.items():
         evaluations, transfers = params.selected(baseline)
@@ -263,5 +267,6 @@ CHECKS = (
     _microbatches_hold_groups,
     _compiled_encoders_run_as_a_whole,
     _detectron2_has_the_backbone,
+    _backbone_fits_the_rest,
     _baselines_name_what_exists,
 )
