@@ -41,6 +41,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"shuffle": True},
     ],
     "nnclr": [{"ema": EMA}],
+    "dino": [{"frozen_epochs": 0}],
     "swav": [{"frozen_epochs": 0}, {"frozen_epochs": 0, "queue": 20, "queue_epoch": 0}],
 }
 
