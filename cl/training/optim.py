@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from cl.runtime.base_config import BaseConfig
 
-
 Factor = Annotated[float, Field(gt=0, le=1)]
 
 

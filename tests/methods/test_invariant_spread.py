@@ -10,7 +10,7 @@ from tests.support.methods import TAU, batch_of, build, views
 
 
 def loop(method: BaseMethod, inputs: list[Tensor]) -> Tensor:
-    """-log P(positive) - sum over the other images' embeddings of log(1 - P), P a softmax over all but oneself.
+    """-log P(positive) - sum over other images of log(1 - P), with P a softmax over all other embeddings.
 
     Both views are encoded in one pass, and the second factor of each product is detached.
     """
