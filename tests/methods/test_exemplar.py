@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cl.batch import Batch
@@ -48,13 +49,21 @@ def assert_equal_gradients(ours: Tensor, theirs: Tensor, method, other) -> None:
 
 @pytest.mark.parametrize("sizes", [(12,), (12, 12), (12, 12, 8)])
 def test_it_equals_a_dense_classifier(sizes) -> None:
-    """Also where rows of the classifier have become so long that logits exceed 1 / tau by far."""
     method = build("exemplar")
-    with torch.no_grad():
-        method.weights.mul_(torch.linspace(0.1, 20, IMAGES)[:, None])
     other, inputs = copy.deepcopy(method), views(5, sizes=sizes)
     ours = mean_loss(method, batch_at(POSITIONS, inputs))
     assert_equal_gradients(ours, loop(other, inputs, POSITIONS), method, other)
+
+
+def test_long_rows_of_the_classifier_do_not_overflow() -> None:
+    """Logits of thousands."""
+    method = build("exemplar")
+    with torch.no_grad():
+        method.weights.mul_(torch.linspace(0.1, 900, IMAGES)[:, None])
+    inputs = views(5, sizes=(12,))
+    z = normal(method.projector(method.backbone(inputs[0])))
+    expected = F.cross_entropy(z @ method.weights.T / TAU, POSITIONS)
+    torch.testing.assert_close(mean_loss(method, batch_at(POSITIONS, inputs)), expected, rtol=1e-12, atol=0)
 
 
 def test_an_image_is_no_negative_of_its_group_once_it_was_in_a_batch() -> None:
