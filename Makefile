@@ -45,6 +45,7 @@ format: $(ready)  ## Format the code and fix what the linter can fix.
 
 bench: $(ready)  ## Measure speed and memory against dense forms and other libraries, side by side.
 	python -m benchmarks.log_partition
+	python -m benchmarks.sums
 	python -W ignore -m benchmarks.loading
 	python -W ignore -m benchmarks.step
 	python -W ignore -m benchmarks.evaluation
