@@ -16,7 +16,12 @@ Encoder = Callable[[Tensor], Tensor]
 
 def unit(x: Tensor) -> Tensor:
     """Rows of length 1, in float32 whatever the encoder's precision (float64 stays float64)."""
-    return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+    return F.normalize(full_precision(x), dim=-1)
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """The same in float32, unless it is float64."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def image_major(views: list[Tensor]) -> Tensor:
