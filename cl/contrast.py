@@ -177,8 +177,14 @@ class Contrast:
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): 2 - 2 q . p, the squared distance of positive pairs where both are unit rows."""
-        return 2 - 2 * self.positive_logits() * self.temperature
+        """(N, P): 2 - 2 q . p, the squared distance of positive pairs where both are unit rows.
+
+        If rows may be longer (`unit=False`), it is that of their directions.
+        """
+        if self.unit:
+            return 2 - 2 * self.positive_logits() * self.temperature
+        queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)
+        return 2 - 2 * torch.einsum("nd,npd->np", queries, positives)
 
     def largest_logit(self) -> Tensor:
         """Scalar: the largest logit of the positives."""

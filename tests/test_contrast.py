@@ -113,6 +113,8 @@ def test_distances_are_of_the_positive_pairs() -> None:
         assert term.largest_logit().ndim == 0
         torch.testing.assert_close(term.queries, first)
         torch.testing.assert_close(term.positives[:, 0], second)
+    longer = Contrast(3 * first, 2 * second[:, None], unit(3, 5), temperature=0.2, unit=False)
+    torch.testing.assert_close(longer.squared_distances(), expected)
 
 
 def test_the_cross_correlation_is_that_of_its_formula() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from cl.batch import Batch
 from cl.contrast import TwoViews
 from cl.methods import BaseMethod, MethodConfig
-from cl.networks.passes import in_microbatches, in_passes, raw
+from cl.networks.passes import full_precision, in_microbatches, in_passes
 
 
 class Config(MethodConfig):
@@ -30,5 +30,5 @@ class Method(BaseMethod):
     def _project(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to raw rows (N, D)."""
         return in_microbatches(
-            lambda part: raw(self.projector(self.backbone(part))), images, self.microbatches
+            lambda part: full_precision(self.projector(self.backbone(part))), images, self.microbatches
         )

@@ -62,6 +62,11 @@ def test_steps_at_fractions_of_the_run() -> None:
     steps = config(schedule="steps", milestones=[0.6, 0.8], gamma=0.2, warmup_epochs=0)
     factors = [optim.lr_factor(steps, step, 100, 10) for step in (0, 59, 60, 79, 80, 99)]
     assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04])
+    each = config(schedule="steps", milestones=[0.4, 0.5, 0.7], gamma=[0.1, 0.5, 0.2], warmup_epochs=0)
+    factors = [optim.lr_factor(each, step, 100, 10) for step in (0, 39, 40, 49, 50, 69, 70, 99)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01])
+    with pytest.raises(ValueError, match="must be one factor, or one for each of milestones"):
+        config(schedule="steps", milestones=[0.4, 0.5], gamma=[0.1], warmup_epochs=0)
     assert optim.lr_factor(config(schedule="constant", warmup_epochs=0), 99, 100, 10) == 1
 
 
