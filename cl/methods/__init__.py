@@ -115,11 +115,11 @@ class BaseMethod(nn.Module):
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
 
     def contrast(
-        self, queries: Tensor, positives: Tensor, negatives: Tensor, **columns: Tensor | None
+        self, queries: Tensor, positives: Tensor, negatives: Tensor, **fields: Tensor | bool | None
     ) -> Contrast:
-        """A contrast at the method's temperature; `columns` are the other fields of `Contrast`."""
+        """A contrast at the method's temperature; `fields` are the other fields of `Contrast`."""
         assert self.temperature is not None, "cl.config requires one"
-        return Contrast(queries, positives, negatives, temperature=self.temperature, **columns)  # type: ignore[arg-type]
+        return Contrast(queries, positives, negatives, temperature=self.temperature, **fields)  # type: ignore[arg-type]
 
     def contrast_in_batch(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
         """Queries against all ranks' keys; the key of the query's own image is the positive.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cl.runtime.base_config import BaseConfig
+
+Factor = Annotated[float, Field(gt=0, le=1)]
 
 
 class Lars(BaseConfig):
@@ -51,7 +53,7 @@ class Config(BaseConfig):
     milestones: list[float] = Field(
         description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
     )
-    gamma: float = Field(gt=0, le=1)
+    gamma: Factor | list[Factor] = Field(description="one factor, or one for each milestone")
 
     @model_validator(mode="after")
     def _optimizer_takes_its_options(self) -> "Config":
@@ -88,6 +90,10 @@ class Config(BaseConfig):
             raise ValueError(
                 "milestones must be given with schedule=steps, and only then; "
                 f"found schedule={self.schedule} with milestones={self.milestones}"
+            )
+        if isinstance(self.gamma, list) and len(self.gamma) != len(self.milestones):
+            raise ValueError(
+                f"gamma={self.gamma} must be one factor, or one for each of milestones={self.milestones}"
             )
         if self.final and not self.schedule.startswith("cosine"):
             raise ValueError(
@@ -128,7 +134,8 @@ def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> fl
     if config.schedule == "cosine":
         return _cosine((step - warmup) / max(1.0, steps - warmup), config.final)
     if config.schedule == "steps":
-        return config.gamma ** sum(step >= round(milestone * steps, 6) for milestone in config.milestones)
+        passed = sum(step >= round(milestone * steps, 6) for milestone in config.milestones)
+        return config.gamma**passed if isinstance(config.gamma, float) else math.prod(config.gamma[:passed])
     return 1.0
 
 
@@ -140,12 +147,14 @@ class Part(NamedTuple):
     """A module to train, its learning rate relative to the config's, its weight decay (or None).
 
     without: a submodule that this part leaves out.
+    rate_1d: the learning rate of biases and norm layers relative to that of the part's matrices.
     """
 
     module: nn.Module
     rate: float = 1.0
     weight_decay: float | None = None
     without: nn.Module | None = None
+    rate_1d: float = 1.0
 
 
 def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -> Optimizer:
@@ -174,7 +183,7 @@ def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[dict[
         yield {
             "params": [p for p in trained if (id(p) in unscheduled, p.ndim <= 1) == (fixed, vectors)],
             "weight_decay": decay if config.decay_1d or not vectors else 0.0,
-            "scale": part.rate,
+            "scale": part.rate * (part.rate_1d if vectors else 1.0),
             "fixed": fixed,
         }
 

@@ -62,6 +62,11 @@ def test_steps_at_fractions_of_the_run() -> None:
     steps = config(schedule="steps", milestones=[0.6, 0.8], gamma=0.2, warmup_epochs=0)
     factors = [optim.lr_factor(steps, step, 100, 10) for step in (0, 59, 60, 79, 80, 99)]
     assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04])
+    each = config(schedule="steps", milestones=[0.4, 0.5, 0.7], gamma=[0.1, 0.5, 0.2], warmup_epochs=0)
+    factors = [optim.lr_factor(each, step, 100, 10) for step in (0, 39, 40, 49, 50, 69, 70, 99)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01])
+    with pytest.raises(ValueError, match="must be one factor, or one for each of milestones"):
+        config(schedule="steps", milestones=[0.4, 0.5], gamma=[0.1], warmup_epochs=0)
     assert optim.lr_factor(config(schedule="constant", warmup_epochs=0), 99, 100, 10) == 1
 
 
@@ -223,6 +228,17 @@ def test_modules_can_have_different_learning_rates() -> None:
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert rates[id(head.weight)] == rates[id(head.bias)] == 2.0
     assert rates[id(body.weight)] == rates[id(body.bias)] == pytest.approx(0.2)
+
+
+def test_biases_and_norm_layers_can_have_their_own_rate() -> None:
+    """Barlow Twins; the rate of the part multiplies both."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    optimizer = optim.build(config(), [optim.Part(module, 0.5, rate_1d=0.1)])
+    optim.set_lr(optimizer, 2.0, 0.25)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates[id(module[0].weight)] == 0.25
+    for vector in (module[0].bias, module[1].weight, module[1].bias):
+        assert rates[id(vector)] == 0.25 * 0.1
 
 
 def test_a_fixed_predictor_keeps_the_largest_rate() -> None:

@@ -1,0 +1,62 @@
+"""Exemplar: a classifier with a class, and so a row of weights, for every image of the training split."""
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import BaseMethod, MethodConfig, Setup
+from cl.networks.passes import in_passes
+from cl.networks.queue import NO_GROUP
+from cl.runtime.distributed import gather
+
+
+class Config(MethodConfig):
+    """Has no parameters of its own: the width of `projector` is that of the classifier."""
+
+    gives: ClassVar = Contrast
+    least_views: ClassVar = 1
+    kind: Literal["exemplar"]
+
+    def large_views(self, views: int) -> int:
+        """Views are classified one by one, so they may have any sizes."""
+        return 1
+
+
+class Method(BaseMethod):
+    """The parametric softmax of Wu et al. 2018, eq. 1: the logits of an image are W z / temperature.
+
+    z is an embedding of length 1; the rows of W are trained and have any length. With InfoNCE, the loss is
+    the cross-entropy with the image's position as its class.
+
+    Attributes:
+        weights: W, (n, D), a row for every image.
+        groups: (n,) int64, of the images that have been in a batch, as in `Batch.row_groups`.
+    """
+
+    groups: Tensor
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        width = config.projector.out
+        self.weights = nn.Parameter(torch.randn(setup.images, width) / width**0.5)
+        self.register_buffer("groups", torch.full((setup.images,), NO_GROUP))
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """One contrast per view, of N queries with n - 1 negatives each."""
+        queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
+        own = batch.positions[:, None]
+        groups = self._note_groups(batch)
+        columns = {"excluded": own.cpu(), "query_groups": batch.row_groups(), "negative_groups": groups}
+        return [self.contrast(q, self.weights[own], self.weights, unit=False, **columns) for q in queries]
+
+    @torch.no_grad()
+    def _note_groups(self, batch: Batch) -> Tensor | None:
+        """The groups of all images, as far as known; None if the data has none."""
+        groups = batch.row_groups()
+        if groups is None:
+            return None
+        self.groups[gather(batch.positions)] = gather(groups)
+        return self.groups

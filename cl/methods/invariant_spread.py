@@ -1,0 +1,44 @@
+"""Invariant Spread: a softmax over the embeddings of the batch, in which each image is a class of its own."""
+
+from typing import ClassVar, Literal
+
+import torch
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import BaseMethod, MethodConfig, gather_groups
+from cl.methods._shared.pairs import pairs
+from cl.networks.passes import in_passes
+from cl.runtime.distributed import gather, global_rows
+
+
+class Config(MethodConfig):
+    """Has no parameters of its own; `scale`: 1 is the mean over the 2N embeddings."""
+
+    gives: ClassVar = Contrast
+    kind: Literal["invariant_spread"]
+
+
+class Method(BaseMethod):
+    """Ye et al. 2019, section 3.2: what a query is compared with does not get a gradient."""
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """Every view is contrasted with the first two; views of one size are encoded in one pass.
+
+        Its positive is another view of its image, and its negatives are both views of all other images.
+        """
+        queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
+        keys = [view.detach() for view in queries[:2]]
+        everything = gather(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
+        own = 2 * global_rows(len(keys[0]))
+        return [
+            self.contrast(
+                queries[a],
+                keys[b][:, None],
+                everything,
+                excluded=torch.stack([own, own + 1], 1),
+                query_groups=batch.row_groups(),
+                negative_groups=gather_groups(batch.row_groups(2)),
+            )
+            for a, b in pairs(len(batch.views))
+        ]

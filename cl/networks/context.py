@@ -1,0 +1,60 @@
+"""Overlapping patches in a grid, and a network that sums up the rows of a grid so far (CPC v2)."""
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cl.runtime.base_config import BaseConfig
+
+
+class Config(BaseConfig):
+    """Residual `blocks` with `width` channels inside; 5 and 256 in CPC v2."""
+
+    blocks: int = Field(gt=0)
+    width: int = Field(gt=0)
+
+
+def overlapping_patches(images: Tensor, grid: int) -> Tensor:
+    """Cut images into `grid` x `grid` patches, each half covered by the next one in both directions.
+
+    Returns:
+        (N G^2, C, 2 S / (G + 1), 2 S / (G + 1)), image-major; the patches of an image row by row.
+    """
+    side = images.shape[-1]
+    assert side % (grid + 1) == 0, f"{side} px in a grid of {grid}"
+    stride = side // (grid + 1)
+    patches = images.unfold(2, 2 * stride, stride).unfold(3, 2 * stride, stride)  # (N, C, G, G, P, P)
+    return patches.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+
+
+class MaskedContext(nn.Module):
+    """A masked convolutional network: the output in a row depends on this row and those above it.
+
+    Appendix A.2 of Henaff et al. 2019: residual blocks, and ReLU at the end.
+    """
+
+    def __init__(self, channels: int, config: Config) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_Block(channels, config.width) for _ in range(config.blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, rows, columns) to the same shape."""
+        for block in self.blocks:
+            x = x + block(x)
+        return x.relu()
+
+
+class _Block(nn.Module):
+    """Mixes each position with its neighbours to the left and right, then each row with the row above."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.narrow = nn.Conv2d(channels, width, 1)
+        self.across = nn.Conv2d(width, width, (1, 3), padding=(0, 1))
+        self.down = nn.Conv2d(width, width, (2, 1))
+        self.widen = nn.Conv2d(width, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.across(self.narrow(x).relu())
+        x = self.down(F.pad(x, (0, 0, 1, 0)))  # a row of zeros on top
+        return self.widen(x.relu())
