@@ -41,6 +41,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"shuffle": True},
     ],
     "nnclr": [{"ema": EMA}],
+    "cpc_v2": [{"offsets": [1, 2], "directions": 2}],
 }
 
 
