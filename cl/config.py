@@ -34,6 +34,7 @@ class PretrainingOptim(optim.Config):
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
     backbone_lr_scale: the backbone's learning rate relative to that of the rest, for weights given by `init`.
+    lr_scale_1d: the learning rate of biases and norm layers relative to that of matrices (Barlow Twins).
     microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if the
         activations of all of it do not fit in memory; the gradient is that of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start.
@@ -41,6 +42,7 @@ class PretrainingOptim(optim.Config):
 
     predictor_lr: Literal["scheduled", "fixed"]
     backbone_lr_scale: float = Field(gt=0)
+    lr_scale_1d: float = Field(gt=0)
     microbatches: int = Field(gt=0)
     compile: bool
     monitor: monitor.Config

@@ -271,6 +271,10 @@ class TwoViews:
         a, b = (self._standardised(view) for view in (self.first, self.second))
         return mean_over_ranks(a.T @ b / len(a))
 
+    def covariances(self) -> tuple[Tensor, Tensor]:
+        """(D, D) of each view: the unbiased covariance of its coordinates over the images of all ranks."""
+        return self._covariance(self.first), self._covariance(self.second)
+
     def squared_distances(self) -> Tensor:
         """(N, 1): |a - b|^2 of the two views, as unit rows."""
         return 2 - 2 * torch.einsum("nd,npd->np", self.queries, self.positives)
@@ -279,9 +283,18 @@ class TwoViews:
         """Scalar: the largest coordinate."""
         return torch.maximum(self.first.abs().amax(), self.second.abs().amax())
 
-    @staticmethod
-    def _standardised(view: Tensor) -> Tensor:
-        view = view if view.dtype == torch.float64 else view.float()  # bfloat16 is too coarse for statistics
-        centred = view - mean_over_ranks(view.mean(0))
+    @classmethod
+    def _standardised(cls, view: Tensor) -> Tensor:
+        centred = cls._centred(view)
         variance = mean_over_ranks(centred.square().mean(0))
         return centred / (variance + EPSILON).sqrt()
+
+    @classmethod
+    def _covariance(cls, view: Tensor) -> Tensor:
+        centred, images = cls._centred(view), len(view) * ranks()
+        return mean_over_ranks(centred.T @ centred / len(view)) * (images / (images - 1))
+
+    @staticmethod
+    def _centred(view: Tensor) -> Tensor:
+        view = view if view.dtype == torch.float64 else view.float()  # bfloat16 is too coarse for statistics
+        return view - mean_over_ranks(view.mean(0))

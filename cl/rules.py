@@ -102,11 +102,10 @@ def _loss_fits_method(params: "Params") -> None:
             f"loss={loss.kind} would count twice; {_fitting_losses(params)}"
         )
     if loss.needs_normalizer and not method.estimates_normalizer:
-        configs = {kind: module_of("methods", kind).Config for kind in kinds("methods")}
-        fitting = [kind for kind, config in configs.items() if config.estimates_normalizer]
+        banks = [kind for kind in kinds("methods") if module_of("methods", kind).Config.estimates_normalizer]
         raise ValueError(
             f"loss={loss.kind} needs a memory bank to estimate its normalizer, but method={method.kind} "
-            f"has none; choose loss=sigmoid or method={' or '.join(fitting)}"
+            f"has none; choose loss=sigmoid or method={' or '.join(banks)}"
         )
     if loss.needs_several_positives and method.positives(len(params.view_sizes)) == 1:
         configs = [module_of("methods", kind).Config for kind in kinds("methods")]
@@ -237,6 +236,10 @@ def _detectron2_has_the_backbone(params: "Params") -> None:
             )
 
 
+def _backbone_fits_the_rest(params: "Params") -> None:
+    params.backbone.check(params)
+
+
 def _baselines_name_what_exists(params: "Params") -> None:
     for name, baseline in params.baselines.items():
         evaluations, transfers = params.selected(baseline)
@@ -263,5 +266,6 @@ CHECKS = (
     _microbatches_hold_groups,
     _compiled_encoders_run_as_a_whole,
     _detectron2_has_the_backbone,
+    _backbone_fits_the_rest,
     _baselines_name_what_exists,
 )

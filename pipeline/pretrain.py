@@ -156,10 +156,14 @@ def _optimizer(params: "Params", task: "PretrainingTask") -> "Optimizer":
     from cl.training import optim
 
     fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
-    scale, backbone = params.optim.backbone_lr_scale, task.method.backbone
-    parts = [optim.Part(task)]
+    scale, rate_1d = params.optim.backbone_lr_scale, params.optim.lr_scale_1d
+    backbone = task.method.backbone
+    parts = [optim.Part(task, rate_1d=rate_1d)]
     if scale != 1:
-        parts = [optim.Part(backbone, scale), optim.Part(task, without=backbone)]
+        parts = [
+            optim.Part(backbone, scale, rate_1d=rate_1d),
+            optim.Part(task, without=backbone, rate_1d=rate_1d),
+        ]
     return optim.build(params.optim, parts, fixed)
 
 

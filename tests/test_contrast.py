@@ -123,3 +123,10 @@ def test_the_cross_correlation_is_that_of_its_formula() -> None:
     ours = TwoViews(first, second).cross_correlation()
     expected = torch.corrcoef(torch.cat([first, second], 1).T)[:4, 4:]
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)  # 1e-5 is added to the variances
+
+
+def test_the_covariances_are_unbiased() -> None:
+    """The sum over images of centred products, divided by their number less one (VICReg, eq. 3)."""
+    first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 4, dtype=torch.float64)
+    for ours, view in zip(TwoViews(first, second).covariances(), (first, second), strict=True):
+        torch.testing.assert_close(ours, torch.cov(view.T), rtol=1e-12, atol=1e-14)

@@ -17,6 +17,8 @@ from cl.data.views import ColourParams, View
 
 # ITU-R 601, as in torchvision, for each channel.
 LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))
+# Pillow's SMOOTH filter.
+SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 cv2.setNumThreads(1)  # one image is too little work to share
 
 
@@ -57,7 +59,10 @@ def recolour(image: np.ndarray, params: ColourParams[float], view: View) -> np.n
         elif operation == "blur" and params.sigma:
             x = blur(x, params.sigma, view.blur.kernel)
         elif operation == "solarize" and params.solarize:
-            x = np.where(x >= 0.5, 1 - x, x)
+            x = solarize(x, 0.5)
+        elif operation == "photometric" and params.photometric:
+            x = sharpness(posterize(x, int(params.bits)), params.sharpness)
+            x = autocontrast(solarize(x, params.threshold))
     return x
 
 
@@ -92,6 +97,31 @@ def blur(x: np.ndarray, sigma: float, kernel: int) -> np.ndarray:
     """Gaussian blur with reflected borders; sigma in pixels. Taps beyond 6 sigma do not change a float32."""
     taps = min(kernel, 2 * math.ceil(6 * sigma) + 1)
     return cv2.GaussianBlur(x, (taps, taps), sigma, borderType=cv2.BORDER_REFLECT_101)
+
+
+def solarize(x: np.ndarray, threshold: float) -> np.ndarray:
+    """Invert values of the threshold or more."""
+    return np.where(x >= threshold, 1 - x, x)
+
+
+def posterize(x: np.ndarray, bits: int) -> np.ndarray:
+    """Round down to 2^bits levels from 0 to 1 - 2^-bits."""
+    levels = 2**bits
+    return np.minimum(np.floor(x * levels), levels - 1) / levels
+
+
+def sharpness(x: np.ndarray, factor: float) -> np.ndarray:
+    """Blend with the image smoothed by SMOOTH, except for its outermost pixels."""
+    smooth = x.copy()
+    smooth[1:-1, 1:-1] = cv2.filter2D(x, -1, SMOOTH)[1:-1, 1:-1]
+    return _clip(factor * x + (1 - factor) * smooth)
+
+
+def autocontrast(x: np.ndarray) -> np.ndarray:
+    """Stretch each channel to the range from 0 to 1; a channel of one value stays as it is."""
+    low, high = x.min((0, 1)), x.max((0, 1))
+    flat = low == high
+    return _clip((x - np.where(flat, 0, low)) / np.where(flat, 1, high - low))
 
 
 def _clip(x: np.ndarray) -> np.ndarray:

@@ -27,8 +27,11 @@ def recolour(x: Tensor, colour_params: Tensor, view: View) -> Tensor:
             x = _where(params.grayscale, x, lambda part: _gray(part).expand_as(part))
         elif operation == "blur":
             x = _where(params.sigma, x, lambda part, sigma: blur(part, sigma, view.blur.kernel), params.sigma)
+        elif operation == "solarize":
+            x = _where(params.solarize, x, lambda part: solarize(part, 0.5))
         else:
-            x = _where(params.solarize, x, lambda part: torch.where(part >= 0.5, 1 - part, part))
+            columns = params.bits, params.sharpness, params.threshold
+            x = _where(params.photometric, x, _photometric, *columns)
     return x
 
 
@@ -47,6 +50,11 @@ def _jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
         for number, (operation, factors) in enumerate(zip(JITTERS, params.factors, strict=True)):
             x = _where((params.jitter != 0) & (chosen == number), x, operation, factors)
     return x
+
+
+def _photometric(x: Tensor, bits: Tensor, factor: Tensor, threshold: Tensor) -> Tensor:
+    x = sharpness(posterize(x, bits), factor)
+    return autocontrast(solarize(x, threshold[:, None, None, None]))
 
 
 def _gray(x: Tensor) -> Tensor:
@@ -106,3 +114,29 @@ def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     padded = F.pad(x, [kernel // 2] * 4, mode="reflect").reshape(1, n * c, h + kernel - 1, w + kernel - 1)
     rows = F.conv2d(padded, weight, groups=n * c)
     return F.conv2d(rows, weight.transpose(2, 3), groups=n * c).view(n, c, h, w)
+
+
+def solarize(x: Tensor, threshold: Tensor | float) -> Tensor:
+    """Invert values of the threshold or more."""
+    return torch.where(x >= threshold, 1 - x, x)
+
+
+def posterize(x: Tensor, bits: Tensor) -> Tensor:
+    """Round down to 2^bits levels from 0 to 1 - 2^-bits; bits (N,)."""
+    levels = bits.exp2()[:, None, None, None]
+    return torch.minimum((x * levels).floor_(), levels - 1) / levels
+
+
+def sharpness(x: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the image smoothed by Pillow's SMOOTH filter, except for its outermost pixels."""
+    weight = x.new_tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]]).div_(13).expand(x.shape[1], 1, 3, 3)
+    smooth = x.clone()
+    smooth[:, :, 1:-1, 1:-1] = F.conv2d(x, weight, groups=x.shape[1])
+    return _blend(x, smooth, factor)
+
+
+def autocontrast(x: Tensor) -> Tensor:
+    """Stretch each channel to the range from 0 to 1; a channel of one value stays as it is."""
+    low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    flat = low == high
+    return ((x - low.where(~flat, 0)) / (high - low).where(~flat, 1)).clamp_(0, 1)

@@ -11,7 +11,16 @@ from cl.data import ring
 from cl.data.order import CHUNK, WINDOW, Plan
 from cl.data.reader import Reader
 from cl.data.to_device import HostBatch, ToDevice
-from cl.data.views import DRAWS, View, centre, draw_colour_params, generator, random_crop_box, resize
+from cl.data.views import (
+    DRAWS,
+    View,
+    centre,
+    cut_patches,
+    draw_colour_params,
+    generator,
+    random_crop_box,
+    resize,
+)
 
 if TYPE_CHECKING:
     from cl.sources import Source
@@ -32,6 +41,7 @@ class TrainSet:
     ) -> None:
         self.reader, self.source, self.plan, self.subset = reader, source, plan, subset
         self.views = [view for view in views for _ in range(view.count)]
+        self.copies = [copy for view in views for copy in range(view.count)]  # 0 in the first of each kind
         assert (len(reader) if subset is None else len(subset)) == plan.samples
 
     def _step(self, step: int) -> tuple[int, np.ndarray]:
@@ -54,10 +64,13 @@ class TrainSet:
             self.reader.ahead(np.concatenate([self._step(number)[1] for number in after]))
         for row, position in enumerate(positions[rows].tolist()):
             pixels = self.reader.pixels(position)  # one decode for all views
-            for number, view in enumerate(self.views):
+            for number, (view, copy) in enumerate(zip(self.views, self.copies, strict=True)):
                 rng = generator(self.plan.seed, epoch, position, number)
-                box = random_crop_box(pixels, view.area, rng)
-                resize(pixels, box, view, images[number][row : row + 1])
+                if view.jigsaw is None:
+                    box = random_crop_box(pixels, view.area, rng)
+                    resize(pixels, box, view, images[number][row : row + 1])
+                elif copy == 0:  # its stream gives all patches
+                    cut_patches(pixels, view, rng, [x[row] for x in images[number : number + view.count]])
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 
-from cl.runtime.base_config import BaseConfig, Range
+from cl.runtime.base_config import BaseConfig, Range, Sizes
 
 Value = TypeVar("Value")
 
@@ -23,6 +23,7 @@ RESIZE = {
     "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
 }
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
+OPTIONAL = ("photometric",)  # operations whose settings a view may leave out
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 LONGEST = 64  # the length, in short sides, up to which an image is resized as a whole
 
@@ -51,8 +52,48 @@ class Blur(BaseConfig):
         return self
 
 
+class Photometric(BaseConfig):
+    """With probability `p`: posterize, sharpen, solarize, stretch the contrast, in this order (PIRL).
+
+    bits: that posterizing keeps of the eight of a channel, a whole number from the range.
+    sharpness: 0 smooths, 1 changes nothing, 2 sharpens, as in torchvision.
+    threshold: pixels of this value in [0, 1] or more are inverted.
+    """
+
+    p: float = Field(ge=0, le=1)
+    bits: Sizes
+    sharpness: Range
+    threshold: Range
+
+
+class Jigsaw(BaseConfig):
+    """Patches of one random crop per image, each a view of its own, in random order (PIRL).
+
+    The crop of `side` pixels is cut into `grid` x `grid` cells; a patch is a random window in its cell.
+    """
+
+    grid: int = Field(gt=1)
+    side: int = Field(gt=0, description="of the crop, pixels")
+
+    @property
+    def cell(self) -> int:
+        """Side of a cell, pixels."""
+        return self.side // self.grid
+
+    @model_validator(mode="after")
+    def _whole_cells(self) -> "Jigsaw":
+        if self.side % self.grid:
+            raise ValueError(f"side={self.side} must be a multiple of grid={self.grid}")
+        return self
+
+
 class View(BaseConfig):
-    """One kind of view, made `count` times per image: crop and flip, then the four operations in `order`."""
+    """One kind of view, made `count` times per image: crop and flip, then the operations in `order`.
+
+    photometric: settings of a fifth operation, which `order` then names.
+    jigsaw: the views are the patches of one crop, which covers `area` of the image; `count` is their number
+        and `size` that of a patch.
+    """
 
     count: int = Field(gt=0)
     size: int = Field(gt=0, description="side of the crop, pixels")
@@ -64,11 +105,29 @@ class View(BaseConfig):
     blur: Blur
     solarize: float = Field(ge=0, le=1, description="probability; threshold 0.5")
     order: list[str]
+    photometric: Photometric | None = None
+    jigsaw: Jigsaw | None = None
 
     @model_validator(mode="after")
     def _each_once(self) -> "View":
-        if sorted(self.order) != sorted(OPERATIONS):
-            raise ValueError(f"order={self.order} must name each of {', '.join(OPERATIONS)} exactly once")
+        operations = [*OPERATIONS, *(name for name in OPTIONAL if getattr(self, name))]
+        if sorted(self.order) != sorted(operations):
+            raise ValueError(f"order={self.order} must name each of {', '.join(operations)} exactly once")
+        return self
+
+    @model_validator(mode="after")
+    def _patches_fit_cells(self) -> "View":
+        cut = self.jigsaw
+        if cut and self.count != cut.grid**2:
+            raise ValueError(
+                f"jigsaw.grid={cut.grid} gives {cut.grid**2} patches, but count={self.count}; "
+                "choose one to fit the other"
+            )
+        if cut and self.size > cut.cell:
+            raise ValueError(
+                f"patches of size={self.size} do not fit into cells of {cut.cell} px, "
+                "jigsaw.side / jigsaw.grid; choose a smaller size"
+            )
         return self
 
 
@@ -92,6 +151,10 @@ class ColourParams(NamedTuple, Generic[Value]):
     grayscale: Value  # flag
     sigma: Value  # of the blur, pixels; 0: no blur
     solarize: Value  # flag
+    photometric: Value  # flag
+    bits: Value  # that posterizing keeps
+    sharpness: Value  # factor
+    threshold: Value  # of the photometric operation's solarizing
 
     @property
     def jitter_order(self) -> tuple[Value, Value, Value, Value]:
@@ -144,19 +207,38 @@ def random_crop_box(
 
 
 def resize(pixels: np.ndarray, box: tuple[int, int, int, int], view: View, out: np.ndarray) -> None:
-    """Crop `pixels` (H, W, 3) uint8 to the box; resize with antialiasing into `out` (1, size, size, 3)."""
+    """Crop `pixels` (H, W, 3) uint8 to the box; resize with antialiasing into `out` (1, S, S, 3)."""
     left, top, right, bottom = box
     part = pixels[None, top:bottom, left:right].copy()  # contiguous memory is resized three times faster
     source, target = (torch.from_numpy(array.transpose(0, 3, 1, 2)) for array in (part, out))
-    RESIZE[view.interpolation](source, [view.size, view.size], False, None, None, out=target)
+    RESIZE[view.interpolation](source, list(target.shape[2:]), False, None, None, out=target)
+
+
+def cut_patches(pixels: np.ndarray, view: View, rng: np.random.Generator, patches: list[np.ndarray]) -> None:
+    """Write the patches of a jigsaw in random order, each (size, size, 3) uint8; the crop is resized once."""
+    cut = view.jigsaw
+    assert cut is not None
+    crop = np.empty((1, cut.side, cut.side, 3), np.uint8)
+    resize(pixels, random_crop_box(pixels, view.area, rng), view, crop)
+    sort_keys, *offsets = rng.random((3, view.count)).tolist()
+    places = cut.cell - view.size + 1  # of a window in its cell, in each direction
+    for patch, cell in zip(patches, sorted(range(view.count), key=sort_keys.__getitem__), strict=True):
+        row, column = divmod(cell, cut.grid)
+        top, left = (int(places * offset[cell]) for offset in offsets)
+        part = crop[0, row * cut.cell + top :, column * cut.cell + left :]
+        patch[:] = part[: view.size, : view.size]
 
 
 def draw_colour_params(view: View, rng: np.random.Generator) -> ColourParams[float]:
-    """Random parameters of the colour operations of `view`; always consumes 14 random numbers."""
+    """Random parameters of the colour operations of `view`; always consumes 14 random numbers.
+
+    The photometric operation consumes four more.
+    """
     flip, jitter, grayscale, blur, sigma, solarize, *factors = rng.random(14).tolist()
     brightness, contrast, saturation, hue, *sort_keys = [2 * factor - 1 for factor in factors]
     first, second, third, fourth = sorted(range(4), key=sort_keys.__getitem__)
     low, high = view.blur.sigma
+    photometric, bits, sharpness, threshold = _draw_photometric_params(view.photometric, rng)
     return ColourParams(
         flip=flip < view.flip,
         jitter=jitter < view.jitter.p,
@@ -171,7 +253,23 @@ def draw_colour_params(view: View, rng: np.random.Generator) -> ColourParams[flo
         grayscale=grayscale < view.grayscale,
         sigma=low + (high - low) * sigma if blur < view.blur.p else 0,
         solarize=solarize < view.solarize,
+        photometric=photometric,
+        bits=bits,
+        sharpness=sharpness,
+        threshold=threshold,
     )
+
+
+def _draw_photometric_params(config: Photometric | None, rng: np.random.Generator) -> list[float]:
+    """Flag, bits, sharpness and threshold."""
+    if config is None:
+        return [0.0] * 4
+    flag, bits, *places = rng.random(4).tolist()
+    ranges = config.sharpness, config.threshold
+    fewest, most = config.bits
+    kept = fewest + int((most - fewest + 1) * bits)
+    values = [low + (high - low) * place for (low, high), place in zip(ranges, places, strict=True)]
+    return [flag < config.p, kept, *values]
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:

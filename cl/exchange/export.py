@@ -31,6 +31,10 @@ def write(network: "Network", format: str, path: Path, size: int, metadata: dict
     Raises:
         ValueError: the format cannot hold this network, or a package for it is not installed.
     """
+    if format != "onnx" and not hasattr(network, "conv1"):
+        raise ValueError(
+            f"{format} does not know a backbone with streams, which is two networks; choose onnx"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     try:

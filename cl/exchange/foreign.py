@@ -87,6 +87,11 @@ def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) ->
         ValueError: no encoder matches, or several do.
     """
     prefixes = _prefixes(tensors)
+    if prefixes == ["networks.0.", "networks.1."]:
+        raise ValueError(
+            f"{file} holds the two networks of a backbone with streams, which only the pipeline's own "
+            "evaluations and pipeline.export onnx take"
+        )
     if prefix is not None:
         if prefix not in prefixes:
             found = ", ".join(map(repr, prefixes)) or "nothing"

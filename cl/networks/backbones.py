@@ -1,28 +1,80 @@
 """Encoders: torchvision's residual networks without their classifier."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
+from cl.networks import patches
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.tensor_files import load_state, load_tensors
 
 if TYPE_CHECKING:
+    from cl.config import Params
     from cl.networks.resnet import Network
 
 
+class Streams(BaseConfig):
+    """Two networks instead of one, for the lightness and for the colour of an image (CMC).
+
+    space: of the first channel and the other two; L and ab, or Y and CbCr.
+    mean, std: of the data set's RGB in [0, 1], with which images arrive normalised.
+    """
+
+    space: Literal["lab", "ycbcr"]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def check(self, params: "Params") -> None:
+        """Check that the networks see the colours that they are made for, and are not taken apart.
+
+        Raises:
+            ValueError: the data set is normalised otherwise, or something needs a single network.
+        """
+        for name in ("mean", "std"):
+            found, expected = getattr(self, name), getattr(params.dataset, name)
+            if found != expected:
+                raise ValueError(
+                    f"backbone.streams.{name}={list(found)} must be dataset.{name}={list(expected)}, with "
+                    "which images are normalised; choose the same"
+                )
+        reasons = {f"transfers.{name} builds a detector on": "transfer=[]" for name in params.transfers}
+        if params.init:
+            reasons[f"init={params.init.name} has weights of"] = "init=null"
+        if (stage := getattr(params.patches, "stage", None)) in patches.STITCHED:
+            reasons[f"patches.stage={stage} runs a part of"] = "patches.stage=final"
+        if reasons:
+            reason, remedy = next(iter(reasons.items()))
+            raise ValueError(
+                f"{reason} one network for RGB, but backbone.streams makes two; choose {remedy}, or a "
+                "backbone without streams"
+            )
+
+
 class Config(BaseConfig):
-    """A network. `stem: small`, for images of 32 to 96 pixels: a 3x3 convolution of stride 1, no pooling."""
+    """A network. `stem: small`, for images of 32 to 96 pixels: a 3x3 convolution of stride 1, no pooling.
+
+    streams: two such networks; null for one, which sees RGB.
+    """
 
     kind: Literal["resnet18", "resnet50"]
     width: Literal[1, 2, 4]
     stem: Literal["imagenet", "small"]
     zero_init_residual: bool
+    streams: Streams | None = None
+
+    def check(self, params: "Params") -> None:
+        """Raises ValueError if something needs a single network, but there are two."""
+        if self.streams:
+            self.streams.check(params)
 
 
 def build(config: Config) -> "Network":
     """The network: (N, 3, H, W) to average-pooled features (N, `fc_features`)."""
     from cl.networks.resnet import Network  # late: torchvision takes seconds to import
 
+    if config.streams:
+        from cl.networks.two_streams import TwoStreams
+
+        return cast("Network", TwoStreams(config))  # `Streams.check` refuses what needs a single one
     return Network(config.kind, config.width, config.stem, zero_init_residual=config.zero_init_residual)
 
 

@@ -10,21 +10,26 @@ BLOCKS: dict[str, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
 
 
 class Network(ResNet):
-    """The network with layers `width` times as wide (ResNet-50: 24, 94 or 375 million parameters)."""
+    """The network with layers `width` times as wide (ResNet-50: 24, 94 or 375 million parameters).
 
-    def __init__(self, kind: str, width: int, stem: str, *, zero_init_residual: bool) -> None:
+    channels: of the images.
+    """
+
+    def __init__(
+        self, kind: str, width: int, stem: str, *, zero_init_residual: bool, channels: int = 3
+    ) -> None:
         self.width = width
         super().__init__(*BLOCKS[kind], zero_init_residual=zero_init_residual)
-        channels = 64 * width
+        first = 64 * width
         if stem == "small":
-            self.conv1 = nn.Conv2d(3, channels, 3, padding=1, bias=False)
+            self.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
             self.maxpool = nn.Identity()
-        elif width > 1:
-            self.conv1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False)
-        if stem == "small" or width > 1:
+        elif (width, channels) != (1, 3):
+            self.conv1 = nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False)
+        if stem == "small" or (width, channels) != (1, 3):
             nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
-            self.bn1 = nn.BatchNorm2d(channels)
-        self.fc_features = channels * 8 * BLOCKS[kind][0].expansion
+            self.bn1 = nn.BatchNorm2d(first)
+        self.fc_features = first * 8 * BLOCKS[kind][0].expansion
         self.fc: nn.Module = nn.Identity()
 
     def _make_layer(self, block, planes: int, *args, **kwargs) -> nn.Sequential:  # type: ignore[no-untyped-def]

@@ -147,12 +147,14 @@ class Part(NamedTuple):
     """A module to train, its learning rate relative to the config's, its weight decay (or None).
 
     without: a submodule that this part leaves out.
+    rate_1d: the learning rate of biases and norm layers relative to that of the part's matrices.
     """
 
     module: nn.Module
     rate: float = 1.0
     weight_decay: float | None = None
     without: nn.Module | None = None
+    rate_1d: float = 1.0
 
 
 def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -> Optimizer:
@@ -181,7 +183,7 @@ def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[dict[
         yield {
             "params": [p for p in trained if (id(p) in unscheduled, p.ndim <= 1) == (fixed, vectors)],
             "weight_decay": decay if config.decay_1d or not vectors else 0.0,
-            "scale": part.rate,
+            "scale": part.rate * (part.rate_1d if vectors else 1.0),
             "fixed": fixed,
         }
 

@@ -5,9 +5,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.functional as tv
+import torchvision.transforms.v2.functional as tv2
 
 from cl.data import augment, augment_gpu
-from cl.data.views import DRAWS, ColourParams, View, draw_colour_params, generator
+from cl.data.views import DRAWS, ColourParams, Photometric, View, draw_colour_params, generator
+
+PHOTOMETRIC = Photometric(p=0.66, bits=(4, 8), sharpness=(0.1, 1.9), threshold=(0.0, 1.0))
 
 
 @pytest.fixture
@@ -54,12 +57,38 @@ def test_blur_equals_torchvisions(images, kernel) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [(16, 20), (3, 3)])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("posterize", range(1, 9)),
+        ("adjust_sharpness", torch.linspace(0.1, 1.9, 12).tolist()),
+        ("solarize", torch.linspace(0, 1, 12).tolist()),
+        ("autocontrast", [None]),
+    ],
+)
+def test_each_photometric_operation_equals_torchvisions(images, name, values, size) -> None:
+    """Low contrast shows what autocontrast does; gray images, that it leaves a channel of one value alone."""
+    x = images[:, :, : size[0], : size[1]].float() / 255
+    x = torch.cat([x, 0.3 + x / 4])
+    chosen = [values[number % len(values)] for number in range(len(x))]
+    columns = () if name == "autocontrast" else (torch.tensor(chosen),)
+    arguments = [() if value is None else (value,) for value in chosen]
+    theirs = torch.stack([getattr(tv2, name)(image, *rest) for image, rest in zip(x, arguments, strict=True)])
+    ours = name.removeprefix("adjust_")
+    shaped = [c.view(-1, 1, 1, 1) if ours == "solarize" else c for c in columns]
+    on_gpu = getattr(augment_gpu, ours)(x.clone(), *shaped)
+    torch.testing.assert_close(on_gpu, theirs, atol=2e-6, rtol=0)
+    torch.testing.assert_close(one_by_one(ours, x, *columns), theirs, atol=2e-6, rtol=0)
+
+
 def reference(
     image: torch.Tensor, row: np.ndarray, view: View, mean: list[float], std: list[float]
 ) -> torch.Tensor:
     """One image through torchvision, with the same parameters, taken by position from their row."""
     flip, jitter, *rest = row
     order, factors, gray, sigma, solarize = rest[:4], rest[4:8], rest[8], rest[9], rest[10]
+    photometric, bits, sharpness, threshold = rest[11:]
     x = image.float() / 255
     if flip:
         x = tv.hflip(x)
@@ -74,6 +103,10 @@ def reference(
             x = tv.gaussian_blur(x, [view.blur.kernel] * 2, [float(sigma)] * 2)
         if operation == "solarize" and solarize:
             x = tv.solarize(x, 0.5)
+        if operation == "photometric" and photometric:
+            x = tv2.posterize(x, int(bits))
+            x = tv2.adjust_sharpness(x, float(sharpness))
+            x = tv2.autocontrast(tv2.solarize(x, float(threshold)))
     return tv.normalize(x, mean, std)
 
 
@@ -83,12 +116,15 @@ def reference(
         ["jitter", "grayscale", "blur", "solarize"],
         ["grayscale", "jitter", "blur", "solarize"],  # MoCo v1
         ["jitter", "blur", "grayscale", "solarize"],  # SiMo
+        ["jitter", "photometric", "grayscale", "blur", "solarize"],  # PIRL
     ],
 )
 def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
     usual = params.views["random"]
     blur = usual.blur.model_copy(update={"p": 0.5, "kernel": 5})
-    busy = usual.model_copy(update={"blur": blur, "solarize": 0.4, "order": order})
+    photometric = PHOTOMETRIC if "photometric" in order else None
+    changes = {"blur": blur, "solarize": 0.4, "order": order, "photometric": photometric}
+    busy = usual.model_copy(update=changes)
     rows = [draw_colour_params(busy, generator(0, 0, sample, 0)) for sample in range(len(images))]
     colour_params = np.array(rows, np.float32)
     assert colour_params.shape == (12, DRAWS)
@@ -100,7 +136,7 @@ def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
         for image, row, result in zip(images, colour_params, ours, strict=True):
             theirs = reference(image, row, busy, mean, std)
             close = (result - theirs).abs() < 2e-5
-            # A pixel on solarize's threshold may fall on either side.
+            # A pixel on solarize's threshold, or between two posterized levels, may fall on either side.
             assert close.float().mean() > 0.999
-            if not ColourParams(*row).solarize:
+            if not (ColourParams(*row).solarize or ColourParams(*row).photometric):
                 assert close.all()

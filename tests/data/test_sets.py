@@ -7,7 +7,7 @@ import torch
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
-from cl.data.views import centre
+from cl.data.views import View, centre, cut_patches, draw_colour_params, generator
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -78,3 +78,30 @@ def test_a_batch_has_the_groups_of_its_images(shard_folder, params) -> None:
     assert np.array_equal(batch.groups.numpy(), reader.groups[batch.positions.numpy()])
     moved = data.inputs(torch.device("cpu"))(batch)
     assert torch.equal(moved.groups, batch.groups)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_patches_of_a_jigsaw_are_views_of_their_own(shard_folder, params, workers) -> None:
+    """They depend on (seed, epoch, sample, view) alone, and leave the other views as they are."""
+    reader = Reader(shard_folder, "train")
+    usual = params.views["random"]
+    patches = View(**{**usual.model_dump(), "count": 9, "size": 10, "jigsaw": {"grid": 3, "side": 36}})
+    plain = TrainSet(reader, params.dataset, [usual], Plan(len(reader), 36, 7))[0]
+    data = TrainSet(reader, params.dataset, [usual, patches], Plan(len(reader), 36, 7))
+    (batch,) = data.batches(0, 1, workers)
+    assert [tuple(x.shape[1:]) for x in batch.images] == [(3, 32, 32)] * 2 + [(3, 10, 10)] * 9
+    assert all(torch.equal(a, b) for a, b in zip(batch.images, plain.images, strict=False))
+    assert torch.equal(batch.colour_params[:2], plain.colour_params)
+    row, position = 20, int(batch.positions[20])
+    rng = generator(7, 0, position, 2)
+    expected = np.empty((9, 10, 10, 3), np.uint8)
+    cut_patches(reader.pixels(position), patches, rng, list(expected))
+    for number in range(9):
+        found = batch.images[2 + number][row].permute(1, 2, 0).numpy()
+        assert np.array_equal(found, expected[number])
+        if number:
+            rng = generator(7, 0, position, 2 + number)
+        expected_params = np.array(draw_colour_params(patches, rng), np.float32)
+        assert np.array_equal(batch.colour_params[2 + number, row].numpy(), expected_params)
+    moved = data.inputs(torch.device("cpu"))(batch)
+    assert [view.shape[-1] for view in moved.views] == [32] * 2 + [10] * 9

@@ -15,7 +15,6 @@ from tests.support.methods import (
     batch_of,
     build,
     case_name,
-    gives,
     loss_config,
     losses_for,
     task_of,
@@ -24,7 +23,7 @@ from tests.support.methods import (
 
 IMAGES = 6
 GROUPS = torch.tensor([0, 0, 1, -1, 2, 1])  # the fourth image has none
-CONTRASTIVE = [case for case in CASES if gives(case[0]) is Contrast]
+CONTRASTIVE = [case for case in CASES if "infonce" in losses_for(case[0])]
 INFONCE = loss_config("infonce", alpha=None)
 
 

@@ -1,9 +1,47 @@
 """Encoders."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from dvc.exceptions import InvalidArgumentError
+from skimage.color import rgb2lab, rgb2ycbcr
 
-from cl.networks import backbones
+from cl import config
+from cl.exchange import export, foreign
+from cl.networks import backbones, two_streams
+from cl.runtime.tensor_files import save_tensors
+from tests.support.project import compose
+
+MEAN, STD = (0.4, 0.5, 0.45), (0.2, 0.25, 0.3)
+# Mean and standard deviation of each channel in CMC's code.
+CMC = {
+    "lab": ([50, 6.025, -6.6895], [50, 92.208, 101.1675]),
+    "ycbcr": ([116.151, 121.080, 132.342], [109.5, 111.855, 111.964]),
+}
+
+
+def two(space: str, **changes: Any) -> torch.nn.Module:
+    """Two networks for small images, in float64 and eval mode."""
+    streams = backbones.Streams(space=space, mean=MEAN, std=STD)  # type: ignore[arg-type]
+    settings = {"kind": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False, **changes}
+    torch.manual_seed(0)
+    return backbones.build(backbones.Config(**settings, streams=streams)).double().eval()
+
+
+def images(n: int) -> np.ndarray:
+    """(n, 16, 16, 3) float64 in [0, 1]: noise, dark and bright colours, and all corners of the cube."""
+    rng = np.random.default_rng(0)
+    pixels = rng.random((n, 16, 16, 3)) * rng.choice([0.02, 0.2, 1.0], (n, 16, 16, 1))
+    corners = np.stack(np.meshgrid(*[[0.0, 1.0]] * 3), -1).reshape(-1, 3)
+    pixels[0, 0, :8] = corners
+    return pixels
+
+
+def normalised(pixels: np.ndarray) -> torch.Tensor:
+    """(n, 3, 16, 16), as data sets give them to an encoder."""
+    return torch.from_numpy((pixels - np.array(MEAN)) / np.array(STD)).permute(0, 3, 1, 2)
 
 
 @pytest.mark.parametrize(("width", "parameters"), [(1, 23.5), (2, 93.9), (4, 375.4)])
@@ -22,3 +60,78 @@ def test_a_wide_network_runs() -> None:
         backbones.Config(kind="resnet18", width=2, stem="small", zero_init_residual=False)
     )
     assert network(torch.randn(2, 3, 16, 16)).shape == (2, network.fc_features) == (2, 1024)
+
+
+@pytest.mark.parametrize(("space", "theirs"), [("lab", rgb2lab), ("ycbcr", rgb2ycbcr)])
+def test_colour_spaces_are_scikit_images(space, theirs) -> None:
+    pixels = images(4)
+    expected = torch.from_numpy(theirs(pixels)).permute(0, 3, 1, 2)
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
+        rgb = torch.from_numpy(pixels).to(dtype).permute(0, 3, 1, 2)
+        found = getattr(two_streams, space)(rgb)
+        torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize(("space", "theirs"), [("lab", rgb2lab), ("ycbcr", rgb2ycbcr)])
+def test_each_of_two_networks_sees_its_own_channels(space, theirs) -> None:
+    """Lightness alone or colour alone, normalised with CMC's constants; their features lie side by side."""
+    network, pixels = two(space), images(3)
+    mean, std = (np.array(values) for values in CMC[space])
+    channels = torch.from_numpy((theirs(pixels) - mean) / std).permute(0, 3, 1, 2)
+    found = network(normalised(pixels))
+    assert found.shape == (3, network.fc_features) == (3, 1024)
+    lightness, colour = network.networks
+    torch.testing.assert_close(found[:, :512], lightness(channels[:, :1]), atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(found[:, 512:], colour(channels[:, 1:]), atol=1e-9, rtol=1e-9)
+
+
+def test_lab_is_scaled_to_its_range() -> None:
+    """The constants are the centre and half of the range of each channel over all colours."""
+    cube = torch.stack(torch.meshgrid(*[torch.linspace(0, 1, 33)] * 3, indexing="ij")).reshape(1, 3, 33, -1)
+    channels = two_streams.normalised(cube, "lab")
+    assert channels.amin((0, 2, 3)).tolist() == pytest.approx([-1] * 3, abs=0.001)
+    assert channels.amax((0, 2, 3)).tolist() == pytest.approx([1] * 3, abs=0.001)
+
+
+def test_two_resnet50_have_the_papers_size() -> None:
+    """47 million parameters, twice a ResNet-50 (EqCo, Table 2)."""
+    with torch.device("meta"):
+        network = two("lab", kind="resnet50", stem="imagenet")
+    assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(47, abs=0.1)
+    assert network.fc_features == 4096
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["transfer=[voc_c4]"], r"transfers.voc_c4 builds a detector on one network .* choose transfer=\[\]"),
+        (
+            ["method=moco_v3", "patches=fast", "patches.stage=stage1", "patches.pairs=adjacent"],
+            "patches.stage=stage1 runs a part of one",
+        ),
+        (
+            ["backbone.streams.mean=[0.1,0.2,0.3]"],
+            r"backbone.streams.mean=\[0.1, 0.2, 0.3\] must be dataset.mean=\[0.485",
+        ),
+    ],
+)
+def test_what_needs_a_single_network_refuses_two(tmp_path, overrides, message) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        compose(tmp_path, "backbone=resnet18_lab", *overrides)
+
+
+def test_weights_of_one_network_are_refused(tmp_path) -> None:
+    values = compose(tmp_path, "backbone=resnet18_lab", "dataset=cifar10")
+    assert config.check(values).backbone.streams.mean == config.check(values).dataset.mean
+    init = {"name": "torchvision:resnet18", "hash": "sha256:0"}
+    with pytest.raises(ValueError, match="init=torchvision:resnet18 has weights of one .*; choose init=null"):
+        config.check({**values, "init": init})
+
+
+def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
+    for name in ("torchvision", "timm", "detectron2"):
+        with pytest.raises(ValueError, match=f"{name} does not know a backbone with streams.*choose onnx"):
+            export.write(two("lab"), name, tmp_path / "out", 32, {})
+    save_tensors(two("lab").state_dict(), tmp_path / "backbone.safetensors", {})
+    with pytest.raises(ValueError, match="holds the two networks of a backbone with streams"):
+        foreign.load(str(tmp_path / "backbone.safetensors"))

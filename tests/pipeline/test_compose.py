@@ -38,10 +38,13 @@ def refusal(choice: str) -> str:
     group, _, name = choice.partition("=")
     if group != "loss":
         return ""
-    kind = name.split("_")[0].replace("eqco", "infonce")
+    values = config.read(CONF / "loss" / f"{name}.yaml")
+    kind = values.get("kind") or values["defaults"][0]
     loss = module_of("losses", kind).Config
     if loss.takes is not Contrast:
         return "choose loss=dcl or dclw or infonce"
+    if loss.needs_normalizer:
+        return "needs a memory bank"
     return "needs several positives per query" if loss.needs_several_positives else ""
 
 

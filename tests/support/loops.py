@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cl.methods import BaseMethod
 from cl.networks.context import MaskedContext
-from tests.support.methods import batch_of, build, mean_loss, views
+from tests.support.methods import batch_of, build, loss_config, mean_loss, views
 
 Loop = Callable[[BaseMethod, list[Tensor]], Tensor]
 
@@ -30,10 +30,16 @@ def with_another_target(kind: str, **settings) -> BaseMethod:  # type: ignore[no
     return method
 
 
-def assert_equals_the_loop(method: BaseMethod, loop: Loop, sizes: tuple[int, ...] = (12, 12)) -> None:
-    """The mean loss over the terms and its gradients, against `loop(copy of the method, views)`."""
+def assert_equals_the_loop(
+    method: BaseMethod, loop: Loop, sizes: tuple[int, ...] = (12, 12), *, loss: str | None = None
+) -> None:
+    """The mean loss over the terms and its gradients, against `loop(copy of the method, views)`.
+
+    loss: its kind; None for the method's usual one.
+    """
     other, inputs = copy.deepcopy(method), views(5, sizes=sizes)
-    ours, theirs = mean_loss(method, batch_of(inputs)), loop(other, inputs)
+    ours = mean_loss(method, batch_of(inputs), loss_config(loss) if loss else None)
+    theirs = loop(other, inputs)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     ours.backward()
     theirs.backward()

@@ -42,6 +42,9 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "nnclr": [{"ema": EMA}],
     "cpc_v2": [{"offsets": [1, 2], "directions": 2}],
+    "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
+    "dino": [{"frozen_epochs": 0}],
+    "swav": [{"frozen_epochs": 0}, {"frozen_epochs": 0, "queue": 20, "queue_epoch": 0}],
 }
 
 
@@ -170,9 +173,9 @@ def task_of(method: BaseMethod, loss: LossConfig | None = None, here: Machine = 
     return PretrainingTask(method, module_of("losses", loss.kind), loss, 1.0, here)
 
 
-def mean_loss(method: BaseMethod, batch: Batch) -> Tensor:
-    """The mean of the usual loss over the terms of a batch."""
-    loss = usual_loss(kind_of(method))
+def mean_loss(method: BaseMethod, batch: Batch, loss: LossConfig | None = None) -> Tensor:
+    """The mean of a loss, by default the usual one, over the terms of a batch."""
+    loss = loss or usual_loss(kind_of(method))
     return torch.stack(
         [module_of("losses", loss.kind).loss(term, loss, 0.0) for term in method(batch)]
     ).mean()

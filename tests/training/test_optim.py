@@ -230,6 +230,17 @@ def test_modules_can_have_different_learning_rates() -> None:
     assert rates[id(body.weight)] == rates[id(body.bias)] == pytest.approx(0.2)
 
 
+def test_biases_and_norm_layers_can_have_their_own_rate() -> None:
+    """Barlow Twins; the rate of the part multiplies both."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    optimizer = optim.build(config(), [optim.Part(module, 0.5, rate_1d=0.1)])
+    optim.set_lr(optimizer, 2.0, 0.25)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates[id(module[0].weight)] == 0.25
+    for vector in (module[0].bias, module[1].weight, module[1].bias):
+        assert rates[id(vector)] == 0.25 * 0.1
+
+
 def test_a_fixed_predictor_keeps_the_largest_rate() -> None:
     """SimSiam and Fast-MoCo: no warm-up or decay for the predictor; each parameter is in one group."""
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))

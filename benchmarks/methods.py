@@ -1,0 +1,109 @@
+"""Every method at the size of the embedded data set over three seeds, beside the random encoder: kNN, k = 20.
+
+`python -m benchmarks.methods [METHOD ...]` runs what `dvc exp run -S method=METHOD -S seed=SEED` pretrains
+and evaluates, in a temporary copy of the project. Each finished run is a row of docs/results/methods.csv;
+what is there is not run again. Needs data/shards of the default experiment.
+
+`python -m benchmarks.methods table` prints the means and standard deviations of these rows.
+"""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+
+from cl.config import load
+from pipeline import compatibility
+from pipeline.compose import compose
+from pipeline.workplace import Workplace, copy_of_project
+
+FILE = Path("docs/results/methods.csv")
+COLUMNS = ["method", "loss", "seed", "knn_top1", "seconds", "commit"]
+SEEDS = (0, 1, 2)
+RANDOM = "random"  # the encoder before training
+KNN = ["evaluation=[knn]", "transfer=[]", "analysis=[]", "baseline=[random]"]
+
+
+def main() -> None:
+    if sys.argv[1:] == ["table"]:
+        print(table(rows()))
+        return
+    for seed in SEEDS:
+        for method in sys.argv[1:] or [RANDOM, *compatibility.methods()]:
+            if not any(row["method"] == method and int(row["seed"]) == seed for row in rows()):
+                add(method, seed)
+
+
+def rows() -> list[dict[str, str]]:
+    """The finished runs."""
+    if not FILE.exists():
+        return []
+    with FILE.open() as file:
+        return list(csv.DictReader(file))
+
+
+def add(method: str, seed: int) -> None:
+    """Run a method with a seed, and add its row."""
+    with copy_of_project() as place:
+        chosen = [] if method == RANDOM else [f"method={method}"]
+        compose(place.folder / "params.yaml", [*chosen, f"seed={seed}", *KNN])
+        loss = "" if method == RANDOM else load(place.folder / "params.yaml").loss.kind
+        knn, seconds = untrained(place) if method == RANDOM else trained(place)
+    row = [method, loss, seed, f"{knn:.1f}", f"{seconds:.0f}", commit()]
+    new = not FILE.exists()
+    with FILE.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([COLUMNS, row] if new else [row])
+    print(*row, flush=True)
+
+
+def untrained(place: Workplace) -> tuple[float, float]:
+    """The kNN top-1 of the random encoder, and no seconds."""
+    place.run("baseline", RANDOM)
+    return metrics(place, "baseline/random")["random_knn_top1"], 0.0
+
+
+def trained(place: Workplace) -> tuple[float, float]:
+    """The kNN top-1 after pretraining, and the seconds of that stage."""
+    place.run("weights")
+    seconds = place.run("pretrain").seconds
+    place.run("evaluate", "knn")
+    return metrics(place, "evaluate/knn")["knn_top1"], seconds
+
+
+def metrics(place: Workplace, name: str) -> dict[str, float]:
+    return json.loads((place.folder / f"results/{name}.json").read_text())
+
+
+def commit() -> str:
+    """The short hash of the code."""
+    command = ["git", "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def table(found: list[dict[str, str]]) -> str:
+    """Markdown: a row for each method, best first."""
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for row in found:
+        values.setdefault((row["method"], row["loss"]), {})[int(row["seed"])] = float(row["knn_top1"])
+    start = values.pop((RANDOM, ""))
+    ordered = sorted(values.items(), key=lambda item: -fmean(item[1].values()))
+    lines = ["| method | loss | kNN top-1 | gain | seeds |", "|---" * 5 + "|"]
+    for (method, loss), by_seed in ordered:
+        gains = [value - start[seed] for seed, value in by_seed.items()]
+        lines.append(
+            f"| {method} | {loss} | {spread(list(by_seed.values()))} | {spread(gains)} | {len(by_seed)} |"
+        )
+    lines.append(f"| random encoder | | {spread(list(start.values()))} | | {len(start)} |")
+    return "\n".join(lines)
+
+
+def spread(values: list[float]) -> str:
+    """The mean with the standard deviation."""
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Barlow Twins: the views' cross-correlation matrix becomes the identity."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from cl.contrast import TwoViews
+from cl.losses import LossConfig
+
+
+class Config(LossConfig):
+    """`redundancy`: the paper's lambda, the weight of what is off the diagonal; 0.0051 in its code."""
+
+    takes: ClassVar = TwoViews
+    kind: Literal["barlow_twins"]
+    redundancy: float = Field(ge=0)
+
+
+def loss(views: TwoViews, config: Config, progress: float) -> Tensor:
+    """L = sum_i (1 - C_ii)^2 + lambda sum_{i != j} C_ij^2 (Zbontar et al. 2021, eq. 1).
+
+    C is the cross-correlation of the coordinates over the images of all ranks. All ranks compute the same
+    loss, and its gradient reaches every rank's rows: the mean over ranks is the gradient of one process. The
+    authors' code lacks this, so its gradient is 1 / ranks of the true one.
+
+    Returns:
+        Scalar, at least 0.
+    """
+    correlation = views.cross_correlation()  # (D, D)
+    diagonal = correlation.diagonal()
+    redundant = correlation.square().sum() - diagonal.square().sum()
+    return (1 - diagonal).square().sum() + config.redundancy * redundant

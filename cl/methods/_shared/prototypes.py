@@ -1,0 +1,83 @@
+"""Methods that compare embeddings with prototypes, under a code that another view gives (SwAV, DINO)."""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cl.contrast import Contrast
+from cl.methods import BaseMethod, MethodConfig, Setup
+from cl.methods._shared.pairs import pairs
+from cl.runtime.distributed import gather
+
+
+class PrototypeConfig(MethodConfig):
+    """`frozen_epochs`: the prototypes get no gradient in these first epochs."""
+
+    gives: ClassVar = Contrast
+    only_decoupled: ClassVar[bool] = True
+    prototypes: int = Field(gt=1)
+    frozen_epochs: int = Field(ge=0)
+
+
+class PrototypeMethod(BaseMethod):
+    """The cross-entropy between a code of one view and the softmax over prototypes of another.
+
+    -sum_k q_k log softmax_k(z . c_k / temperature) is the decoupled loss: its positive is the mean prototype
+    under the code, sum_k q_k c_k, and its negatives are all prototypes. No image is a negative of another, so
+    groups of images do not matter.
+
+    Attributes:
+        prototypes: (K, D).
+        epoch: scalar int64, in which the run is.
+    """
+
+    epoch: Tensor
+
+    def __init__(self, config: PrototypeConfig, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.frozen_epochs = config.frozen_epochs
+        width = config.projector.out
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(config.prototypes, width), dim=1))
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Note the epoch, in which a resumed run goes on."""
+        self.epoch.fill_(epoch)
+
+    def trained_prototypes(self) -> Tensor:
+        """(K, D); while they are frozen, their gradient is zero: DDP waits for one of every parameter."""
+        fixed = self.prototypes.detach()
+        return fixed + (self.epoch >= self.frozen_epochs) * (self.prototypes - fixed)
+
+    def contrasts(self, embeddings: list[Tensor], means: list[Tensor], prototypes: Tensor) -> list[Contrast]:
+        """A contrast of N queries with all prototypes for every view and every code of another view.
+
+        Args:
+            embeddings: V x (N, D).
+            means: for each of the first two views, (N, D), the mean prototype under its code.
+        """
+        return [
+            self.contrast(embeddings[a], means[b][:, None], prototypes) for a, b in pairs(len(embeddings))
+        ]
+
+
+def sinkhorn(logits: Tensor, counted: Tensor, iterations: int) -> Tensor:
+    """Codes that use all prototypes equally: rows that sum to 1, columns nearly to the same (SwAV, eq. 3).
+
+    Sinkhorn and Knopp's iterations in logarithms, over the rows of all ranks.
+
+    Args:
+        logits: (n, K), this rank's rows of scores / epsilon.
+        counted: (n,) bool, the rows that the columns' sums are taken over.
+
+    Returns:
+        (n, K).
+    """
+    for _ in range(iterations):
+        local = logits.masked_fill(~counted[:, None], -torch.inf).logsumexp(0)  # (K,)
+        logits = logits - gather(local[None]).logsumexp(0)
+        logits = logits - logits.logsumexp(1, keepdim=True)
+    return logits.exp()

@@ -1,0 +1,94 @@
+"""DINO: predict a teacher's centred and sharpened code of one view from another."""
+
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import Setup
+from cl.methods._shared.prototypes import PrototypeConfig, PrototypeMethod
+from cl.networks.passes import in_passes, unit
+from cl.networks.target import Ema, Target
+from cl.runtime.base_config import BaseConfig
+from cl.runtime.distributed import mean_over_ranks
+
+LOGITS = 2**24  # of images and prototypes, held at a time
+
+
+class TeacherTemperature(BaseConfig):
+    """Rises linearly from `start` in the first epoch to `end` in the last of `epochs`, then stays."""
+
+    start: float = Field(gt=0)
+    end: float = Field(gt=0)
+    epochs: int = Field(gt=0)
+
+    def at(self, epoch: Tensor) -> Tensor:
+        """The temperature in an epoch, a scalar."""
+        return self.start + (self.end - self.start) * (epoch.double() / max(1, self.epochs - 1)).clamp(max=1)
+
+
+class Config(PrototypeConfig):
+    """`centre_momentum` is that of the centre, a moving average of the teacher's logits."""
+
+    kind: Literal["dino"]
+    ema: Ema
+    teacher_temperature: TeacherTemperature
+    centre_momentum: float = Field(ge=0, lt=1)
+
+
+class Method(PrototypeMethod):
+    """Algorithm 1 of DINO: the teacher, a moving average of the student, sees the first two views.
+
+    The prototypes are the last layer's weights as unit rows, whatever their length (its weight norm).
+
+    Attributes:
+        centre: (K,), of the teacher's logits before the temperature.
+    """
+
+    centre: Tensor
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.config = config
+        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
+        self.target_prototypes = nn.Parameter(self.prototypes.detach().clone(), requires_grad=False)
+        self.register_buffer("centre", torch.zeros(config.prototypes))
+        self._mean_logits: Tensor | None = None
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """A contrast with all prototypes for every view and every code of another view."""
+        embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
+        targets = in_passes(self.target.embed, batch.views[:2], separate=0)  # 2 x (N, D)
+        prototypes = unit(self.trained_prototypes())  # (K, D)
+        with torch.autocast(prototypes.device.type, enabled=False):  # bfloat16 is too coarse for sharpening
+            mean = mean_over_ranks(torch.stack(targets).mean((0, 1)))
+            self._mean_logits = unit(self.target_prototypes) @ mean
+            means = [self._mean_prototypes(target, prototypes) for target in targets]
+        return self.contrasts(embeddings, means, prototypes)
+
+    def after_step(self, progress: float) -> None:
+        """Move the centre, and then the teacher, whose logits it averages."""
+        assert self._mean_logits is not None
+        self.centre.lerp_(self._mean_logits, 1 - self.config.centre_momentum)
+        self.target.follow(self.backbone, self.projector, progress)
+        with torch.no_grad():
+            self.target_prototypes.lerp_(self.prototypes, 1 - self.config.ema.at(progress))
+
+    def _mean_prototypes(self, targets: Tensor, prototypes: Tensor) -> Tensor:
+        """(N, D): the mean of the student's prototypes under the teacher's code of each target (N, D).
+
+        A few targets at a time, and again in the backward pass, so an (N, K) matrix never exists.
+        """
+        temperature, of_teacher = self.config.teacher_temperature.at(self.epoch), unit(self.target_prototypes)
+
+        def block(rows: Tensor, prototypes: Tensor) -> Tensor:
+            return ((rows @ of_teacher.T - self.centre) / temperature).softmax(1) @ prototypes
+
+        parts = targets.split(max(1, LOGITS // len(prototypes)))
+        again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([again(part, prototypes) for part in parts])

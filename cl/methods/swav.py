@@ -1,0 +1,87 @@
+"""SwAV: predict the cluster code of one view from another; codes share the batch equally among prototypes."""
+
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import Setup
+from cl.methods._shared.prototypes import PrototypeConfig, PrototypeMethod, sinkhorn
+from cl.networks.passes import in_passes, unit
+from cl.networks.queue import Queue
+from cl.runtime.distributed import gather, rank, ranks
+
+
+class Config(PrototypeConfig):
+    """`epsilon` is the temperature of the codes, `iterations` those of Sinkhorn and Knopp.
+
+    queue: earlier embeddings of each of the first two views that are given codes together with the batch;
+        null for none.
+    queue_epoch: the first epoch that uses the queue, counting from 0; null without a queue.
+    """
+
+    kind: Literal["swav"]
+    epsilon: float = Field(gt=0)
+    iterations: int = Field(gt=0)
+    queue: int | None = Field(gt=0)
+    queue_epoch: int | None = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _epoch_with_queue(self) -> "Config":
+        if (self.queue is None) != (self.queue_epoch is None):
+            raise ValueError(
+                f"queue={self.queue} with queue_epoch={self.queue_epoch}: give both, or null for both"
+            )
+        return self
+
+
+class Method(PrototypeMethod):
+    """Algorithm 1 of SwAV, with codes of the first two views.
+
+    Attributes:
+        queued: scalar int64, how many embeddings of a view the queue has been given.
+    """
+
+    queued: Tensor
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.epsilon, self.iterations = config.epsilon, config.iterations
+        self.queue_epoch = config.queue_epoch or 0
+        # A row has an image's embeddings of the first and of the second view.
+        self.queue = Queue(config.queue, 2 * config.projector.out) if config.queue else None
+        self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
+        self._new: Tensor | None = None
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """A contrast with all prototypes for every view and every code of another view."""
+        embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
+        prototypes = self.trained_prototypes()  # (K, D)
+        with torch.autocast(prototypes.device.type, enabled=False):  # bfloat16 is too coarse for 1 / epsilon
+            means = [self._codes(x.detach(), number) @ prototypes for number, x in enumerate(embeddings[:2])]
+        self._new = gather(torch.cat(embeddings[:2], 1).detach())  # (W N, 2 D)
+        return self.contrasts(embeddings, means, prototypes)
+
+    def after_step(self, progress: float) -> None:
+        """Give the prototypes unit length again, and enqueue the embeddings of the first two views."""
+        with torch.no_grad():
+            self.prototypes.copy_(unit(self.prototypes))
+        assert self._new is not None
+        if self.queue:
+            self.queue.enqueue(self._new, None, self.generator("queue"))
+        self.queued += len(self._new)
+
+    @torch.no_grad()
+    def _codes(self, embeddings: Tensor, view: int) -> Tensor:
+        """(N, K): the codes of this rank's embeddings (N, D)."""
+        rows, counted = embeddings, torch.ones(len(embeddings), dtype=torch.bool, device=embeddings.device)
+        if self.queue:
+            queued = self.queue.rows.chunk(2, 1)[view]
+            in_use = (self.epoch >= self.queue_epoch) & (self.queued >= len(queued))
+            share = queued[rank() :: ranks()]
+            rows, counted = torch.cat([rows, share]), torch.cat([counted, in_use.expand(len(share))])
+        codes = sinkhorn(rows @ self.prototypes.T / self.epsilon, counted, self.iterations)
+        return codes[: len(embeddings)]

@@ -1,0 +1,34 @@
+"""Two views of a batch, for losses on its statistics: Barlow Twins and VICReg."""
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from cl.batch import Batch
+from cl.contrast import TwoViews
+from cl.methods import BaseMethod, MethodConfig
+from cl.networks.passes import full_precision, in_microbatches, in_passes
+
+
+class Config(MethodConfig):
+    """No parameters of its own: the loss makes the method."""
+
+    gives: ClassVar = TwoViews
+    kind: Literal["two_views"]
+
+
+class Method(BaseMethod):
+    """Algorithm 1 of Barlow Twins and of VICReg: both views through one network, each in its own pass."""
+
+    def forward(self, batch: Batch) -> list[TwoViews]:
+        """The first view with the second; any further views with each of these two, as in multi-crop."""
+        projections = in_passes(self._project, batch.views, separate=2)  # V x (N, D)
+        return [
+            TwoViews(projections[b], projections[a]) for b in range(2) for a in range(b + 1, len(projections))
+        ]
+
+    def _project(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) to raw rows (N, D)."""
+        return in_microbatches(
+            lambda part: full_precision(self.projector(self.backbone(part))), images, self.microbatches
+        )

@@ -1,0 +1,88 @@
+"""A memory bank: an embedding of every image of the data set."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cl.networks.queue import NO_GROUP
+from cl.runtime.distributed import gather, local_part, ranks
+from cl.runtime.machine import to_device
+
+
+class Bank(nn.Module):
+    """A moving average of each image's embeddings, indexed by its position in the data (InstDisc, sec. 3.1).
+
+    Rows start as random unit rows. InstDisc's and CMC's code starts with rows uniform in +-sqrt(3 / D), whose
+    length is only 1 on average; VISSL and Local Aggregation normalise them, as every later row is.
+
+    Attributes:
+        rows: (images, D), unit rows.
+        groups: (images,) int64, as in `Batch.row_groups`; known from an image's first update on.
+        log_normalizer: scalar, log of the mean of exp(logit) in the first batch, and constant afterwards: an
+            estimate of log(Z / images), with InstDisc's Z = sum_j exp(z . v_j / temperature). NaN before.
+    """
+
+    rows: Tensor
+    groups: Tensor
+    log_normalizer: Tensor
+
+    def __init__(self, images: int, width: int, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("rows", F.normalize(torch.randn(images, width), dim=1))
+        self.register_buffer("groups", torch.full((images,), NO_GROUP))
+        self.register_buffer("log_normalizer", torch.tensor(math.nan))
+        self._normalized = False  # saves reading the buffer, which would wait for the device
+
+    @torch.no_grad()
+    def update(self, positions: Tensor, new: Tensor, groups: Tensor | None) -> None:
+        """Move the rows v of the images in the batch of all ranks to l2(momentum v + (1 - momentum) z).
+
+        An image that occurs several times in the batch is updated once, by its first embedding.
+
+        Args:
+            positions: (N,), of this rank's images.
+            new: (N, D), their embeddings z.
+            groups: (N,), or None where the data has no groups.
+        """
+        positions, new = gather(positions), gather(new).to(self.rows.dtype)
+        first = (positions[:, None] == positions).byte().argmax(1)  # the same values for all copies
+        mixed = self.momentum * self.rows[positions] + (1 - self.momentum) * new[first]
+        self.rows[positions] = F.normalize(mixed, dim=1)
+        if groups is not None:
+            self.groups[positions] = gather(groups)[first]
+
+    def sample(self, positions: Tensor, count: int, generator: torch.Generator, *, own: bool) -> Tensor:
+        """(N, count) int64: rows drawn with replacement for each image, the same for any number of ranks.
+
+        Args:
+            positions: (N,), of this rank's images.
+            own: whether an image's own row may be drawn, with a probability of 1 / images.
+        """
+        size = len(self.rows) if own else len(self.rows) - 1
+        seeds = torch.randint(2**32, (len(positions) * ranks(),), generator=generator)  # a rank draws its own
+        drawn = torch.stack(
+            [
+                torch.randint(size, (count,), generator=torch.Generator().manual_seed(seed))
+                for seed in local_part(seeds).tolist()
+            ]
+        )
+        drawn = to_device(drawn, positions.device)
+        return drawn if own else drawn + (drawn >= positions[:, None])
+
+    def has_normalizer(self) -> bool:
+        """Whether `log_normalizer` has been estimated."""
+        self._normalized = self._normalized or not bool(self.log_normalizer.isnan())
+        return self._normalized
+
+    @torch.no_grad()
+    def estimate_normalizer(self, log_sums: Tensor, counts: Tensor) -> None:
+        """Set `log_normalizer` from the first batch.
+
+        Args:
+            log_sums: (N,), log of the sum of exp(logit) over positives and negatives of this rank's queries.
+            counts: (N,), how many logits each of these sums has.
+        """
+        self.log_normalizer.copy_(gather(log_sums).logsumexp(0) - gather(counts).sum().log())

@@ -1,0 +1,80 @@
+"""Two residual networks for one image: one sees its lightness, the other its two colour channels (CMC)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from cl.networks.resnet import Network
+
+if TYPE_CHECKING:
+    from cl.networks.backbones import Config
+
+CHANNELS = (1, 2)  # of the two networks' inputs
+# CIE 1931, white of D65, and ITU-R 601, as in scikit-image.
+XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+WHITE = (0.95047, 1.0, 1.08883)
+YCBCR = ((65.481, 128.553, 24.966), (-37.797, -74.203, 112.0), (112.0, -93.786, -18.214))
+OFFSET = (16.0, 128.0, 128.0)
+# Mean and standard deviation of the channels, as in CMC's code; in Lab, centre and half of the range of each.
+NORMALISATION = {
+    "lab": ((50.0, 6.025, -6.6895), (50.0, 92.208, 101.1675)),
+    "ycbcr": ((116.151, 121.080, 132.342), (109.5, 111.855, 111.964)),
+}
+
+
+class TwoStreams(nn.Module):
+    """Both networks' features, side by side; images are normalised RGB, as for every other backbone."""
+
+    fc_features: int
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: "Config") -> None:
+        super().__init__()
+        assert config.streams is not None
+        self.space = config.streams.space
+        kind, width, stem = config.kind, config.width, config.stem
+        networks = [
+            Network(kind, width, stem, zero_init_residual=config.zero_init_residual, channels=channels)
+            for channels in CHANNELS
+        ]
+        self.networks = nn.ModuleList(networks)
+        self.fc_features = sum(network.fc_features for network in networks)
+        for name in ("mean", "std"):  # in float64, for encoders in float64
+            value = torch.tensor(getattr(config.streams, name), dtype=torch.float64)
+            self.register_buffer(name, value.view(3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) to (N, `fc_features`): first the features of lightness, then those of colour."""
+        rgb = (images * self.std.to(images) + self.mean.to(images)).clamp(0, 1)
+        inputs = normalised(rgb, self.space).split(CHANNELS, 1)
+        return torch.cat([network(x) for network, x in zip(self.networks, inputs, strict=True)], 1)
+
+
+def normalised(rgb: Tensor, space: str) -> Tensor:
+    """RGB in [0, 1] (N, 3, H, W) to the channels of `space`, normalised as in CMC."""
+    channels = lab(rgb) if space == "lab" else ycbcr(rgb)
+    mean, std = (rgb.new_tensor(values).view(3, 1, 1) for values in NORMALISATION[space])
+    return (channels - mean) / std
+
+
+def lab(rgb: Tensor) -> Tensor:
+    """CIE L*a*b* of sRGB in [0, 1]: L in [0, 100]."""
+    linear = torch.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
+    ratios = _mixed(linear, XYZ) / rgb.new_tensor(WHITE).view(3, 1, 1)
+    root = torch.where(ratios > 0.008856, ratios.clamp(min=0.008856) ** (1 / 3), 7.787 * ratios + 16 / 116)
+    x, y, z = root.split(1, 1)
+    return torch.cat([116 * y - 16, 500 * (x - y), 200 * (y - z)], 1)
+
+
+def ycbcr(rgb: Tensor) -> Tensor:
+    """Y in [16, 235], Cb and Cr in [16, 240] of RGB in [0, 1]."""
+    return _mixed(rgb, YCBCR) + rgb.new_tensor(OFFSET).view(3, 1, 1)
+
+
+def _mixed(x: Tensor, matrix: Sequence[Sequence[float]]) -> Tensor:
+    """Sums of the channels (N, 3, H, W), weighted by rows of the matrix; TF32 would round a product."""
+    red, green, blue = x.split(1, 1)
+    return torch.cat([r * red + g * green + b * blue for r, g, b in matrix], 1)

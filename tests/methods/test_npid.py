@@ -1,0 +1,157 @@
+"""NPID against loops written from its paper and its authors' settings."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.methods import BaseMethod
+from cl.runtime.kinds import module_of
+from tests.support.loops import cross_entropy, normal
+from tests.support.methods import IMAGES, TAU, Batch, batch_of, build, config_of, loss_config, views
+
+SIZES = (12, 12, 8)
+
+
+def batch_at(step: int, sizes: tuple[int, ...] = SIZES, groups: Tensor | None = None) -> Batch:
+    """Six images; the last two of a step are the first two of the next."""
+    return batch_of(views(6, step, sizes), groups, first=4 * step)
+
+
+def embeddings(method: BaseMethod, batch: Batch) -> list[Tensor]:
+    return [normal(method.projector(method.backbone(view))) for view in batch.views]
+
+
+def loss_of(terms: list[Contrast], name: str) -> Tensor:
+    config = loss_config(name, **({"alpha": None} if name == "infonce" else {}))
+    loss = module_of("losses", name).loss
+    return torch.stack([loss(term, config, 0.0) + term.penalty for term in terms]).mean()
+
+
+def assert_same_gradients(method: BaseMethod, ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    trained = [p for p in method.parameters() if p.requires_grad]
+    pairs = zip(
+        torch.autograd.grad(ours, trained, retain_graph=True),
+        torch.autograd.grad(theirs, trained),
+        strict=True,
+    )
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def moved(row: Tensor, seen: list[Tensor], momentum: float) -> Tensor:
+    """The row after a step in which the image had these embeddings."""
+    return normal(momentum * row + (1 - momentum) * normal(sum(seen) / len(seen)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(12,), (12, 12), SIZES], ids=len)
+def test_nce_equals_the_loop_of_the_paper(sizes) -> None:
+    """Eqs. 5 to 7: P = e^s / Z, h = P / (P + K / n); Z from the first batch; the row before its update."""
+    method = build("npid", negatives=7, own=True)
+    bank, z = list(method.bank.rows.clone()), None
+    for step in range(3):
+        method.step = step
+        batch = batch_at(step, sizes)
+        terms = method(batch)
+        found = embeddings(method, batch)
+        noise = terms[0].selected.tolist()
+        exponentials = [
+            [(view[i] @ bank[j] / TAU).exp() for j in [int(position), *noise[i]]]
+            for view in found
+            for i, position in enumerate(batch.positions)
+        ]
+        if z is None:
+            together = [e.detach() for row in exponentials for e in row]
+            z = IMAGES * sum(together) / len(together)
+        losses = []
+        for positive, *negatives in exponentials:
+            odds = [(e / z) / (e / z + 7 / IMAGES) for e in (positive, *negatives)]
+            losses.append(-odds[0].log() - sum((1 - h).log() for h in odds[1:]))
+        assert_same_gradients(method, loss_of(terms, "nce"), sum(losses) / len(losses))
+        method.after_step(0.5)
+        for i, position in enumerate(batch.positions):
+            seen = [view[i].detach() for view in found[:2]]
+            bank[int(position)] = moved(bank[int(position)], seen, 0.5)
+        torch.testing.assert_close(method.bank.rows, torch.stack(bank), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("proximal", [0.0, 3.0])
+def test_the_full_softmax_is_over_all_images(proximal) -> None:
+    """Eq. 2 over the whole bank, and lambda |z - v|^2 of eq. 10."""
+    method = build("npid", negatives=None, own=False, proximal=proximal)
+    for step in range(3):
+        batch = batch_at(step)
+        bank = method.bank.rows.clone()
+        losses = []
+        for view in embeddings(method, batch):
+            for z, position in zip(view, batch.positions.tolist(), strict=True):
+                others = [z @ bank[j] / TAU for j in range(IMAGES) if j != position]
+                distance = (z - bank[position]).square().sum()
+                losses.append(cross_entropy(z @ bank[position] / TAU, others) + proximal * distance)
+        assert_same_gradients(method, loss_of(method(batch), "infonce"), sum(losses) / len(losses))
+        method.after_step(0.5)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_softmax_over_samples(own) -> None:
+    """Each drawn row counts as often as it was drawn; the image's own only where it may be drawn."""
+    method = build("npid", negatives=4 * IMAGES, own=own)
+    batch = batch_at(0)
+    terms = method(batch)
+    columns = terms[0].selected
+    assert ((columns == batch.positions[:, None]).any()) == own
+    assert all(torch.equal(term.selected, columns) for term in terms)  # of an image, whatever the view
+    losses = [
+        cross_entropy(z @ method.bank.rows[p] / TAU, [z @ method.bank.rows[j] / TAU for j in row])
+        for view in embeddings(method, batch)
+        for z, p, row in zip(view, batch.positions, columns, strict=True)
+    ]
+    assert_same_gradients(method, loss_of(terms, "infonce"), sum(losses) / len(losses))
+
+
+@pytest.mark.parametrize("option", [{"negatives": None, "own": False}, {"negatives": 60, "own": True}])
+def test_rows_of_the_own_group_do_not_count(option) -> None:
+    """Known from the first update on; before, a row is not of any image."""
+    method = build("npid", **option, proximal=2.0)
+    known = dict[int, int]()
+    for step in range(3):
+        method.step = step
+        groups = torch.tensor([0, 1, 1, -1, 2, 0]).roll(2 * step)
+        batch = batch_at(step, groups=groups)
+        terms, bank = method(batch), method.bank.rows.clone()
+        positions = batch.positions.tolist()
+        losses = []
+        for term, view in zip(terms, embeddings(method, batch), strict=True):
+            for i, (z, position) in enumerate(zip(view, positions, strict=True)):
+                columns = range(IMAGES) if term.selected is None else term.selected[i].tolist()
+                group = int(groups[i])
+                dropped = [position] if group < 0 and known.get(position) is not None else []
+                if option["negatives"] is None:
+                    dropped = [position]
+                counted = [
+                    j for j in columns if j not in dropped and not (group >= 0 and known.get(j) == group)
+                ]
+                loss = cross_entropy(z @ bank[position] / TAU, [z @ bank[j] / TAU for j in counted])
+                losses.append(loss + 2 * (z - bank[position]).square().sum())
+        assert_same_gradients(method, loss_of(terms, "infonce"), sum(losses) / len(losses))
+        method.after_step(0.5)
+        known |= dict(zip(positions, groups.tolist(), strict=True))
+
+
+def test_the_normalizer_is_estimated_once() -> None:
+    """By the first batch; not again by later ones, nor after a state is loaded."""
+    method, other = build("npid"), build("npid")
+    method(batch_at(0))
+    first = method.bank.log_normalizer.clone()
+    method.after_step(0.1)
+    method(batch_at(1))
+    assert torch.equal(method.bank.log_normalizer, first)
+    other.load_state_dict(method.state_dict())
+    other(batch_at(2))
+    assert torch.equal(other.bank.log_normalizer, first)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="negatives=null draws none"):
+        config_of("npid", negatives=None, own=True)

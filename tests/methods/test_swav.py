@@ -1,0 +1,135 @@
+"""SwAV against a loop written from its algorithm; its queue; frozen prototypes."""
+
+import copy
+
+import pytest
+import torch
+from dvc.exceptions import InvalidArgumentError
+from torch import Tensor
+
+from cl.methods import BaseMethod
+from cl.methods._shared import prototypes
+from tests.support.loops import assert_equals_the_loop, normal
+from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, train_step, views
+from tests.support.project import compose
+
+EPSILON, ITERATIONS = 0.05, 3
+
+
+def sinkhorn(scores: Tensor) -> Tensor:
+    """(B, K): Q = exp(scores / epsilon)', then rows and columns are divided by their sums in turn."""
+    q = (scores / EPSILON).exp().T
+    k, b = q.shape
+    q = q / q.sum()
+    for _ in range(ITERATIONS):
+        q = torch.stack([row / row.sum() / k for row in q])
+        q = torch.stack([column / column.sum() / b for column in q.T], 1)
+    return (q * b).T
+
+
+def embeddings(method: BaseMethod, inputs: list[Tensor]) -> list[Tensor]:
+    """Crops of one size share a pass."""
+    found = []
+    for part in (inputs[:2], inputs[2:]):
+        if part:
+            images = torch.stack(part, 1).flatten(0, 1)
+            z = normal(method.projector(method.backbone(images))).unflatten(0, (-1, len(part)))
+            found += [z[:, v] for v in range(len(part))]
+    return found
+
+
+def swapped_prediction(z: list[Tensor], prototypes: Tensor, codes: list[Tensor]) -> Tensor:
+    """1/2 sum over codes i of 1/(V - 1) sum over views v != i of -mean_b sum_k q_ik log softmax(s_v/tau)."""
+    total = torch.zeros((), dtype=torch.float64)
+    for i, q in enumerate(codes):
+        for v, rows in enumerate(z):
+            if v != i:
+                for b, row in enumerate(rows):
+                    scores = [row @ c / TAU for c in prototypes]
+                    log_sum = torch.stack(scores).exp().sum().log()
+                    term = sum(q[b, k] * (score - log_sum) for k, score in enumerate(scores))
+                    total = total - term / len(rows) / (len(z) - 1) / 2
+    return total
+
+
+def swav_loop(method: BaseMethod, inputs: list[Tensor]) -> Tensor:
+    z = embeddings(method, inputs)
+    codes = [sinkhorn((x @ method.prototypes.T).detach()) for x in z[:2]]
+    return swapped_prediction(z, method.prototypes, codes)
+
+
+@pytest.mark.parametrize("sizes", [(12, 12), (12, 12, 8, 8)])
+def test_swav_equals_its_algorithm(sizes) -> None:
+    """Value and gradients of encoder and prototypes, with the decoupled loss."""
+    assert_equals_the_loop(build("swav", frozen_epochs=0), swav_loop, sizes)
+
+
+def test_codes_use_prototypes_equally_and_survive_large_scores() -> None:
+    """Many iterations make columns equal; in logarithms, scores that overflow exp do no harm."""
+    ours = prototypes.sinkhorn
+    scores = torch.randn(12, 4, dtype=torch.float64)
+    everything = torch.ones(12, dtype=torch.bool)
+    torch.testing.assert_close(ours(scores / EPSILON, everything, 3), sinkhorn(scores))
+    codes = ours(scores, everything, 200)
+    torch.testing.assert_close(codes.sum(0), torch.full((4,), 3.0, dtype=torch.float64))
+    torch.testing.assert_close(codes.sum(1), torch.ones(12, dtype=torch.float64))
+    large = ours((1e4 * scores).float(), everything, 3)
+    assert torch.isfinite(large).all()
+    torch.testing.assert_close(large.sum(1), torch.ones(12))
+
+
+def test_steps_with_a_queue_equal_a_loop() -> None:
+    """From its epoch on and when full, the queue's rows get codes with the batch; each view has its own."""
+    method = build("swav", frozen_epochs=0, queue=12, queue_epoch=1)
+    other, queues = copy.deepcopy(method), ([], [])
+    used = []
+    for step, epoch in enumerate([0, 1, 1, 1]):
+        method.begin_epoch(epoch)
+        inputs = views(5, seed=step)
+        ours = mean_loss(method, batch_of(inputs))
+        z = embeddings(other, inputs)
+        codes, full = [], epoch >= 1 and len(queues[0]) >= 12
+        for x, queue in zip(z, queues, strict=True):
+            rows = torch.stack([*x.detach(), *(queue[-12:] if full else [])])
+            codes.append(sinkhorn(rows @ other.prototypes.detach().T)[:5])
+            queue += list(x.detach())
+        used.append(full)
+        theirs = swapped_prediction(z, other.prototypes, codes)
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        for trained, loss in ((method, ours), (other, theirs)):
+            parameters = list(trained.parameters())
+            with torch.no_grad():
+                for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                    p -= 0.1 * gradient
+        method.after_step((step + 1) / 4)
+        with torch.no_grad():
+            other.prototypes.copy_(normal(other.prototypes))
+    assert used == [False, False, False, True]
+
+
+def test_prototypes_are_frozen_in_the_first_epochs() -> None:
+    """The rest of the model trains; afterwards so do they, and their rows keep unit length."""
+    task = task_of(build("swav", frozen_epochs=2))
+    before = task.method.prototypes.detach().clone()
+    for epoch, moved in ((0, False), (1, False), (2, True)):
+        encoder = task.method.backbone.fc.weight.detach().clone()
+        task.begin_epoch(epoch)
+        train_step(task, epoch + 1, batch_of(views(6, seed=epoch)))
+        assert torch.allclose(task.method.prototypes, before, rtol=0, atol=1e-6) != moved
+        assert not torch.allclose(task.method.backbone.fc.weight, encoder)
+    lengths = task.method.prototypes.norm(dim=1)
+    torch.testing.assert_close(lengths, torch.ones_like(lengths))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss=infonce"], "compares with all its prototypes.*choose loss=dcl"),
+        (["method.queue=100"], "queue=100 with queue_epoch=None: give both, or null for both"),
+        (["patches=fast"], "method=swav does not take combinatorial patches"),
+        (["method.prototypes=1"], "method.prototypes=1: input should be greater than 1"),
+    ],
+)
+def test_what_is_refused(tmp_path, overrides, message) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        compose(tmp_path, "method=swav", *overrides)

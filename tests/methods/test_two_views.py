@@ -1,0 +1,121 @@
+"""Barlow Twins and VICReg against loops written from their papers."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cl.contrast import TwoViews
+from cl.methods import BaseMethod
+from cl.runtime.kinds import module_of
+from tests.support.loops import assert_equals_the_loop
+from tests.support.methods import batch_of, build, loss_config, task_of, views
+
+N, D = 6, 4
+
+
+def statistics(x: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and biased variance of every column, one number at a time."""
+    means = [sum(row[j] for row in x) / len(x) for j in range(x.shape[1])]
+    variances = [sum((row[j] - means[j]) ** 2 for row in x) / len(x) for j in range(x.shape[1])]
+    return means, variances
+
+
+def barlow_twins(a: Tensor, b: Tensor, redundancy: float = 0.0051) -> Tensor:
+    """Batch norm without affine on each, C = a'b / N, sum (C_ii - 1)^2 + lambda sum C_ij^2."""
+    (mean_a, var_a), (mean_b, var_b) = statistics(a), statistics(b)
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            c = sum(
+                (p[i] - mean_a[i]) / (var_a[i] + 1e-5) ** 0.5 * (q[j] - mean_b[j]) / (var_b[j] + 1e-5) ** 0.5
+                for p, q in zip(a, b, strict=True)
+            ) / len(a)
+            total = total + ((c - 1) ** 2 if i == j else redundancy * c**2)
+    return total
+
+
+def vicreg(a: Tensor, b: Tensor) -> Tensor:
+    """25 mean (a - b)^2 + 25 mean hinge / 2 of both + sum of squared covariances / D of both."""
+    n, d = a.shape
+    total = 25 * sum((p[j] - q[j]) ** 2 for p, q in zip(a, b, strict=True) for j in range(d)) / (n * d)
+    for x in (a, b):
+        means, variances = statistics(x)
+        for i in range(d):
+            deviation = (variances[i] * n / (n - 1) + 1e-4) ** 0.5
+            if deviation < 1:
+                total = total + 25 / 2 * (1 - deviation) / d
+            for j in range(d):
+                if i != j:
+                    covariance = sum((row[i] - means[i]) * (row[j] - means[j]) for row in x) / (n - 1)
+                    total = total + covariance**2 / d
+    return total
+
+
+LOSSES = {"barlow_twins": barlow_twins, "vicreg": vicreg}
+
+
+def projections(method: BaseMethod, inputs: list[Tensor]) -> list[Tensor]:
+    """Each large view in a pass; small views of one size in one."""
+    project = lambda x: method.projector(method.backbone(x))  # noqa: E731
+    small = inputs[2:]
+    together = project(torch.stack(small, 1).flatten(0, 1)).unflatten(0, (-1, len(small))) if small else None
+    return [project(x) for x in inputs[:2]] + [together[:, v] for v in range(len(small))]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_a_loss_equals_its_loop(name, spread) -> None:
+    """Value and gradients; with a small spread the hinge of VICReg is on everywhere, with a large one not."""
+    torch.manual_seed(0)
+    first, second = (spread * torch.randn(N, D, dtype=torch.float64) + 1 for _ in range(2))
+    rows = [first.requires_grad_(), second.requires_grad_()]
+    config = loss_config(name)
+    ours, theirs = module_of("losses", name).loss(TwoViews(*rows), config, 0.0), LOSSES[name](*rows)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for a, b in zip(torch.autograd.grad(ours, rows), torch.autograd.grad(theirs, rows), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("sizes", [(12, 12), (12, 12, 8, 8)])
+def test_the_method_equals_its_loop(name, sizes) -> None:
+    """The mean over the pair of large views, and over each small view with each large one."""
+
+    def loop(method: BaseMethod, inputs: list[Tensor]) -> Tensor:
+        z = projections(method, inputs)
+        pairs = [(b, a) for b in (0, 1) for a in range(len(z)) if a > b]
+        assert len(pairs) == {2: 1, 4: 5}[len(z)]
+        return torch.stack([LOSSES[name](z[b], z[a]) for b, a in pairs]).mean()
+
+    assert_equals_the_loop(build("two_views"), loop, sizes, loss=name)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_limits(name) -> None:
+    """Equal views with uncorrelated coordinates of unit variance cost nothing; one point does."""
+    loss, config = module_of("losses", name).loss, loss_config(name)
+    signs = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]], dtype=torch.float64)
+    rows = signs * (3 / 4) ** 0.5  # an unbiased variance of 1
+    assert loss(TwoViews(rows, rows), config, 0.0) < 1e-8
+    point = torch.ones_like(rows)
+    expected = {"barlow_twins": 3.0, "vicreg": 25 * (1 - 1e-4**0.5)}[name]
+    assert float(loss(TwoViews(point, point), config, 0.0)) == pytest.approx(expected)
+
+
+def test_vicreg_is_not_blind_to_the_scale_but_barlow_twins_is() -> None:
+    torch.manual_seed(0)
+    first, second = torch.randn(2, 50, 3, dtype=torch.float64)
+    for name, same in (("barlow_twins", True), ("vicreg", False)):
+        loss, config = module_of("losses", name).loss, loss_config(name)
+        plain, scaled = (float(loss(TwoViews(first, k * second), config, 0.0)) for k in (1, 5))
+        assert (plain == pytest.approx(scaled, rel=1e-4)) == same
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_projections_are_in_float32_under_autocast(name) -> None:
+    method = build("two_views").float()
+    batch = batch_of([view.float() for view in views(4)])
+    with torch.autocast("cpu", torch.bfloat16):
+        (term,) = method(batch)
+    assert term.first.dtype == term.second.dtype == torch.float32
+    assert torch.isfinite(task_of(method, loss_config(name))(batch))
