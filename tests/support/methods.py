@@ -44,6 +44,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "nnclr": [{"ema": EMA}],
     "npid_cld": [{"group": GROUP_OF_8}],
     "moco_cld": [{"group": GROUP_OF_8, "shuffle": True}],
+    "local_aggregation": [{"warmup_epochs": 0, "clusterings": 3}],
     "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
 }
 
