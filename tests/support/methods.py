@@ -45,6 +45,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "npid_cld": [{"group": GROUP_OF_8}],
     "moco_cld": [{"group": GROUP_OF_8, "shuffle": True}],
     "cpc_v2": [{"offsets": [1, 2], "directions": 2}],
+    "local_aggregation": [{"warmup_epochs": 0, "clusterings": 3}],
     "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
     "dino": [{"frozen_epochs": 0}],
     "swav": [{"frozen_epochs": 0}, {"frozen_epochs": 0, "queue": 20, "queue_epoch": 0}],
