@@ -31,8 +31,9 @@ def choices() -> list[str]:
 
 
 # What the default method does not take, and a method that does.
-NEEDS = {choice: "method=moco_v3" for choice in ("patches=fast", "patches=fast_3", "patches=drawn")}
-NEEDS |= {choice: "method=pirl" for choice in ("views=pirl", "views=pirl_small")}
+NEEDS = dict.fromkeys(("patches=fast", "patches=fast_3", "patches=drawn"), "method=moco_v3")
+NEEDS |= dict.fromkeys(("views=pirl", "views=pirl_small"), "method=pirl")
+NEEDS |= dict.fromkeys(("views=cmc", "views=cmc_small"), "method=cmc")
 
 
 def refusal(choice: str) -> str:
