@@ -2,8 +2,9 @@
 
 from typing import Literal
 
+import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from cl.runtime.base_config import BaseConfig
 
@@ -14,8 +15,9 @@ class Config(BaseConfig):
     hidden: list[int]
     out: int = Field(gt=0)
     norm: bool
-    last_norm: Literal["none", "affine", "plain"] = Field(
-        description="batch norm at the end; plain: without scale and shift"
+    last_norm: Literal["none", "affine", "plain", "cosine"] = Field(
+        description="batch norm at the end; plain: without scale and shift; cosine: instead of it, the last "
+        "layer gives the cosines of its inputs with its rows of weights"
     )
     last_bias: bool
     std: float | None = Field(
@@ -31,6 +33,17 @@ class Config(BaseConfig):
         return self
 
 
+class NormLinear(nn.Linear):
+    """The cosines of the inputs with rows of weights (CLD's NormLinear). The weights start as unit rows."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(width, out, bias=False)
+        self.weight = nn.Parameter(F.normalize(self.weight.detach(), dim=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(x, dim=1), F.normalize(self.weight, dim=1))
+
+
 def build(config: Config, width: int) -> nn.Sequential:
     """(N, width) to (N, out). A layer before batch norm has no bias, which the norm would remove."""
     layers: list[nn.Module] = []
@@ -40,8 +53,11 @@ def build(config: Config, width: int) -> nn.Sequential:
             layers.append(nn.BatchNorm1d(hidden))
         layers.append(nn.ReLU(inplace=True))
         width = hidden
-    layers.append(nn.Linear(width, config.out, bias=config.last_bias))
-    if config.last_norm != "none":
+    if config.last_norm == "cosine":
+        layers.append(NormLinear(width, config.out))
+    else:
+        layers.append(nn.Linear(width, config.out, bias=config.last_bias))
+    if config.last_norm in ("affine", "plain"):
         layers.append(nn.BatchNorm1d(config.out, affine=config.last_norm == "affine"))
     if config.std is not None:
         for layer in layers:

@@ -30,7 +30,9 @@ def choices() -> list[str]:
     return lists + [f"{group}={name}" for group, files in names.items() for name in files]
 
 
-NEEDS_PREDICTOR = ("patches=fast", "patches=fast_3", "patches=drawn")
+# What the default method does not take, and a method that does.
+NEEDS = dict.fromkeys(("patches=fast", "patches=fast_3", "patches=drawn"), "method=moco_v3")
+NEEDS |= dict.fromkeys(("views=pirl", "views=pirl_small"), "method=pirl")
 
 
 def refusal(choice: str) -> str:
@@ -50,12 +52,11 @@ def refusal(choice: str) -> str:
 
 @pytest.mark.parametrize("choice", choices())
 def test_every_file_composes_and_validates(tmp_path, choice) -> None:
-    with_predictor = ["method=moco_v3"] if choice in NEEDS_PREDICTOR else []
     if message := refusal(choice):
         with pytest.raises(InvalidArgumentError, match=message):
             compose(tmp_path, choice)
     else:
-        config.check(compose(tmp_path, choice, *with_predictor))
+        config.check(compose(tmp_path, choice, *([NEEDS[choice]] if choice in NEEDS else [])))
 
 
 def test_the_command_line_overrides_a_recipe(tmp_path) -> None:

@@ -1,0 +1,120 @@
+"""PIRL against a loop written from its authors' settings."""
+
+import pytest
+import torch
+from dvc.exceptions import InvalidArgumentError
+from torch import Tensor
+
+from cl import config
+from cl.methods import BaseMethod
+from tests.support.loops import normal
+from tests.support.methods import IMAGES, TAU, Batch, batch_of, build, loss_config, task_of, views
+from tests.support.project import compose
+
+SIZES = (12, *[8] * 9)  # the image and its patches
+WEIGHTS = 0.3, 0.7  # of the patches and of the image
+
+
+def pirl() -> BaseMethod:
+    return build("pirl", patch_weight=WEIGHTS[0], negatives=7)
+
+
+def queries_of(method: BaseMethod, batch: Batch) -> list[list[Tensor]]:
+    """Each image's two embeddings: nine patches through backbone and head, side by side, a linear layer."""
+    image, *patches = batch.views
+    n = len(image)
+    rows = torch.stack([view[i] for i in range(n) for view in patches])  # batch norm sees all of them
+    encoded = method.patch_projector(method.backbone(rows))
+    layer = method.jigsaw
+    jigsaws = [torch.cat(list(encoded[9 * i : 9 * i + 9])) @ layer.weight.T + layer.bias for i in range(n)]
+    images = method.projector(method.backbone(image))
+    return [[normal(x) for x in jigsaws], [normal(x) for x in images]]
+
+
+def nce(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
+    """-log h(positive) - sum of log(1 - h(negative)), h = P / (P + K / n), P = e^s / Z."""
+
+    def posterior(s: Tensor) -> Tensor:
+        return s.exp() / z / (s.exp() / z + len(negatives) / IMAGES)
+
+    return -posterior(positive).log() - sum((1 - posterior(s)).log() for s in negatives)
+
+
+def softmax(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
+    return -(positive.exp() / (positive.exp() + sum(s.exp() for s in negatives))).log()
+
+
+@pytest.mark.parametrize(("name", "term"), [("nce", nce), ("infonce", softmax)])
+def test_pirl_equals_a_loop(name, term) -> None:
+    """Total, gradients and bank over three steps; both terms see the row before its update by the image."""
+    method = pirl()
+    loss = loss_config(name, **({"alpha": None} if name == "infonce" else {}))
+    task = task_of(method, loss)
+    bank, z = list(method.bank.rows.clone()), None
+    for step in range(3):
+        batch = batch_of(views(4, step, SIZES), first=3 * step)  # an image of the last step comes again
+        task.begin_step(step, 0.0)
+        noise = method(batch)[0].selected
+        ours = 2 * task(batch)  # `scale`
+        queries = queries_of(method, batch)
+        positions = batch.positions.tolist()
+        logits = [
+            [
+                [q @ bank[j] / TAU for j in [p, *noise[i].tolist()]]
+                for i, (q, p) in enumerate(zip(qs, positions, strict=True))
+            ]
+            for qs in queries
+        ]
+        if z is None:
+            drawn = [s.detach().exp() for rows in logits for row in rows for s in row]
+            z = IMAGES * sum(drawn) / len(drawn)
+        theirs = sum(
+            weight * sum(term(row[0], row[1:], z) for row in rows) / len(rows)
+            for weight, rows in zip(WEIGHTS, logits, strict=True)
+        )
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        trained = [p for p in method.parameters() if p.requires_grad]
+        found, expected = (torch.autograd.grad(x, trained, retain_graph=True) for x in (ours, theirs))
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+        task.after_step(0.5)
+        for p, q in zip(positions, queries[1], strict=True):
+            bank[p] = normal(0.5 * bank[p] + 0.5 * q.detach())
+        torch.testing.assert_close(method.bank.rows, torch.stack(bank), rtol=1e-12, atol=1e-12)
+
+
+def test_the_patches_of_an_image_stay_together() -> None:
+    """Another image's patches change a jigsaw only through batch norm: in eval mode, not at all."""
+    method = pirl().eval()
+    inputs = views(4, sizes=SIZES)
+    before = method(batch_of(inputs))[0].queries
+    for view in inputs[1:]:
+        view[1] += 1
+    after = method(batch_of(inputs))[0].queries
+    assert torch.equal(before[[0, 2, 3]], after[[0, 2, 3]])
+    assert not torch.equal(before[1], after[1])
+
+
+def test_views_are_the_authors(tmp_path) -> None:
+    params = config.check(compose(tmp_path, "method=pirl_imagenet"))
+    image, patches = params.views.values()
+    assert (image.count, image.size, image.area, image.jigsaw) == (1, 224, (0.08, 1.0), None)
+    assert (patches.count, patches.size, patches.area) == (9, 64, (0.6, 1.0))
+    assert (patches.jigsaw.grid, patches.jigsaw.side, patches.jigsaw.cell) == (3, 255, 85)
+    for view in (image, patches):
+        assert tuple(view.jitter.model_dump().values()) == (1.0, 0.4, 0.4, 0.4, 0.2)
+        assert (view.flip, view.grayscale, view.blur.p, view.solarize) == (0.5, 0.2, 0, 0)
+        assert tuple(view.photometric.model_dump().values()) == (0.66, (4, 8), (0.1, 1.9), (0.0, 1.0))
+        assert view.order[:3] == ["jitter", "photometric", "grayscale"]
+    assert (params.method.negatives, params.temperature, params.loss.kind) == (32000, 0.07, "nce")
+    assert (params.method.patch_weight, params.method.scale) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [([f"views={name}"], "method=pirl takes") for name in ("small", "mocov2_ten", "swav_multicrop")]
+    + [(["views.image.count=2"], "found 2 x image, 9 x patches; choose views=pirl or")],
+)
+def test_other_views_are_refused(tmp_path, overrides, message) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        compose(tmp_path, "method=pirl", *overrides)
