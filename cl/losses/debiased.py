@@ -24,9 +24,9 @@ class Config(LossConfig):
 def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """Chuang et al. 2020, eq. 8; with beta > 0, Robinson et al. 2021, eq. 4.
 
-    L_i = softplus(log(n g_i) - s_i), with n g_i = (S_i - n tau_plus mean exp(s_i)) / (1 - tau_plus) and at least
-    n exp(-1 / temperature). S_i = n exp(Z(1 + beta) - Z(beta)), Z(b) the log-partition of logits b s_k, is the
-    sum over the n negatives of w_k exp(s_k), with w_k proportional to exp(beta s_k) and 1 in the mean.
+    L_i = softplus(log(n g_i) - s_i), with n g_i = (S_i - n tau_plus mean exp(s_i)) / (1 - tau_plus), at least
+    n exp(-1 / temperature). S_i is the sum over the n negatives of w_k exp(s_k), w_k proportional to exp(beta
+    s_k) and 1 in the mean: n exp(Z(1 + beta) - Z(beta)), with Z(b) the log-partition of logits b s_k.
 
     Returns:
         Mean over queries and positives, in nats; scalar.
