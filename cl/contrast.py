@@ -86,13 +86,16 @@ class Contrast:
         """(N, P): q . p / temperature."""
         return torch.einsum("nd,npd->np", self.queries, self.positives) / self.temperature
 
-    def negative_log_partition(self) -> Tensor:
-        """(N,): log of the sum of exp(q . k / temperature) over the negatives that count; 0 if none does."""
+    def negative_log_partition(self, sharpness: float = 1.0) -> Tensor:
+        """(N,): log of the sum of exp(q . k / temperature) over the negatives that count; 0 if none does.
+
+        sharpness: multiplies the logits.
+        """
         result = log_partition(
             self.queries,
             self.negatives,
             self.excluded,
-            self.temperature,
+            self.temperature / sharpness,
             selected=self.selected,
             unit=self.unit,
             groups=self._groups(),

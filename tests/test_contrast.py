@@ -130,3 +130,11 @@ def test_the_covariances_are_unbiased() -> None:
     first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 4, dtype=torch.float64)
     for ours, view in zip(TwoViews(first, second).covariances(), (first, second), strict=True):
         torch.testing.assert_close(ours, torch.cov(view.T), rtol=1e-12, atol=1e-14)
+
+
+def test_a_partition_of_sharper_logits_is_that_of_a_lower_temperature() -> None:
+    contrast, counted = grouped(1)
+    found = contrast.negative_log_partition(3.0)
+    for row in REST:
+        logits = 3 * (contrast.negatives[counted[row]] @ contrast.queries[row]) / 0.2
+        torch.testing.assert_close(found[row], logits.logsumexp(0), rtol=1e-12, atol=1e-12)

@@ -29,7 +29,7 @@ class Config(MethodConfig):
     """
 
     gives: ClassVar = Contrast
-    several_positives: ClassVar = "method=moco_v2_keys and three views or more"
+    several_positives: ClassVar[str | None] = "method=moco_v2_keys and three views or more"
     kind: Literal["moco"]
     queue: int = Field(gt=0, description="keys")
     ema: Ema

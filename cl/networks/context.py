@@ -8,10 +8,14 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """Residual `blocks` with `width` channels inside; 5 and 256 in CPC v2."""
+    """Residual `blocks` with `width` channels inside; `scale` multiplies the predictions made from them.
+
+    CPC v2 has 5, 256 and 0.1.
+    """
 
     blocks: int = Field(gt=0)
     width: int = Field(gt=0)
+    scale: float = Field(gt=0)
 
 
 def overlapping_patches(images: Tensor, grid: int) -> Tensor:
@@ -42,6 +46,20 @@ class MaskedContext(nn.Module):
         for block in self.blocks:
             x = x + block(x)
         return x.relu()
+
+
+class Predictor(nn.Module):
+    """A context network and, linear in its output, `count` predictions of `out` numbers at each place."""
+
+    def __init__(self, channels: int, out: int, count: int, config: Config) -> None:
+        super().__init__()
+        self.context = MaskedContext(channels, config)
+        self.predict = nn.Conv2d(channels, out * count, 1)
+        self.count, self.scale = count, config.scale
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """(N, C, rows, columns) to `count` times (N, out, rows, columns)."""
+        return list((self.predict(self.context(x)) * self.scale).chunk(self.count, 1))
 
 
 class _Block(nn.Module):

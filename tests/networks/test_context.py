@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from cl.networks.context import Config, MaskedContext, overlapping_patches
+from cl.networks.context import Config, MaskedContext, Predictor, overlapping_patches
+from tests.support.loops import context_loop
 
 
 @pytest.mark.parametrize(("side", "grid", "patch", "stride"), [(12, 3, 6, 3), (8, 3, 4, 2), (16, 7, 4, 2)])
@@ -20,36 +20,9 @@ def test_patches_overlap_by_half(side, grid, patch, stride) -> None:
         overlapping_patches(images, side)
 
 
-def context_loop(network: MaskedContext, x: Tensor) -> Tensor:
-    """Position by position; x is (C, rows, columns)."""
-    _, rows, columns = x.shape
-    for block in network.blocks:
-        narrow, across, down, widen = (
-            c.weight for c in (block.narrow, block.across, block.down, block.widen)
-        )
-
-        def inner(r: int, c: int, x: Tensor = x, weight: Tensor = narrow, bias: Tensor = block.narrow.bias):  # type: ignore[no-untyped-def]
-            return (weight[:, :, 0, 0] @ x[:, r, c] + bias).clamp(min=0)
-
-        def beside(r: int, c: int, inner=inner, weight=across, bias=block.across.bias):  # type: ignore[no-untyped-def]
-            around = [(-1, 0), (0, 1), (1, 2)]
-            inside = [(d, tap) for d, tap in around if 0 <= c + d < columns]
-            return sum(weight[:, :, 0, tap] @ inner(r, c + d) for d, tap in inside) + bias
-
-        new = x.clone()
-        for r in range(rows):
-            for c in range(columns):
-                total = down[:, :, 1, 0] @ beside(r, c) + block.down.bias
-                if r > 0:
-                    total = total + down[:, :, 0, 0] @ beside(r - 1, c)
-                new[:, r, c] = x[:, r, c] + widen[:, :, 0, 0] @ total.clamp(min=0) + block.widen.bias
-        x = new
-    return x.clamp(min=0)
-
-
 def test_context_equals_sums_over_positions() -> None:
     torch.manual_seed(0)
-    network = MaskedContext(4, Config(blocks=3, width=5)).double()
+    network = MaskedContext(4, Config(blocks=3, width=5, scale=1)).double()
     x = torch.randn(2, 4, 4, 3, dtype=torch.float64)
     theirs = torch.stack([context_loop(network, image) for image in x])
     torch.testing.assert_close(network(x), theirs, rtol=1e-12, atol=1e-12)
@@ -58,8 +31,19 @@ def test_context_equals_sums_over_positions() -> None:
 def test_context_of_a_row_does_not_see_the_rows_below() -> None:
     """It sees everything else: all of the rows above, and its own."""
     torch.manual_seed(0)
-    network = MaskedContext(4, Config(blocks=5, width=6)).double()
+    network = MaskedContext(4, Config(blocks=5, width=6, scale=1)).double()
     x = torch.randn(1, 4, 4, 4, dtype=torch.float64, requires_grad=True)
     (seen,) = torch.autograd.grad(network(x)[0, :, 2].sum(), x)
     assert torch.equal(seen[0, :, 3], torch.zeros(4, 4, dtype=torch.float64))
     assert bool((seen[0, :, :3] != 0).all())
+
+
+def test_predictions_are_linear_in_the_context() -> None:
+    torch.manual_seed(0)
+    predictor = Predictor(4, 2, 3, Config(blocks=1, width=5, scale=0.1)).double()
+    x = torch.randn(2, 4, 3, 3, dtype=torch.float64)
+    contexts, weight = predictor.context(x), predictor.predict.weight[:, :, 0, 0]
+    for number, predictions in enumerate(predictor(x)):
+        rows = slice(2 * number, 2 * number + 2)
+        expected = 0.1 * (weight[rows] @ contexts[1, :, 2, 0] + predictor.predict.bias[rows])
+        torch.testing.assert_close(predictions[1, :, 2, 0], expected, rtol=1e-12, atol=1e-12)

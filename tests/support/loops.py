@@ -4,9 +4,10 @@ import copy
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cl.methods import BaseMethod
+from cl.networks.context import MaskedContext
 from tests.support.methods import batch_of, build, loss_config, mean_loss, views
 
 Loop = Callable[[BaseMethod, list[Tensor]], Tensor]
@@ -46,3 +47,32 @@ def assert_equals_the_loop(
         assert (a.grad is None) == (b.grad is None), name
         if a.grad is not None:
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def context_loop(network: MaskedContext, x: Tensor) -> Tensor:
+    """CPC v2's masked convolutions, position by position; x is (C, rows, columns)."""
+    for block in network.blocks:
+        x = x + _block_loop(block, x)
+    return x.clamp(min=0)
+
+
+def _block_loop(block: nn.Module, x: Tensor) -> Tensor:
+    """1x1 and ReLU; 1x3; two rows, the upper one zero at the top; ReLU and 1x1."""
+    _, rows, columns = x.shape
+    inner, beside, result = {}, {}, torch.zeros_like(x)
+    for r in range(rows):
+        for c in range(columns):
+            inner[r, c] = (block.narrow.weight[:, :, 0, 0] @ x[:, r, c] + block.narrow.bias).clamp(min=0)
+    for r in range(rows):
+        for c in range(columns):
+            beside[r, c] = block.across.bias
+            for tap, column in enumerate((c - 1, c, c + 1)):
+                if 0 <= column < columns:
+                    beside[r, c] = beside[r, c] + block.across.weight[:, :, 0, tap] @ inner[r, column]
+    for r in range(rows):
+        for c in range(columns):
+            total = block.down.weight[:, :, 1, 0] @ beside[r, c] + block.down.bias
+            if r > 0:
+                total = total + block.down.weight[:, :, 0, 0] @ beside[r - 1, c]
+            result[:, r, c] = block.widen.weight[:, :, 0, 0] @ total.clamp(min=0) + block.widen.bias
+    return result

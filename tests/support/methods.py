@@ -29,6 +29,7 @@ HEAD = heads.Config(hidden=[7], out=5, norm=True, last_norm="none", last_bias=Tr
 EMA = Ema(momentum=0.9, schedule="cosine")
 WHOLE = patches.Whole(kind="whole")
 FAST = patches.Combine(kind="combine", grid=2, choose=2, stage="final", pairs="all")
+GROUP_OF_8 = {"images": 8, "clusters": 3, "iterations": 2, "temperature": 0.5, "weight": 0.25}
 HERE = Machine(torch.device("cpu"), 0, "fp32")
 
 # Settings beyond those of pipeline/conf that get the same tests; not every kind needs any.
@@ -41,6 +42,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"shuffle": True},
     ],
     "nnclr": [{"ema": EMA}],
+    "npid_cld": [{"group": GROUP_OF_8}],
+    "moco_cld": [{"group": GROUP_OF_8, "shuffle": True}],
+    "cpc_v2": [{"offsets": [1, 2], "directions": 2}],
+    "local_aggregation": [{"warmup_epochs": 0, "clusterings": 3}],
     "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
     "dino": [{"frozen_epochs": 0}],
     "swav": [{"frozen_epochs": 0}, {"frozen_epochs": 0, "queue": 20, "queue_epoch": 0}],
@@ -112,7 +117,9 @@ CASES += [(kind, option, FAST) for kind, option in VARIANTS if takes_patches(kin
 def case_name(case: Case) -> str:
     """The name of a variant: kind, patches and what differs from the shipped settings."""
     kind, option, cut = case
-    return " ".join([kind, cut.kind, *(key if key == "ema" else f"{key}={option[key]}" for key in option)])
+    return " ".join(
+        [kind, cut.kind, *(key if key in ("ema", "group") else f"{key}={option[key]}" for key in option)]
+    )
 
 
 def loss_config(kind: str, **settings: Any) -> LossConfig:

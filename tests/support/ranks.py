@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cl.batch import Batch
 from cl.config import check, read
 from cl.console.progress import Progress
+from cl.contrast import TwoViews
 from cl.data.reader import Reader
 from cl.detection import data as detection
 from cl.detection import transfer
@@ -155,6 +156,11 @@ def parts() -> dict[str, Tensor]:
     mine.grad = None
     mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
     found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
+    for kind in ("barlow_twins", "vicreg"):
+        rows = local_part(x).clone().requires_grad_()
+        value = module_of("losses", kind).loss(TwoViews(rows, rows.square()), loss_config(kind), 0.0)
+        value.backward()
+        found |= {kind: mean_over_ranks(value.detach()), f"{kind}: gradient": gather(rows.grad)}
     for groups in GROUPS:
         for affine in (True, False):
             torch.manual_seed(0)

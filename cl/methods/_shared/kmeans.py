@@ -1,0 +1,74 @@
+"""k-means, a few rows at a time."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cl.runtime.distributed import gather, rank, ranks
+from cl.runtime.machine import to_device
+
+DISTANCES = 2**24  # between rows and centres, held at a time
+ROUNDING = 64  # units in the last place by which equal distances may differ
+
+
+@torch.no_grad()
+def nearest_centre(rows: Tensor, centres: Tensor) -> Tensor:
+    """(N,) int64: the nearest of the centres (k, D) to each row (N, D), of length 1 at most.
+
+    Of equally near ones it is the first, and not one that rounding chooses: equal rows may be centres.
+    """
+    with torch.autocast(rows.device.type, enabled=False):  # in bfloat16, near centres would tie
+        squares = centres.square().sum(1)
+        blocks = rows.split(max(1, DISTANCES // len(centres)))
+        return torch.cat([_first_minimum(torch.addmm(squares, x, centres.T, alpha=-2)) for x in blocks])
+
+
+def _first_minimum(x: Tensor) -> Tensor:
+    """(N,): the column of the first number in each row that is the smallest up to rounding."""
+    tied = x <= x.amin(1, keepdim=True) + ROUNDING * torch.finfo(x.dtype).eps
+    return tied.byte().argmax(1)
+
+
+def means(rows: Tensor, labels: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
+    """(k, D), the mean of the rows of each cluster, and (k,), how many there are; the mean of none is 0."""
+    counts = rows.new_zeros(clusters).index_add(0, labels, rows.new_ones(len(rows)))
+    sums = rows.new_zeros(clusters, rows.shape[1]).index_add(0, labels, rows)
+    return sums / counts.clamp(min=1)[:, None], counts
+
+
+def batch_clusters(rows: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:
+    """k-means as CLD runs it on a batch: the gradient flows through the last means only.
+
+    It starts from the first k rows, and an empty cluster has its centre at 0. With fewer rows than clusters,
+    each row is a cluster, and the other centres are 0.
+
+    Returns:
+        The centres (k, D), means of unit rows and not normalised; each row's cluster (N,).
+    """
+    centres = F.pad(rows[:clusters].detach(), (0, 0, 0, max(0, clusters - len(rows))))
+    for _ in range(iterations):
+        labels = nearest_centre(rows, centres)
+        centres, _ = means(rows, labels, clusters)
+    return centres, labels
+
+
+@torch.no_grad()
+def cluster(rows: Tensor, clusters: int, iterations: int, generator: torch.Generator) -> Tensor:
+    """(N,) int64: the clusters of all rows, from random rows as first centres; empty ones keep theirs."""
+    centres = rows[to_device(torch.randperm(len(rows), generator=generator)[:clusters], rows.device)]
+    for _ in range(iterations):
+        new, counts = means(rows, nearest_centre(rows, centres), clusters)
+        centres = torch.where(counts[:, None] > 0, new, centres)
+    return nearest_centre(rows, centres)
+
+
+def clusterings(rows: Tensor, clusters: int, iterations: int, generators: list[torch.Generator]) -> Tensor:
+    """(H, N) int64: one clustering for each generator, the same for any number of ranks.
+
+    Each is computed on one rank, so that rounding on a GPU cannot make ranks disagree.
+    """
+    count = len(generators)
+    share = -(-count // ranks())
+    own = [min(rank() * share + number, count - 1) for number in range(share)]
+    labels = torch.stack([cluster(rows, clusters, iterations, generators[number]) for number in own])
+    return gather(labels)[:count]

@@ -1,0 +1,100 @@
+"""CPC v2: from the rows of patches above, recognise the patch some rows below among all patches."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
+from cl.methods._shared.own_group import groups_of_queries
+from cl.networks import context
+from cl.networks.passes import full_precision, in_microbatches
+from cl.runtime.distributed import gather, global_rows
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+
+class Config(MethodConfig):
+    """`projector` turns latents into targets; predictions are as wide.
+
+    grid: patches per side of a view. offsets: how many rows below a prediction its target is.
+    directions: down, and after quarter turns, each with its own context network and predictions.
+    """
+
+    gives: ClassVar = Contrast
+    least_views: ClassVar = 1
+    kind: Literal["cpc_v2"]
+    grid: int = Field(gt=1)
+    offsets: list[int] = Field(min_length=1)
+    directions: int = Field(ge=1, le=4)
+    context: context.Config
+
+    def large_views(self, views: int) -> int:
+        """Each view is a grid by itself."""
+        return 1
+
+    def check(self, params: "Params") -> None:
+        """Patches fill the views, and targets are in the grid."""
+        super().check(params)
+        parts, rows = self.grid + 1, [*range(1, self.grid)]
+        if odd := [size for size in params.view_sizes if size % parts]:
+            raise ValueError(f"method.grid={self.grid} needs views divisible by {parts}, found {odd[0]} px")
+        if len(set(self.offsets) & set(rows)) < len(self.offsets):
+            raise ValueError(f"method.offsets={self.offsets} must be distinct numbers from {rows}")
+
+
+class Method(BaseMethod):
+    """Henaff et al. 2019, appendix A.2, with the batch norm of the encoder instead of layer norm."""
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.grid, self.offsets = config.grid, config.offsets
+        sizes = self.backbone.fc_features, config.projector.out, len(config.offsets)
+        predictors = [context.Predictor(*sizes, config.context) for _ in range(config.directions)]
+        self.predictors = nn.ModuleList(predictors)
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """One contrast for each view, direction and offset."""
+        return [contrast for view in batch.views for contrast in self._contrasts(view, batch)]
+
+    def _contrasts(self, view: Tensor, batch: Batch) -> list[Contrast]:
+        latents, targets = self._encode(view)
+        everything, result = gather(targets.flatten(0, 1)), []
+        places = torch.arange(self.grid**2).view(self.grid, self.grid)
+        for turns, predictor in enumerate(self.predictors):
+            predictions = predictor(latents.rot90(turns, (2, 3)))  # (N, D, G, G) for each offset
+            for k, prediction in zip(self.offsets, predictions, strict=True):
+                below = places.rot90(turns)[k:].flatten()  # (G (G - k),)
+                result.append(self._contrast(prediction[:, :, :-k], below, targets, everything, batch))
+        return result
+
+    def _encode(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents (N, F, G, G) and targets (N, G^2, D) of the patches, each encoded as an image."""
+
+        def encode(patches: Tensor) -> Tensor:
+            return torch.cat([features := self.backbone(patches), self.projector(features)], 1)
+
+        patches = context.overlapping_patches(view, self.grid)  # (N G^2, 3, P, P)
+        encoded = full_precision(in_microbatches(encode, patches, self.microbatches))  # (N G^2, F + D)
+        both = encoded.unflatten(0, (len(view), -1))
+        latents, targets = both.tensor_split([self.backbone.fc_features], 2)
+        return latents.mT.unflatten(2, (self.grid, self.grid)), targets
+
+    def _contrast(
+        self, predictions: Tensor, below: Tensor, targets: Tensor, everything: Tensor, batch: Batch
+    ) -> Contrast:
+        """The predictions (N, D, G - k, G) of the patches `below`, against all patches of all ranks."""
+        own = self.grid**2 * global_rows(len(targets))[:, None] + below  # (N, G (G - k))
+        return self.contrast(
+            full_precision(predictions).permute(0, 2, 3, 1).flatten(0, 2),
+            targets[:, below].flatten(0, 1)[:, None],
+            everything,
+            excluded=own.view(-1, 1),
+            unit=False,
+            query_groups=groups_of_queries(batch, len(below)),
+            negative_groups=gather_groups(batch.row_groups(self.grid**2)),
+        )

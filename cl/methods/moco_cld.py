@@ -1,0 +1,57 @@
+"""MoCo + CLD: two queries against a key and a queue, and groups of images told apart between the queries."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import Setup, gather_groups, moco
+from cl.methods._shared import cld
+from cl.networks.passes import in_microbatches, in_passes
+from cl.runtime.distributed import gather
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+LARGE = 3  # two queries and the key
+
+
+class Config(moco.Config):
+    """`group`: CLD's loss between groups. Both queries have one key, which is enqueued once."""
+
+    several_positives: ClassVar[str | None] = None
+    least_views: ClassVar[int] = LARGE
+    kind: Literal["moco_cld"]  # type: ignore[assignment]
+    keys: Literal["second"]
+    symmetric: Literal[False]
+    group: cld.Grouping
+
+    def large_views(self, views: int) -> int:
+        """Two queries and their key."""
+        return LARGE
+
+    def check(self, params: "Params") -> None:
+        """The batch must be divisible into the parts that are clustered."""
+        super().check(params)
+        self.group.check(self, params)
+
+
+class Method(moco.Method):
+    """Wang et al. 2021, eq. 4, on MoCo: the mean over the queries, plus lambda times the group loss."""
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.group = config.group
+        self.group_head = cld.group_head(config.projector, self.projector)
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """The contrasts of MoCo for both queries, and two between the queries and each other's groups."""
+        encode = cld.two_heads(self.backbone, self.projector, self.group_head)
+        both = in_passes(
+            lambda view: in_microbatches(encode, view, self.microbatches),
+            [*batch.views[:2], *batch.views[LARGE:]],
+            separate=2,
+        )  # (N, 2, D) each
+        keys = self._encode_keys([batch.views[2]], "keys")  # (N, 1, D)
+        self._new = gather(keys[:, 0]), gather_groups(batch.row_groups())
+        instances = [self._against_queue(x[:, 0], keys, batch) for x in both]
+        return instances + cld.group_contrasts(both[0][:, 1], both[1][:, 1], self.group, len(instances))

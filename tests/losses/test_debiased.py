@@ -1,0 +1,114 @@
+"""The debiased and the hard-negative loss against loops written from their papers, in float64."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cl.contrast import Contrast
+from cl.losses import debiased, infonce
+
+TAU = 0.2
+
+
+def config(tau_plus: float, beta: float) -> debiased.Config:
+    return debiased.Config(kind="debiased", tau_plus=tau_plus, beta=beta)
+
+
+def unit(*shape: int) -> Tensor:
+    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
+
+
+def loop(contrast: Contrast, tau_plus: float, beta: float) -> Tensor:
+    """-log e^s / (e^s + n g), g = max((weighted mean of e^s_k - tau+ mean e^s) / (1 - tau+), e^(-1 / tau)).
+
+    The weight of a negative is exp(beta s_k), divided by the mean weight; 1 for the debiased loss (beta 0).
+    """
+    losses = []
+    for i, query in enumerate(contrast.queries):
+        positives = [(query @ p / contrast.temperature).exp() for p in contrast.positives[i]]
+        left_out = [] if contrast.excluded is None else contrast.excluded[i].tolist()
+        logits = [
+            query @ k / contrast.temperature for j, k in enumerate(contrast.negatives) if j not in left_out
+        ]
+        n = len(logits)
+        weights = [(beta * x).exp() for x in logits]
+        mean_weight = sum(weights) / n
+        hard = sum(w / mean_weight * x.exp() for w, x in zip(weights, logits, strict=True)) / n
+        g = (hard - tau_plus * sum(positives) / len(positives)) / (1 - tau_plus)
+        if g < math.exp(-1 / contrast.temperature):
+            g = torch.tensor(math.exp(-1 / contrast.temperature), dtype=torch.float64)
+        losses.append(torch.stack([-(p / (p + n * g)).log() for p in positives]).mean())
+    return torch.stack(losses).mean()
+
+
+def contrasts() -> list[Contrast]:
+    """One and three positives, without and with excluded columns; near positives make some g small."""
+    torch.manual_seed(0)
+    q, k = unit(6, 5), unit(9, 5)
+    close = F.normalize(q[:, None] + 0.1 * unit(6, 1, 5), dim=-1)
+    return [
+        Contrast(q, unit(6, 1, 5), k, temperature=TAU),
+        Contrast(q, unit(6, 3, 5), k, torch.arange(6)[:, None], temperature=TAU),
+        Contrast(q, close, -q[:2], temperature=TAU),
+        Contrast(q, close, torch.cat([k, q.mean(0, keepdim=True)]), temperature=1.0),
+        Contrast(close[:, 0], -close, -q, torch.arange(6)[:, None], temperature=TAU),
+        Contrast(q[:1], -close[:1], -q[:1] + 0, temperature=TAU),  # fewer false than all, yet below the least
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("beta", [0.0, 0.7], ids=["debiased", "hard negatives"])
+def test_value_and_gradient_equal_the_loop(beta, number) -> None:
+    contrast = contrasts()[number]
+    sides = [contrast.queries, contrast.positives, contrast.negatives]
+    for side in sides:
+        if side.is_leaf:
+            side.requires_grad_()
+    ours, theirs = debiased.loss(contrast, config(0.1, beta), 0.0), loop(contrast, 0.1, beta)
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+    leaves = [side for side in sides if side.requires_grad]
+    for a, b in zip(
+        torch.autograd.grad(ours, leaves, allow_unused=True),
+        torch.autograd.grad(theirs, leaves, allow_unused=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b if b is not None else torch.zeros_like(a), rtol=1e-9, atol=1e-11)
+
+
+def test_the_loops_reach_the_smallest_g_and_others() -> None:
+    """The cases above test both branches."""
+    floor = [math.exp(-1 / c.temperature) for c in contrasts()]
+    reached = []
+    for contrast, least in zip(contrasts(), floor, strict=True):
+        for i, query in enumerate(contrast.queries):
+            negatives = (contrast.negatives @ query / contrast.temperature).exp().mean()
+            positives = (contrast.positives[i] @ query / contrast.temperature).exp().mean()
+            reached.append(float(negatives - 0.1 * positives) / 0.9 < least)
+    assert 3 < sum(reached) < len(reached) - 3
+
+
+def test_limits() -> None:
+    """tau_plus to 0 is InfoNCE, and beta to 0 weighs all negatives the same."""
+    for contrast in contrasts()[:2]:
+        plain = infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0)
+        none, equal, easy = (
+            debiased.loss(contrast, config(*settings), 0.0)
+            for settings in ((1e-12, 0), (0.1, 0), (0.1, 1e-10))
+        )
+        torch.testing.assert_close(none, plain, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(easy, equal, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_float32_with_extreme_logits_is_finite(beta) -> None:
+    """Negatives that are all opposite, all equal to the query, and a positive that is opposite."""
+    q = torch.eye(3)
+    for negatives, positives in ((-q[:1], q), (q[:1], -q), (q, q)):
+        contrast = Contrast(q.clone().requires_grad_(), positives[:, None], negatives, temperature=0.01)
+        value = debiased.loss(contrast, config(0.1, beta), 0.0)
+        (gradient,) = torch.autograd.grad(value, contrast.queries)
+        assert torch.isfinite(value)
+        assert torch.isfinite(gradient).all()
