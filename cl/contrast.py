@@ -276,7 +276,10 @@ class TwoViews:
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """(D, D) of each view: the unbiased covariance of its coordinates over the images of all ranks."""
-        return self._covariance(self.first), self._covariance(self.second)
+        images = len(self.first) * ranks()
+        centred = [self._centred(view) for view in (self.first, self.second)]
+        a, b = (mean_over_ranks(x.T @ x / len(x)) * (images / (images - 1)) for x in centred)
+        return a, b
 
     def squared_distances(self) -> Tensor:
         """(N, 1): |a - b|^2 of the two views, as unit rows."""
@@ -289,13 +292,7 @@ class TwoViews:
     @classmethod
     def _standardised(cls, view: Tensor) -> Tensor:
         centred = cls._centred(view)
-        variance = mean_over_ranks(centred.square().mean(0))
-        return centred / (variance + EPSILON).sqrt()
-
-    @classmethod
-    def _covariance(cls, view: Tensor) -> Tensor:
-        centred, images = cls._centred(view), len(view) * ranks()
-        return mean_over_ranks(centred.T @ centred / len(view)) * (images / (images - 1))
+        return centred / (mean_over_ranks(centred.square().mean(0)) + EPSILON).sqrt()
 
     @staticmethod
     def _centred(view: Tensor) -> Tensor:
