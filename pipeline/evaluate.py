@@ -64,11 +64,11 @@ def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) 
 def load(params: "Params") -> "Encoder":
     """The pretrained backbone with its projector."""
     from cl.evaluations import Encoder
-    from cl.networks import backbones, heads
+    from cl.networks import backbones
     from cl.runtime.tensor_files import load_tensors
 
     backbone = backbones.load(params.backbone, locations.BACKBONE)
-    projector = heads.build(params.method.projector, backbone.fc_features)
+    projector = params.method.build_projector(backbone.fc_features)
     tensors, _ = load_tensors(locations.METHOD)
     prefix = "projector."
     projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})

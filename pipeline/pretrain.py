@@ -68,7 +68,7 @@ def main() -> None:
         )
         if command.is_main_process():
             _write_results(results, rows, data, params.optim.lr(), task.negatives)
-            results.notes["verdict"] = selection.verdict(rows, params.method.projector.out).sentence
+            results.notes["verdict"] = selection.verdict(rows, params.method.embedding_width).sentence
             progress.say(results.notes["verdict"])
             parent = results.notes["parent"] = beginning.summary(params.start_name)
             transform = Transform.of_source(params.dataset, bank.manifest.levels)

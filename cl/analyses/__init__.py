@@ -112,9 +112,9 @@ class Context:
         return own or trained or 1.0
 
     def _large(self, count: int) -> list[View]:
-        """`count` single views: the two large ones of training in turn."""
+        """`count` single views: the one or two large ones of training in turn."""
         single = [view.model_copy(update={"count": 1}) for view in self.views for _ in range(view.count)]
-        large = single[:2]
+        large = [view for view in single[:2] if view.size == single[0].size and not view.jigsaw]
         return [large[number % len(large)] for number in range(count)]
 
     def _batches(self, views: list[View], batch_size: int, batches: int) -> Iterator[Batch]:

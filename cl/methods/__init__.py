@@ -32,6 +32,7 @@ class MethodConfig(BaseConfig):
     takes_patches: whether it encodes combinatorial patches.
     several_positives: how to choose this method with several positives per query; None where it has only one.
     least_views: how many views per image it needs.
+    two_streams: whether it needs a backbone of two networks.
     """
 
     gives: ClassVar[type[Term]]
@@ -41,9 +42,19 @@ class MethodConfig(BaseConfig):
     takes_patches: ClassVar[bool] = False
     several_positives: ClassVar[str | None] = None
     least_views: ClassVar[int] = 2
+    two_streams: ClassVar[bool] = False
     kind: str
     projector: heads.Config
     scale: float = Field(gt=0)
+
+    @property
+    def embedding_width(self) -> int:
+        """The length of the projector's embeddings."""
+        return self.projector.out
+
+    def build_projector(self, features: int) -> nn.Module:
+        """The projector of a backbone that gives this many features."""
+        return heads.build(self.projector, features)
 
     def large_views(self, views: int) -> int:
         """How many of an image's `views` are large, each with its own role; the rest are small crops."""
@@ -97,7 +108,7 @@ class BaseMethod(nn.Module):
         self.seed, self.bn_groups, self.microbatches = setup.seed, setup.bn_groups, setup.microbatches
         self.temperature = setup.temperature
         self.backbone = setup.backbone
-        self.projector = heads.build(config.projector, self.backbone.fc_features)
+        self.projector = config.build_projector(self.backbone.fc_features)
 
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""

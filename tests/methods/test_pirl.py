@@ -44,23 +44,31 @@ def softmax(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
     return -(positive.exp() / (positive.exp() + sum(s.exp() for s in negatives))).log()
 
 
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize(("name", "term"), [("nce", nce), ("infonce", softmax)])
-def test_pirl_equals_a_loop(name, term) -> None:
+def test_pirl_equals_a_loop(name, term, grouped) -> None:
     """Total, gradients and bank over three steps; both terms see the row before its update by the image."""
     method = pirl()
     loss = loss_config(name, **({"alpha": None} if name == "infonce" else {}))
     task = task_of(method, loss)
     bank, z = list(method.bank.rows.clone()), None
+    known: dict[int, int] = {}  # the group of each image that was seen
     for step in range(3):
-        batch = batch_of(views(4, step, SIZES), first=3 * step)  # an image of the last step comes again
+        groups = torch.tensor([0, 1, -1, 0]).roll(step) if grouped else None
+        batch = batch_of(views(4, step, SIZES), groups, first=3 * step)  # the last image comes again
         task.begin_step(step, 0.0)
-        noise = method(batch)[0].selected
+        noise = method(batch)[0].selected.tolist()
         ours = 2 * task(batch)  # `scale`
         queries = queries_of(method, batch)
         positions = batch.positions.tolist()
+        own = [-1 - p if groups is None or groups[i] < 0 else int(groups[i]) for i, p in enumerate(positions)]
+        kept = [
+            [j for j in row if not (grouped and known.get(j) == group)]
+            for row, group in zip(noise, own, strict=True)
+        ]
         logits = [
             [
-                [q @ bank[j] / TAU for j in [p, *noise[i].tolist()]]
+                [q @ bank[j] / TAU for j in [p, *kept[i]]]
                 for i, (q, p) in enumerate(zip(qs, positions, strict=True))
             ]
             for qs in queries
@@ -78,6 +86,7 @@ def test_pirl_equals_a_loop(name, term) -> None:
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
         task.after_step(0.5)
+        known |= dict(zip(positions, own, strict=True))
         for p, q in zip(positions, queries[1], strict=True):
             bank[p] = normal(0.5 * bank[p] + 0.5 * q.detach())
         torch.testing.assert_close(method.bank.rows, torch.stack(bank), rtol=1e-12, atol=1e-12)

@@ -33,6 +33,7 @@ def choices() -> list[str]:
 # What the default method does not take, and a method that does.
 NEEDS = dict.fromkeys(("patches=fast", "patches=fast_3", "patches=drawn"), "method=moco_v3")
 NEEDS |= dict.fromkeys(("views=pirl", "views=pirl_small"), "method=pirl")
+NEEDS |= dict.fromkeys(("views=cmc", "views=cmc_small"), "method=cmc")
 
 
 def refusal(choice: str) -> str:

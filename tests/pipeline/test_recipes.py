@@ -122,3 +122,33 @@ def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
     assert (fast.optim.predictor_lr, fast.temperature) == ("fixed", 1.0)
     assert (fast.method.ema.schedule, fast.patches.kind) == ("constant", "combine")
     assert [view.interpolation for view in fast.views.values()] == ["bicubic"]
+
+
+def test_recipes_of_quoted_systems_follow_their_authors(tmp_path: Path) -> None:
+    """Learning rates of the batches that the headers name, and what a method's own file does not say."""
+
+    def params(recipe: str, *overrides: str) -> config.Params:
+        return config.check(compose(tmp_path, f"recipe=quoted/{recipe}", *overrides))
+
+    barlow = params("barlow_twins", "optim.batch_size=2048")
+    assert barlow.optim.lr() == pytest.approx(1.6)
+    assert barlow.optim.lr() * barlow.optim.lr_scale_1d == pytest.approx(0.0048 * 8)
+    assert (barlow.optim.final, barlow.method.scale, barlow.optim.warmup_epochs) == (0.001, 1 / 16, 10)
+    vicreg = params("vicreg")
+    assert (vicreg.optim.lr(), vicreg.method.scale) == (pytest.approx(1.6), 1.0)
+    swav = params("swav")
+    assert (swav.optim.lr(), swav.optim.lars.adapt_1d, swav.bn_groups) == (pytest.approx(4.8), True, 8)
+    assert swav.optim.lr() * swav.optim.warmup_start == pytest.approx(0.3)
+    assert (swav.view_sizes, swav.method.queue) == ([224] * 2 + [96] * 6, None)
+    small = params("swav_b256")
+    assert (small.optim.lr(), small.optim.warmup, small.bn_groups) == (0.6, 0, 1)
+    assert (small.method.queue, small.method.queue_epoch, small.method.prototypes) == (3840, 15, 3000)
+    dino = params("dino")
+    assert (dino.optim.lr(), dino.method.ema.momentum) == (pytest.approx(4.8), 0.996)
+    assert [view.solarize for view in dino.views.values()] == [0.0, 0.2, 0.0]
+    byol = params("byol", "bn_group=256")
+    assert (byol.optim.lr(), byol.bn_groups, byol.method.ema.momentum) == (pytest.approx(4.8), 16, 0.99)
+    simsiam = params("simsiam", "optim.batch_size=1024")
+    assert (simsiam.optim.lr(), simsiam.optim.predictor_lr) == (pytest.approx(0.2), "fixed")
+    simclr = params("simclr")
+    assert (simclr.optim.lr(), simclr.loss.kind, simclr.loss.alpha) == (pytest.approx(4.8), "infonce", None)

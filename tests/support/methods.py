@@ -20,7 +20,7 @@ from cl.pretraining.task import PretrainingTask
 from cl.runtime.kinds import kinds, module_of
 from cl.runtime.machine import Machine
 from tests.support.project import ROOT
-from tests.support.tiny import TinyBackbone
+from tests.support.tiny import TinyBackbone, TinyTwoStreams
 
 TAU = 0.2
 IMAGES = 96  # in the training split, according to the setup of a method
@@ -45,6 +45,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "npid_cld": [{"group": GROUP_OF_8}],
     "moco_cld": [{"group": GROUP_OF_8, "shuffle": True}],
     "cpc_v2": [{"offsets": [1, 2], "directions": 2}],
+    "local_aggregation": [{"warmup_epochs": 0, "clusterings": 3}],
     "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
     "dino": [{"frozen_epochs": 0}],
     "swav": [{"frozen_epochs": 0}, {"frozen_epochs": 0, "queue": 20, "queue_epoch": 0}],
@@ -89,7 +90,8 @@ def build(
     torch.manual_seed(0)
     config = config_of(kind, **settings)
     temperature = TAU if gives(kind) is Contrast else None
-    setup = Setup(TinyBackbone(), temperature, cut, bn_groups, 0, IMAGES, microbatches)
+    backbone = TinyTwoStreams() if config.two_streams else TinyBackbone()
+    setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES, microbatches)
     return module_of("methods", kind).Method(config, setup).double()
 
 

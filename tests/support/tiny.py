@@ -71,12 +71,25 @@ class TinyBackbone(nn.Module):
 
     fc_features = 8
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int = 3) -> None:
         super().__init__()
-        self.conv, self.bn, self.fc = nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.Linear(6, 8)
+        self.conv, self.bn, self.fc = nn.Conv2d(channels, 6, 3, stride=2), nn.BatchNorm2d(6), nn.Linear(6, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc(self.bn(self.conv(x)).relu().mean((2, 3)))
+
+
+class TinyTwoStreams(nn.Module):
+    """Two of them side by side: one sees the first channel, the other the other two."""
+
+    fc_features = 2 * TinyBackbone.fc_features
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList([TinyBackbone(1), TinyBackbone(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.networks[0](x[:, :1]), self.networks[1](x[:, 1:])], 1)
 
 
 def evaluated(

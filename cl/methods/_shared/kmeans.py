@@ -4,6 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cl.runtime.distributed import gather, rank, ranks
+from cl.runtime.machine import to_device
+
 DISTANCES = 2**24  # between rows and centres, held at a time
 ROUNDING = 64  # units in the last place by which equal distances may differ
 
@@ -52,8 +55,20 @@ def batch_clusters(rows: Tensor, clusters: int, iterations: int) -> tuple[Tensor
 @torch.no_grad()
 def cluster(rows: Tensor, clusters: int, iterations: int, generator: torch.Generator) -> Tensor:
     """(N,) int64: the clusters of all rows, from random rows as first centres; empty ones keep theirs."""
-    centres = rows[torch.randperm(len(rows), generator=generator)[:clusters].to(rows.device)]
+    centres = rows[to_device(torch.randperm(len(rows), generator=generator)[:clusters], rows.device)]
     for _ in range(iterations):
         new, counts = means(rows, nearest_centre(rows, centres), clusters)
         centres = torch.where(counts[:, None] > 0, new, centres)
     return nearest_centre(rows, centres)
+
+
+def clusterings(rows: Tensor, clusters: int, iterations: int, generators: list[torch.Generator]) -> Tensor:
+    """(H, N) int64: one clustering for each generator, the same for any number of ranks.
+
+    Each is computed on one rank, so that rounding on a GPU cannot make ranks disagree.
+    """
+    count = len(generators)
+    share = -(-count // ranks())
+    own = [min(rank() * share + number, count - 1) for number in range(share)]
+    labels = torch.stack([cluster(rows, clusters, iterations, generators[number]) for number in own])
+    return gather(labels)[:count]

@@ -1,0 +1,94 @@
+"""CMC: the lightness of an image and its colour tell it from other images by each other's memory."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import BaseMethod, Setup
+from cl.methods._shared.memory import BankConfig, against_bank, estimate_normalizer, negative_columns
+from cl.networks import heads
+from cl.networks.bank import Bank
+from cl.networks.passes import in_microbatches, in_passes, unit
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+
+class Config(BankConfig):
+    """Tian et al. 2020 with two views of an image, the channels of two networks; loss=nce or a softmax.
+
+    `projector` is that of each network. `scale`: 2 gives the paper's sum over the two directions, because the
+    total is the mean over the terms.
+    """
+
+    least_views: ClassVar[int] = 1
+    two_streams: ClassVar[bool] = True
+    kind: Literal["cmc"]
+
+    @property
+    def embedding_width(self) -> int:
+        """Both embeddings, side by side."""
+        return 2 * self.projector.out
+
+    def build_projector(self, features: int) -> nn.Module:
+        """A projector for each network."""
+        return heads.SideBySide(self.projector, features)
+
+    def large_views(self, views: int) -> int:
+        """The first view updates the banks."""
+        return 1
+
+    def check(self, params: "Params") -> None:
+        """The backbone has two networks."""
+        super().check(params)
+        if params.backbone.streams is None:
+            raise ValueError(
+                "method=cmc contrasts the two networks of a backbone with streams, found one network that "
+                "sees RGB; choose backbone=resnet18_lab or backbone=resnet50_lab"
+            )
+
+
+class Method(BaseMethod):
+    """Each network has a bank; its embeddings are the queries for the other network's bank."""
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.negatives, self.own = config.negatives, config.own
+        width = config.projector.out
+        self.lightness = Bank(setup.images, width, config.bank_momentum)
+        self.colour = Bank(setup.images, width, config.bank_momentum)
+        self._new: tuple[Tensor, Tensor, Tensor | None] | None = None
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """For each view of N images, a contrast of lightness with the bank of colour, and one of colour.
+
+        All draw the same images as negatives. Each bank has its own normalizer.
+        """
+        views = [view.unbind(1) for view in in_passes(self._encode, batch.views, separate=1)]
+        self._new = batch.positions, torch.stack(views[0]).detach(), batch.row_groups()
+        generator = self.generator("negatives")
+        columns = negative_columns(self.lightness, batch, self.negatives, self.own, generator)
+        contrasts = []
+        for queries, bank in zip(zip(*views, strict=True), (self.colour, self.lightness), strict=True):
+            directed = [against_bank(self, query, bank, batch, columns) for query in queries]
+            estimate_normalizer(bank, directed)
+            contrasts += directed
+        return contrasts
+
+    def after_step(self, progress: float) -> None:
+        """Update each bank by the embeddings of its own network."""
+        assert self._new is not None
+        positions, new, groups = self._new
+        for bank, embeddings in zip((self.lightness, self.colour), new, strict=True):
+            bank.update(positions, embeddings, groups)
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """(N, 2, D) unit rows: of lightness, and of colour."""
+        return in_microbatches(
+            lambda part: unit(self.projector(self.backbone(part)).unflatten(1, (2, -1))),
+            images,
+            self.microbatches,
+        )

@@ -1,0 +1,95 @@
+"""Local Aggregation: close neighbours, by clusterings of a memory bank, against the other near images."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from cl.batch import Batch
+from cl.contrast import Contrast
+from cl.methods import Setup
+from cl.methods._shared.aggregation import Aggregation, most_similar
+from cl.methods._shared.kmeans import clusterings
+from cl.methods._shared.memory import BankConfig, Remembering
+from cl.networks.passes import in_passes, unit
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+
+class Config(BankConfig):
+    """Sizes are fractions of the data, so that they fit data of any size.
+
+    images_per_neighbour: there is one background neighbour for each so many images.
+    images_per_cluster: on average.
+    clusterings: of which the clusters of an image are united.
+    warmup_epochs: of instance discrimination against `negatives` rows, before the first clustering.
+    """
+
+    estimates_normalizer: ClassVar[bool] = False  # neighbours are not samples of noise
+    least_views: ClassVar[int] = 1
+    kind: Literal["local_aggregation"]
+    images_per_neighbour: float = Field(ge=1)
+    images_per_cluster: float = Field(ge=1)
+    clusterings: int = Field(gt=0)
+    iterations: int = Field(gt=0, description="of k-means")
+    warmup_epochs: int = Field(ge=0)
+
+    def check(self, params: "Params") -> None:
+        """There must be epochs after the warm-up."""
+        super().check(params)
+        if self.warmup_epochs >= params.optim.epochs:
+            raise ValueError(
+                f"method.warmup_epochs={self.warmup_epochs} leaves none of optim.epochs="
+                f"{params.optim.epochs:g} for local aggregation; choose fewer, or method=npid"
+            )
+
+
+class Method(Remembering):
+    """Zhuang et al. 2019, section 3.2: background neighbours, and those in a cluster with the image."""
+
+    labels: Tensor  # (H, images), of the current epoch's clusterings; -1 during warm-up
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.warmup_epochs, self.iterations = config.warmup_epochs, config.iterations
+        neighbours = max(2, round(setup.images / config.images_per_neighbour))
+        self.neighbours = min(neighbours, setup.images)
+        self.clusters = max(1, round(setup.images / config.images_per_cluster))
+        self.register_buffer("labels", torch.full((config.clusterings, setup.images), -1, dtype=torch.int32))
+        self.bank.log_normalizer.zero_()  # not needed
+        self._clustered = False  # saves reading `labels`, which would wait for the device
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Cluster the bank."""
+        if epoch >= self.warmup_epochs:
+            random = [self.generator(f"clustering {number}") for number in range(len(self.labels))]
+            self.labels.copy_(clusterings(self.bank.rows, self.clusters, self.iterations, random))
+
+    def forward(self, batch: Batch) -> list[Contrast]:
+        """A contrast of N queries per view."""
+        queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
+        self.remember(unit(torch.stack(queries[:2]).mean(0)), batch)
+        self._clustered = self._clustered or bool(self.labels[0, 0] >= 0)
+        if not self._clustered:
+            return self.against_bank(queries, batch)
+        return [self._aggregate(q, batch) for q in queries]
+
+    def _aggregate(self, queries: Tensor, batch: Batch) -> Contrast:
+        background = most_similar(queries, self.bank.rows, self.neighbours)  # (N, S), the own row too
+        own = self.labels[:, batch.positions, None]  # (H, N, 1)
+        together = (self.labels[:, background] == own).any(0)  # (N, S)
+        groups = batch.row_groups()
+        assert self.temperature is not None, "cl.config requires one"
+        return Aggregation(
+            queries,
+            self.bank.rows[batch.positions][:, None],
+            self.bank.rows,
+            selected=background.where(~together, -1),
+            close=background.where(together, -1),
+            padded=True,
+            temperature=self.temperature,
+            query_groups=groups,
+            negative_groups=None if groups is None else self.bank.groups,
+        )

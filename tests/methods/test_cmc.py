@@ -1,0 +1,119 @@
+"""CMC against a loop written from its authors' settings."""
+
+import pytest
+import torch
+from dvc.exceptions import InvalidArgumentError
+from torch import Tensor
+
+from cl import config
+from cl.methods import BaseMethod
+from tests.support.loops import normal
+from tests.support.methods import IMAGES, TAU, Batch, batch_of, build, loss_config, task_of, views
+from tests.support.project import compose
+
+
+def embeddings(method: BaseMethod, view: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Of lightness and of colour: each by its own network and head."""
+    encoders = zip(method.backbone.networks, method.projector.heads, strict=True)
+    channels = view[:, :1], view[:, 1:]
+    first, second = (
+        [normal(z) for z in head(network(x))] for (network, head), x in zip(encoders, channels, strict=True)
+    )
+    return first, second
+
+
+def nce(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
+    """-log h(positive) - sum of log(1 - h(negative)), h = P / (P + K / n), P = e^s / Z."""
+
+    def posterior(s: Tensor) -> Tensor:
+        return s.exp() / z / (s.exp() / z + len(negatives) / IMAGES)
+
+    return -posterior(positive).log() - sum((1 - posterior(s)).log() for s in negatives)
+
+
+def softmax(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
+    return -(positive.exp() / (positive.exp() + sum(s.exp() for s in negatives))).log()
+
+
+def batch_at(step: int, sizes: tuple[int, ...], groups: Tensor | None = None) -> Batch:
+    """Five images; the last of a step is the first of the next."""
+    return batch_of(views(5, step, sizes), groups, first=4 * step)
+
+
+@pytest.mark.parametrize("sizes", [(12,), (12, 8)], ids=len)
+@pytest.mark.parametrize(("name", "term"), [("nce", nce), ("infonce", softmax)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_cmc_equals_a_loop(name, term, sizes, grouped) -> None:
+    """Total, gradients and both banks over three steps: each direction has its own bank and normalizer."""
+    method = build("cmc", negatives=9)
+    task = task_of(method, loss_config(name, **({"alpha": None} if name == "infonce" else {})))
+    lightness, colour = ([*bank.rows.clone()] for bank in (method.lightness, method.colour))
+    normalizers: list[Tensor] = []
+    known: dict[int, int] = {}  # the group of each image that was seen
+    for step in range(3):
+        groups = torch.tensor([0, 1, 1, -1, 0]).roll(2 * step) if grouped else None
+        batch = batch_at(step, sizes, groups)
+        task.begin_step(step, 0.0)
+        noise = method(batch)[0].selected.tolist()
+        positions = batch.positions.tolist()
+        own = [-1 - p if groups is None or groups[i] < 0 else int(groups[i]) for i, p in enumerate(positions)]
+        kept = [
+            [j for j in row if not (grouped and known.get(j) == g)] for row, g in zip(noise, own, strict=True)
+        ]
+        ours = 2 * task(batch)  # `scale`
+        pairs = [embeddings(method, view) for view in batch.views]
+        theirs = torch.zeros((), dtype=torch.float64)
+        for direction, bank in enumerate((colour, lightness)):
+            logits = [
+                [pair[direction][i] @ bank[j] / TAU for j in [p, *kept[i]]]
+                for pair in pairs
+                for i, p in enumerate(positions)
+            ]
+            if step == 0:
+                drawn = [s.detach().exp() for row in logits for s in row]
+                normalizers.append(IMAGES * sum(drawn) / len(drawn))
+            theirs += sum(term(row[0], row[1:], normalizers[direction]) for row in logits) / len(logits)
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        trained = [p for p in method.parameters() if p.requires_grad]
+        found, expected = (torch.autograd.grad(x, trained, retain_graph=True) for x in (ours, theirs))
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+        task.after_step(0.5)
+        known |= dict(zip(positions, own, strict=True))
+        for rows, seen, ours_ in zip(
+            (lightness, colour), pairs[0], (method.lightness, method.colour), strict=True
+        ):
+            for p, z in zip(positions, seen, strict=True):
+                rows[p] = normal(0.5 * rows[p] + 0.5 * z.detach())
+            torch.testing.assert_close(ours_.rows, torch.stack(rows), rtol=1e-12, atol=1e-12)
+
+
+def test_evaluations_build_the_same_projector(tmp_path) -> None:
+    """Both embeddings, side by side, with the tensors that the method has."""
+    params = config.check(compose(tmp_path, "method=cmc"))
+    projector = params.method.build_projector(1024)
+    assert projector(torch.randn(3, 1024)).shape == (3, params.method.embedding_width) == (3, 256)
+    method = build("cmc")
+    (view,) = views(3, sizes=(12,))
+    found = method.projector(method.backbone(view)).unflatten(1, (2, -1))
+    for index, expected in enumerate(embeddings(method, view)):
+        torch.testing.assert_close(normal(found[:, index]), torch.stack(expected))
+    assert projector.state_dict().keys() >= {f"heads.{i}.0.weight" for i in range(2)}
+
+
+def test_settings_are_the_authors(tmp_path) -> None:
+    params = config.check(compose(tmp_path, "recipe=quoted/cmc"))
+    (view,) = params.views.values()
+    assert (view.count, view.size, view.area, view.flip) == (1, 224, (0.08, 1.0), 0.5)
+    assert (view.jitter.p, view.grayscale, view.blur.p, view.solarize) == (0, 0, 0, 0)
+    assert (params.method.negatives, params.temperature, params.loss.kind) == (16384, 0.07, "nce")
+    assert (params.optim.lr(), params.optim.batch_size, params.optim.weight_decay) == (0.03, 128, 1e-4)
+    assert [round(240 * part) for part in params.optim.milestones] == [120, 160, 200]
+    assert params.method.scale == 2.0
+
+
+def test_a_single_network_is_refused(tmp_path) -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="method=cmc contrasts .*; choose backbone=resnet18_lab or"
+    ):
+        compose(tmp_path, "method=cmc", "backbone=resnet18")
