@@ -32,6 +32,7 @@ class Row(BaseConfig):
     """A row of a table with one value per column; null: illegible in our copy, or printed as absent.
 
     run: Hydra overrides of the run that reproduces it, added to the column's; null: no run here does.
+    runs: overrides for each column, instead of `run` and the columns'; null where the paper has no number.
     minus: overrides of the run to subtract, if the row is a gain, a drop or a change.
     metric: its name in our results; null: the column's.
     minus_metric: the metric of the run to subtract, if it differs.
@@ -43,6 +44,7 @@ class Row(BaseConfig):
     label: str
     values: list[float | None]
     run: str | None = None
+    runs: list[str | None] | None = None
     minus: str | None = None
     metric: str | None = None
     minus_metric: str | None = None
@@ -52,8 +54,10 @@ class Row(BaseConfig):
 
     @model_validator(mode="after")
     def _explained(self) -> "Row":
-        if self.run is None and self.quoted is None:
+        if self.run is None and self.runs is None and self.quoted is None:
             raise ValueError(f"{self.label}: neither run nor quoted is given; give at least one of them")
+        if self.runs is not None and (self.run is not None or len(self.runs) != len(self.values)):
+            raise ValueError(f"{self.label}: runs must have one entry per value, and stand alone without run")
         if None in self.values and self.note is None:
             raise ValueError(f"{self.label}: a value is null, but there is no note; add one that says why")
         return self
@@ -169,11 +173,16 @@ def load(name: str) -> Paper:
 def cells(table: Table) -> Iterator[list[Cell]]:
     """The cells of each row."""
     for row in table.rows:
-        pairs = zip(table.columns, row.values, strict=True)
-        yield [_cell(row, column, printed) for column, printed in pairs]
+        runs = row.runs or [_run(row, column) for column in table.columns]
+        columns = zip(table.columns, row.values, runs, strict=True)
+        yield [_cell(row, column, printed, run) for column, printed, run in columns]
 
 
-def _cell(row: Row, column: Column, printed: float | None) -> Cell:
+def _run(row: Row, column: Column) -> str | None:
+    return None if row.run is None else join_overrides(column.run, row.run)
+
+
+def _cell(row: Row, column: Column, printed: float | None, run: str | None) -> Cell:
     metric = row.metric or column.metric
     if row.baseline:
         metric = f"{row.baseline}_{metric}"
@@ -181,7 +190,7 @@ def _cell(row: Row, column: Column, printed: float | None) -> Cell:
         row=row,
         column=column,
         printed=printed,
-        run=None if row.run is None else join_overrides(column.run, row.run),
+        run=run,
         minus=None if row.minus is None else join_overrides(column.run, row.minus),
         metric=metric,
         minus_metric=row.minus_metric or metric,
