@@ -87,10 +87,7 @@ class Contrast:
         return torch.einsum("nd,npd->np", self.queries, self.positives) / self.temperature
 
     def negative_log_partition(self, sharpness: float = 1.0) -> Tensor:
-        """(N,): log of the sum of exp(q . k / temperature) over the negatives that count; 0 if none does.
-
-        sharpness: multiplies the logits.
-        """
+        """(N,): log of the sum of exp(sharpness q . k / temperature) over the negatives; 0 if none counts."""
         result = log_partition(
             self.queries,
             self.negatives,
@@ -180,10 +177,7 @@ class Contrast:
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): 2 - 2 q . p, the squared distance of positive pairs where both are unit rows.
-
-        If rows may be longer (`unit=False`), it is that of their directions.
-        """
+        """(N, P): the squared distance of positive pairs of unit rows; otherwise, that of their directions."""
         if self.unit:
             return 2 - 2 * self.positive_logits() * self.temperature
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 
+from cl.data.surrogate import Surrogate
 from cl.runtime.base_config import BaseConfig, Range, Sizes
 
 Value = TypeVar("Value")
@@ -93,6 +94,7 @@ class View(BaseConfig):
     photometric: settings of a fifth operation, which `order` then names.
     jigsaw: the views are the patches of one crop, which covers `area` of the image; `count` is their number
         and `size` that of a patch.
+    surrogate: the views are copies of one patch, which covers `area` of the image's central square.
     """
 
     count: int = Field(gt=0)
@@ -107,6 +109,7 @@ class View(BaseConfig):
     order: list[str]
     photometric: Photometric | None = None
     jigsaw: Jigsaw | None = None
+    surrogate: Surrogate | None = None
 
     @model_validator(mode="after")
     def _each_once(self) -> "View":
@@ -118,6 +121,8 @@ class View(BaseConfig):
     @model_validator(mode="after")
     def _patches_fit_cells(self) -> "View":
         cut = self.jigsaw
+        if self.surrogate and (cut or not self.area[0]):
+            raise ValueError(f"surrogate needs jigsaw=null and area above 0, found area={list(self.area)}")
         if cut and self.count != cut.grid**2:
             raise ValueError(
                 f"jigsaw.grid={cut.grid} gives {cut.grid**2} patches, but count={self.count}; "
