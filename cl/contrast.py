@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.reductions import log_complement_sum, log_partition, softplus_sum
+from cl.reductions.log_partition import log_partition
+from cl.reductions.sums import log_complement_sum, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 from cl.runtime.machine import to_device
 
