@@ -177,7 +177,7 @@ class Contrast:
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): the squared distance of positive pairs of unit rows; otherwise, that of their directions."""
+        """(N, P): the squared distance of positive pairs of unit rows, otherwise that of their directions."""
         if self.unit:
             return 2 - 2 * self.positive_logits() * self.temperature
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)
