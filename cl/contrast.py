@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.reductions import log_complement_sum, log_partition, softplus_sum
+from cl.reductions.log_partition import log_partition
+from cl.reductions.sums import log_complement_sum, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 from cl.runtime.machine import to_device
 
@@ -177,7 +178,7 @@ class Contrast:
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): the squared distance of positive pairs of unit rows, otherwise that of their directions."""
+        """(N, P): the squared distance of positive pairs of unit rows, or else of their directions."""
         if self.unit:
             return 2 - 2 * self.positive_logits() * self.temperature
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)
@@ -270,7 +271,10 @@ class TwoViews:
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """(D, D) of each view: the unbiased covariance of its coordinates over the images of all ranks."""
-        return self._covariance(self.first), self._covariance(self.second)
+        images = len(self.first) * ranks()
+        centred = [self._centred(view) for view in (self.first, self.second)]
+        a, b = (mean_over_ranks(x.T @ x / len(x)) * (images / (images - 1)) for x in centred)
+        return a, b
 
     def squared_distances(self) -> Tensor:
         """(N, 1): |a - b|^2 of the two views, as unit rows."""
@@ -283,13 +287,7 @@ class TwoViews:
     @classmethod
     def _standardised(cls, view: Tensor) -> Tensor:
         centred = cls._centred(view)
-        variance = mean_over_ranks(centred.square().mean(0))
-        return centred / (variance + EPSILON).sqrt()
-
-    @classmethod
-    def _covariance(cls, view: Tensor) -> Tensor:
-        centred, images = cls._centred(view), len(view) * ranks()
-        return mean_over_ranks(centred.T @ centred / len(view)) * (images / (images - 1))
+        return centred / (mean_over_ranks(centred.square().mean(0)) + EPSILON).sqrt()
 
     @staticmethod
     def _centred(view: Tensor) -> Tensor:

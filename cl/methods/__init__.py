@@ -52,7 +52,7 @@ class MethodConfig(BaseConfig):
         """The length of the projector's embeddings."""
         return self.projector.out
 
-    def build_projector(self, features: int) -> nn.Module:
+    def build_projector(self, features: int) -> nn.Sequential:
         """The projector of a backbone that gives this many features."""
         return heads.build(self.projector, features)
 

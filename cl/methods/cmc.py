@@ -33,7 +33,7 @@ class Config(BankConfig):
         """Both embeddings, side by side."""
         return 2 * self.projector.out
 
-    def build_projector(self, features: int) -> nn.Module:
+    def build_projector(self, features: int) -> nn.Sequential:
         """A projector for each network."""
         return heads.SideBySide(self.projector, features)
 

@@ -45,16 +45,15 @@ class NormLinear(nn.Linear):
         return F.linear(F.normalize(x, dim=1), F.normalize(self.weight, dim=1))
 
 
-class SideBySide(nn.Module):
+class SideBySide(nn.Sequential):
     """A head of its own for each half of the features, those of two networks; (N, width) to (N, 2 out)."""
 
     def __init__(self, config: Config, width: int) -> None:
-        super().__init__()
-        self.heads = nn.ModuleList(build(config, width // 2) for _ in range(2))
+        super().__init__(*(build(config, width // 2) for _ in range(2)))
 
     def forward(self, features: Tensor) -> Tensor:
         halves = features.chunk(2, 1)
-        return torch.cat([head(half) for head, half in zip(self.heads, halves, strict=True)], 1)
+        return torch.cat([head(half) for head, half in zip(self, halves, strict=True)], 1)
 
 
 def build(config: Config, width: int) -> nn.Sequential:

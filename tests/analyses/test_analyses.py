@@ -24,7 +24,7 @@ from cl.analyses import (
 )
 from cl.charts import Chart
 from cl.data.reader import Reader
-from cl.data.views import centre
+from cl.data.views import View, centre
 from cl.losses import infonce
 from tests.support.analyses import SIZES, SMALL, unit
 from tests.support.project import compose
@@ -142,6 +142,17 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -
         with Picture.open(context.out / "pictures" / line["file"]) as picture:
             shown = np.asarray(picture).astype(int)
         assert np.abs(shown - centre(reader.pixels(position), 96, 96)).mean() < 8, "JPEG of the image"
+
+
+def test_patches_of_a_jigsaw_are_not_views_of_an_image(analysed, params) -> None:
+    """PIRL's first view is the image; what analyses compare are views like it."""
+    usual = params.views["random"]
+    image = usual.model_copy(update={"count": 1})
+    for size in (usual.size, 10):
+        cut = {**usual.model_dump(), "count": 9, "size": size, "jigsaw": {"grid": 3, "side": 96}}
+        context = analysed(params, views=[image, View(**cut)])
+        assert context._large(3) == [image] * 3
+    assert analysed(params)._large(3) == [image] * 3
 
 
 def test_the_map_contains_every_image_under_its_class(analysed, params) -> None:

@@ -14,7 +14,7 @@ from tests.support.project import compose
 
 def embeddings(method: BaseMethod, view: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Of lightness and of colour: each by its own network and head."""
-    encoders = zip(method.backbone.networks, method.projector.heads, strict=True)
+    encoders = zip(method.backbone.networks, method.projector, strict=True)
     channels = view[:, :1], view[:, 1:]
     first, second = (
         [normal(z) for z in head(network(x))] for (network, head), x in zip(encoders, channels, strict=True)
@@ -98,7 +98,7 @@ def test_evaluations_build_the_same_projector(tmp_path) -> None:
     found = method.projector(method.backbone(view)).unflatten(1, (2, -1))
     for index, expected in enumerate(embeddings(method, view)):
         torch.testing.assert_close(normal(found[:, index]), torch.stack(expected))
-    assert projector.state_dict().keys() >= {f"heads.{i}.0.weight" for i in range(2)}
+    assert projector.state_dict().keys() >= {f"{i}.0.weight" for i in range(2)}
 
 
 def test_settings_are_the_authors(tmp_path) -> None:

@@ -92,12 +92,14 @@ def test_far_neighbours_of_the_own_group_do_not_count() -> None:
 
 
 def test_a_query_left_without_any_neighbour_has_a_finite_loss() -> None:
-    """All neighbours are far and of its own group, as with a bank of nothing but copies."""
+    """All neighbours are far and of its own group, and its own row is the least similar."""
     method = clustered(8.0)
+    inputs = views(4)[:1] * 2
+    method.bank.rows[20:24] = -normal(method.projector(method.backbone(inputs[0]))).detach()
     method.labels.copy_(torch.arange(IMAGES).repeat(3, 1))
     method.bank.groups.fill_(5)
     for name in losses_for("local_aggregation"):
-        loss = loss_of(method(batch_of(views(4), torch.full((4,), 5), first=20)), name)
+        loss = loss_of(method(batch_of(inputs, torch.full((4,), 5), first=20)), name)
         trained = [p for p in method.parameters() if p.requires_grad]
         assert float(loss.detach()) == 0, name
         assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, trained)), name

@@ -139,6 +139,19 @@ def test_rows_of_the_own_group_do_not_count(option) -> None:
         known |= dict(zip(positions, groups.tolist(), strict=True))
 
 
+def test_a_query_without_negatives_has_no_penalty() -> None:
+    """Its loss is 0 and it has no weight, as where the data has groups and all rows are of its own."""
+    method = build("npid", negatives=None, own=False, proximal=2.0)
+    method.bank.groups.fill_(3)
+    batch = batch_at(0, (12,), torch.tensor([3, 3, 0, 3, 3, 3]))
+    (z,) = embeddings(method, batch)
+    position = int(batch.positions[2])
+    others = [z[2] @ row / TAU for j, row in enumerate(method.bank.rows) if j != position]
+    loss = cross_entropy(z[2] @ method.bank.rows[position] / TAU, others)
+    expected = loss + 2 * (z[2] - method.bank.rows[position]).square().sum()
+    assert_same_gradients(method, loss_of(method(batch), "infonce"), expected)
+
+
 def test_the_normalizer_is_estimated_once() -> None:
     """By the first batch; not again by later ones, nor after a state is loaded."""
     method, other = build("npid"), build("npid")

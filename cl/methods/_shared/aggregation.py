@@ -11,7 +11,6 @@ from cl.runtime.distributed import mean_over_ranks
 
 SIMILARITIES = 2**24  # between queries and rows, held at a time
 FLOOR = 1e-7  # added to the probability in the authors' code
-NOTHING = -1e9  # log of an empty sum; with -inf, gradients would not be finite
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Aggregation(Contrast):
             padded=True,
         )
         close, far = (
-            part.negative_log_partition().masked_fill(~part.has_negatives(), NOTHING)
+            part.negative_log_partition().masked_fill(~part.has_negatives(), -math.inf)
             for part in (inside, self)
         )
         return torch.logaddexp(close, torch.logaddexp(close, far) + math.log(FLOOR))[:, None]
