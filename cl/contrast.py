@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.reductions import log_complement_sum, log_partition, softplus_sum
+from cl.reductions.log_partition import log_partition
+from cl.reductions.sums import log_complement_sum, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 from cl.runtime.machine import to_device
 
@@ -177,7 +178,7 @@ class Contrast:
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): the squared distance of positive pairs of unit rows; otherwise, that of their directions."""
+        """(N, P): the squared distance of positive pairs of unit rows, or else of their directions."""
         if self.unit:
             return 2 - 2 * self.positive_logits() * self.temperature
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cl import reductions
-from cl.reductions import log_complement_sum, log_partition, softplus_sum
+from cl.reductions import log_partition as module
+from cl.reductions import tiles
+from cl.reductions.log_partition import log_partition
+from cl.reductions.sums import log_complement_sum, softplus_sum
 from cl.runtime.memory import growth
 
 
@@ -37,7 +39,7 @@ def _seed() -> None:
 @pytest.mark.parametrize("temperature", [1e-3, 0.07, 1.0, 100.0])
 def test_equals_the_dense_form(monkeypatch, tile, n, k, e, temperature) -> None:
     """K is not a multiple of the tile; values and gradients to both sides."""
-    monkeypatch.setattr(reductions, "TILE", tile)
+    monkeypatch.setattr(tiles, "TILE", tile)
     queries, negatives = unit(n, 5).requires_grad_(), unit(k, 5).requires_grad_()
     excluded = exclusions(n, k, e) if e else None
     weight = torch.randn(n, dtype=torch.float64)
@@ -52,12 +54,12 @@ def test_equals_the_dense_form(monkeypatch, tile, n, k, e, temperature) -> None:
 @pytest.mark.parametrize("mutual", [True, False])
 def test_queries_that_are_the_negatives(monkeypatch, mutual) -> None:
     """Each block above the diagonal serves twice, but only where exclusions are mutual."""
-    monkeypatch.setattr(reductions, "TILE", 4)
+    monkeypatch.setattr(tiles, "TILE", 4)
     n = 10
     embeddings = unit(n, 5).requires_grad_()
     itself = torch.arange(n)
     excluded = torch.stack([itself, itself ^ 1], 1) if mutual else torch.stack([itself, (itself + 3) % n], 1)
-    assert reductions._mutual(excluded) is mutual
+    assert module._mutual(excluded) is mutual
     weight = torch.randn(n, dtype=torch.float64)
     results = []
     for form in (log_partition, dense):
@@ -89,7 +91,7 @@ def test_rows_that_are_not_unit() -> None:
 
 
 def test_selected_columns(monkeypatch) -> None:
-    monkeypatch.setattr(reductions, "GATHERED", 40)
+    monkeypatch.setattr(tiles, "GATHERED", 40)
     queries, negatives = unit(6, 4).requires_grad_(), unit(9, 4).requires_grad_()
     selected = exclusions(6, 9, 3)
     value = log_partition(queries, negatives, None, 0.2, selected=selected)
@@ -134,8 +136,8 @@ GROUPS = torch.tensor([0, 1, 1, 2, -5, 0, 3]), torch.tensor([0, 0, 1, 3, 3, 4, 1
 @pytest.mark.parametrize("temperature", [1e-3, 0.2])
 @pytest.mark.parametrize("way", ["neither", "excluded", "selected"])
 def test_columns_of_the_querys_own_group_do_not_count(monkeypatch, tile, temperature, way) -> None:
-    monkeypatch.setattr(reductions, "TILE", tile)
-    monkeypatch.setattr(reductions, "GATHERED", 40)
+    monkeypatch.setattr(tiles, "TILE", tile)
+    monkeypatch.setattr(tiles, "GATHERED", 40)
     queries, negatives = unit(7, 5).requires_grad_(), unit(11, 5).requires_grad_()
     columns = exclusions(7, 11, 6 if way == "selected" else 2)
     left_out = GROUPS[0][:, None] == GROUPS[1]
@@ -159,7 +161,7 @@ def test_columns_of_the_querys_own_group_do_not_count(monkeypatch, tile, tempera
 @pytest.mark.parametrize("tile", [4, 1024])
 def test_groups_where_the_queries_are_the_negatives(monkeypatch, tile) -> None:
     """The blocks above the diagonal serve twice here too; one tensor of groups for both sides."""
-    monkeypatch.setattr(reductions, "TILE", tile)
+    monkeypatch.setattr(tiles, "TILE", tile)
     embeddings = unit(7, 5).requires_grad_()
     groups = GROUPS[0]
     value = log_partition(embeddings, embeddings, None, 0.2, groups=(groups, groups))
@@ -208,8 +210,8 @@ def groups_of_images() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_equal_their_dense_form(monkeypatch, groups_of_images, name, columns, tile) -> None:
     """Values, and gradients to queries, negatives and shift; a column selected twice counts twice."""
-    monkeypatch.setattr(reductions, "TILE", tile)
-    monkeypatch.setattr(reductions, "GATHERED", 40)
+    monkeypatch.setattr(tiles, "TILE", tile)
+    monkeypatch.setattr(tiles, "GATHERED", 40)
     queries, negatives = unit(7, 5).requires_grad_(), unit(11, 5).requires_grad_()
     shift = (5.5 + torch.rand(7, dtype=torch.float64)).requires_grad_()  # above all logits, 1 / 0.2 at most
     weight = torch.randn(7, dtype=torch.float64)

@@ -28,7 +28,7 @@ from benchmarks.parameters import parameters
 from cl.data.augment import augment
 from cl.data.augment_gpu import recolour
 from cl.data.to_device import normalisation
-from cl.reductions import log_partition
+from cl.reductions.log_partition import log_partition
 from cl.runtime import machine
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint

@@ -18,13 +18,14 @@ from benchmarks.gpu.session import Session, command
 from benchmarks.gpu.steps import Spanning, process_group, profile, step
 from benchmarks.gpu.training import random_images
 from benchmarks.parameters import parameters
-from cl import reductions
 from cl.data.augment import augment
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.to_device import normalisation
 from cl.networks.batch_norm import GroupBatchNorm
+from cl.reductions import tiles
+from cl.reductions.log_partition import log_partition
 from cl.runtime.cores import cores
 from cl.shards import writing
 from cl.sources import Image, Splits, Storage
@@ -97,7 +98,7 @@ def partition(session: Session) -> None:
     q, keys = (F.normalize(torch.randn(k, 128, device=session.device), dim=1) for k in (queries, queue))
     q.requires_grad_()
     milliseconds = 1000 * session.seconds(
-        lambda: reductions.log_partition(q, keys, None, 0.2, unit=True).sum().backward()
+        lambda: log_partition(q, keys, None, 0.2, unit=True).sum().backward()
     )
     session.report(f"{queries} queries, queue of {queue}", milliseconds=milliseconds)
 
@@ -119,10 +120,10 @@ def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Ten
         return F.softplus(log_partition(z) - positive).mean()
 
     def symmetric(z: Tensor) -> Tensor:
-        return reductions.log_partition(z, z, excluded, 0.1, unit=True)
+        return log_partition(z, z, excluded, 0.1, unit=True)
 
     def rectangular(z: Tensor) -> Tensor:
-        return reductions.log_partition(z, z.clone(), excluded, 0.1, unit=True)
+        return log_partition(z, z.clone(), excluded, 0.1, unit=True)
 
     def dense(z: Tensor) -> Tensor:
         return (z @ z.T / 0.1).scatter(1, excluded_on_device, -torch.inf).logsumexp(1)
@@ -140,11 +141,11 @@ def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Ten
 
 @contextmanager
 def _tiles_of(side: int) -> Iterator[None]:
-    usual, reductions.TILE = reductions.TILE, side
+    usual, tiles.TILE = tiles.TILE, side
     try:
         yield
     finally:
-        reductions.TILE = usual
+        tiles.TILE = usual
 
 
 def augmentation(session: Session) -> None:

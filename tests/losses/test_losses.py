@@ -1,7 +1,6 @@
 """Each loss against a loop written from its paper, in float64; limits; and what gradients must obey."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,38 +9,15 @@ from torch import Tensor
 
 from cl.analyses.npc import multiplier
 from cl.contrast import Agreement, Contrast
-from cl.losses import cosine, dcl, dclw, infonce, invariant_spread, nce, sigmoid
+from cl.losses import cosine, dcl, dclw, infonce
 from cl.runtime.kinds import module_of
-
-TAU = 0.2
-
-
-def unit(*shape: int) -> Tensor:
-    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
+from tests.support.losses import TAU, pairs, simclr, unit
 
 
 @pytest.fixture
 def views() -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     return unit(6, 5), unit(6, 5)
-
-
-def simclr(first: Tensor, second: Tensor, temperature: float = TAU) -> Contrast:
-    """SimCLR's contrast, rows grouped by view."""
-    z = torch.cat([first, second])
-    itself = torch.arange(len(z))
-    other = itself.roll(len(first))
-    return Contrast(z, z[other, None], z, torch.stack([itself, other], 1), temperature=temperature)
-
-
-def pairs(first: Tensor, second: Tensor):  # type: ignore[no-untyped-def]
-    """For every anchor of SimCLR the logits of its positive and of its 2(N - 1) negatives."""
-    views = (first, second)
-    for k in range(2):
-        for i in range(len(first)):
-            anchor = views[k][i]
-            negatives = [anchor @ views[v][j] / TAU for v in range(2) for j in range(len(first)) if j != i]
-            yield anchor @ views[1 - k][i] / TAU, torch.stack(negatives)
 
 
 def infonce_loop(first: Tensor, second: Tensor, alpha: float | None) -> Tensor:
@@ -76,33 +52,7 @@ def dclw_loop(first: Tensor, second: Tensor, sigma: float, *, detach: bool) -> T
     ).mean()
 
 
-def sigmoid_loop(first: Tensor, second: Tensor) -> Tensor:
-    """SigLIP, section 3.2, with bias -log K: each pair is classified by itself."""
-    losses = []
-    for positive, negatives in pairs(first, second):
-        bias = math.log(len(negatives))
-        loss = -(1 / (1 + torch.exp(-(positive - bias)))).log()
-        for negative in negatives:
-            loss = loss - (1 - 1 / (1 + torch.exp(-(negative - bias)))).log()
-        losses.append(loss)
-    return torch.stack(losses).mean()
-
-
-def invariant_spread_loop(first: Tensor, second: Tensor) -> Tensor:
-    """Invariant Spread: recognise the positive among all, and reject each negative."""
-    losses = []
-    for positive, negatives in pairs(first, second):
-        total = positive.exp() + negatives.exp().sum()
-        loss = -(positive.exp() / total).log()
-        for negative in negatives:
-            loss = loss - (1 - negative.exp() / total).log()
-        losses.append(loss)
-    return torch.stack(losses).mean()
-
-
 CASES = [
-    (sigmoid, sigmoid.Config(kind="sigmoid"), sigmoid_loop),
-    (invariant_spread, invariant_spread.Config(kind="invariant_spread"), invariant_spread_loop),
     (infonce, infonce.Config(kind="infonce", alpha=None), lambda a, b: infonce_loop(a, b, None)),
     (infonce, infonce.Config(kind="infonce", alpha=65536), lambda a, b: infonce_loop(a, b, 65536)),
     (infonce, infonce.Config(kind="infonce", alpha=3), lambda a, b: infonce_loop(a, b, 3)),
@@ -129,37 +79,6 @@ def test_value_and_gradient_equal_the_papers_loop(views, module, config, loop) -
         torch.autograd.grad(ours, (first, second)), torch.autograd.grad(theirs, (first, second)), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_nce_equals_the_posterior_of_data_against_noise(views) -> None:
-    """The posterior h = P / (P + K / M), with P = exp(s) / Z and a given Z."""
-    first, second = (v.requires_grad_() for v in views)
-    candidates, normalizer = 1000, 1000 * 2.2
-    theirs = []
-    for positive, negatives in pairs(first, second):
-        noise = len(negatives) / candidates
-        probabilities = [x.exp() / normalizer for x in (positive, *negatives)]
-        posteriors = [p / (p + noise) for p in probabilities]
-        theirs.append(-posteriors[0].log() - sum((1 - h).log() for h in posteriors[1:]))
-    log_normalizer = torch.tensor(math.log(normalizer / candidates), dtype=torch.float64)
-    contrast = replace(simclr(first, second), log_normalizer=log_normalizer)
-    ours, expected = nce.loss(contrast, nce.Config(kind="nce"), 0.0), torch.stack(theirs).mean()
-    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
-    for a, b in zip(
-        torch.autograd.grad(ours, (first, second)),
-        torch.autograd.grad(expected, (first, second)),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_sigmoid_is_nce_with_a_normalizer_of_one(views) -> None:
-    contrast = replace(simclr(*views), log_normalizer=torch.zeros((), dtype=torch.float64))
-    one, other = (
-        nce.loss(contrast, nce.Config(kind="nce"), 0.0),
-        sigmoid.loss(contrast, sigmoid.Config(kind="sigmoid"), 0.0),
-    )
-    assert torch.equal(one, other)
 
 
 def test_cosine_is_the_squared_distance(views) -> None:

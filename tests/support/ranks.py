@@ -61,7 +61,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "microbatches": {"microbatches": 3, "groups": 12},
     "groups": {"image_groups": True},
 }
-# Every method with every loss; options and patches use the usual loss, or those that fit in rotation.
+# Every method with every loss; options and patches use the losses that fit in rotation.
 CELLS = [
     (case, loss)
     for number, case in enumerate(CASES)
@@ -77,10 +77,8 @@ def _is_fast(case: Case, loss: str) -> bool:
     return case[1:] != ({}, WHOLE) or is_fast(case, loss)
 
 
-ALL = [
-    pytest.param(number, marks=() if _is_fast(*cell) else pytest.mark.slow)
-    for number, cell in enumerate(CELLS)
-]
+MARKS = [() if _is_fast(*cell) else pytest.mark.slow for cell in CELLS]
+ALL = [pytest.param(number, marks=marks) for number, marks in enumerate(MARKS)]
 # One of each method, whole and with patches.
 ONE_OF_EACH = [
     number

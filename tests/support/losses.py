@@ -1,0 +1,31 @@
+"""SimCLR's contrast of two views, and its logits one by one, for loops written from papers."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cl.contrast import Contrast
+
+TAU = 0.2
+
+
+def unit(*shape: int) -> Tensor:
+    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
+
+
+def simclr(first: Tensor, second: Tensor, temperature: float = TAU) -> Contrast:
+    """SimCLR's contrast, rows grouped by view."""
+    z = torch.cat([first, second])
+    itself = torch.arange(len(z))
+    other = itself.roll(len(first))
+    return Contrast(z, z[other, None], z, torch.stack([itself, other], 1), temperature=temperature)
+
+
+def pairs(first: Tensor, second: Tensor):  # type: ignore[no-untyped-def]
+    """For every anchor of SimCLR the logits of its positive and of its 2(N - 1) negatives."""
+    views = (first, second)
+    for k in range(2):
+        for i in range(len(first)):
+            anchor = views[k][i]
+            negatives = [anchor @ views[v][j] / TAU for v in range(2) for j in range(len(first)) if j != i]
+            yield anchor @ views[1 - k][i] / TAU, torch.stack(negatives)
