@@ -1,39 +1,29 @@
 """MoCo v1 and v2: queries against a queue of keys from a slowly moving target encoder."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
-from torch import Tensor
+from pydantic import model_validator
 
 from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
+from cl.methods import Setup, gather_groups
 from cl.methods._shared.pairs import pairs
-from cl.methods._shared.shuffle import check_shuffle
-from cl.networks.passes import image_major, in_passes
-from cl.networks.queue import Queue
-from cl.networks.target import Ema, Target
+from cl.methods._shared.queueing import Queueing, QueueingConfig
+from cl.networks.passes import in_passes
 from cl.runtime.distributed import gather
 
-if TYPE_CHECKING:
-    from cl.config import Params
 
-
-class Config(MethodConfig):
-    """`shuffle`: ShuffleBN between the groups of batch norm.
+class Config(QueueingConfig):
+    """How the views of an image become queries and keys.
 
     keys: an image's key is its second view (`second`); or all views after the first are its keys (`rest`,
         JCL), and their mean is enqueued.
     symmetric: the first view's keys are contrasted and enqueued too.
     """
 
-    gives: ClassVar = Contrast
-    several_positives: ClassVar[str | None] = "method=moco_v2_keys and three views or more"
+    several_positives: ClassVar = "method=moco_v2_keys and three views or more"
     kind: Literal["moco"]
-    queue: int = Field(gt=0, description="keys")
-    ema: Ema
-    shuffle: bool
     keys: Literal["second", "rest"]
     symmetric: bool
 
@@ -54,21 +44,13 @@ class Config(MethodConfig):
         """M' in the notation of JCL."""
         return views - 1 if self.keys == "rest" else 1
 
-    def check(self, params: "Params") -> None:
-        """ShuffleBN needs groups to shuffle between."""
-        super().check(params)
-        check_shuffle(self.shuffle, params)
 
-
-class Method(BaseMethod):
+class Method(Queueing):
     """Algorithm 1 of MoCo: the first view is the query, the second the key; small views are queries too."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.config = config
-        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
-        self.queue = Queue(config.queue, config.projector.out)
-        self._new: tuple[Tensor, Tensor | None] | None = None
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries with the whole queue as negatives for each query view and its keys."""
@@ -76,43 +58,18 @@ class Method(BaseMethod):
             return self._both_ways(batch)
         large = self.config.large_views(len(batch.views))
         queries = in_passes(self.embed, [batch.views[0], *batch.views[large:]], separate=1)  # (N, D) each
-        keys = self._encode_keys(batch.views[1:large], "keys 1")  # (N, P, D)
+        keys = self.encode_keys(batch.views[1:large], "keys 1")  # (N, P, D)
         self._new = gather(keys.mean(1)), gather_groups(batch.row_groups())
-        return [self._against_queue(q, keys, batch) for q in queries]
+        return [self.against_queue(q, keys, batch) for q in queries]
 
     def _both_ways(self, batch: Batch) -> list[Contrast]:
         """The key of each of the first two views, with all other views as its queries."""
         queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
-        keys = {view: self._encode_keys([batch.views[view]], f"keys {view}") for view in (1, 0)}  # (N, 1, D)
+        keys = {view: self.encode_keys([batch.views[view]], f"keys {view}") for view in (1, 0)}  # (N, 1, D)
         groups = gather_groups(batch.row_groups())
         self._new = (
             torch.cat([gather(k[:, 0]) for k in keys.values()]),
             None if groups is None else torch.cat([groups, groups]),
         )
         second_key_first = sorted(pairs(len(batch.views)), key=lambda pair: -pair[1])
-        return [self._against_queue(queries[a], keys[b], batch) for a, b in second_key_first]
-
-    def after_step(self, progress: float) -> None:
-        """Move the target encoder, then replace the oldest keys of the queue by this step's.
-
-        The target moves before the next keys are computed, as in the paper; its batch statistics are its own.
-        """
-        self.target.follow(self.backbone, self.projector, progress)
-        assert self._new is not None
-        self.queue.enqueue(*self._new, self.generator("queue"))
-
-    def _against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
-        groups = batch.row_groups()
-        return self.contrast(
-            queries,
-            keys,
-            self.queue.rows,
-            query_groups=groups,
-            negative_groups=None if groups is None else self.queue.groups,
-        )
-
-    def _encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
-        """P views of N images in one pass to (N, P, D)."""
-        images = image_major(views)
-        order = self.shuffled(len(images), purpose) if self.config.shuffle else None
-        return self.target.embed(images, order).unflatten(0, (-1, len(views)))
+        return [self.against_queue(queries[a], keys[b], batch) for a, b in second_key_first]

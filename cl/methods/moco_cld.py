@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import Setup, gather_groups, moco
+from cl.methods import Setup, gather_groups
 from cl.methods._shared import cld
+from cl.methods._shared.queueing import Queueing, QueueingConfig
 from cl.networks.passes import in_microbatches, in_passes
 from cl.runtime.distributed import gather
 
@@ -15,14 +16,11 @@ if TYPE_CHECKING:
 LARGE = 3  # two queries and the key
 
 
-class Config(moco.Config):
+class Config(QueueingConfig):
     """`group`: CLD's loss between groups. Both queries have one key, which is enqueued once."""
 
-    several_positives: ClassVar[str | None] = None
     least_views: ClassVar[int] = LARGE
-    kind: Literal["moco_cld"]  # type: ignore[assignment]
-    keys: Literal["second"]
-    symmetric: Literal[False]
+    kind: Literal["moco_cld"]
     group: cld.Grouping
 
     def large_views(self, views: int) -> int:
@@ -35,7 +33,7 @@ class Config(moco.Config):
         self.group.check(self, params)
 
 
-class Method(moco.Method):
+class Method(Queueing):
     """Wang et al. 2021, eq. 4, on MoCo: the mean over the queries, plus lambda times the group loss."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -51,7 +49,7 @@ class Method(moco.Method):
             [*batch.views[:2], *batch.views[LARGE:]],
             separate=2,
         )  # (N, 2, D) each
-        keys = self._encode_keys([batch.views[2]], "keys")  # (N, 1, D)
+        keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
         self._new = gather(keys[:, 0]), gather_groups(batch.row_groups())
-        instances = [self._against_queue(x[:, 0], keys, batch) for x in both]
+        instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
         return instances + cld.group_contrasts(both[0][:, 1], both[1][:, 1], self.group, len(instances))

@@ -4,20 +4,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cl.batch import Batch
 from cl.contrast import Contrast
-from cl.methods import Setup, npid
+from cl.methods import Setup
 from cl.methods._shared import cld
+from cl.methods._shared.discriminating import Discriminating, DiscriminatingConfig
 from cl.networks.passes import in_microbatches, in_passes
 
 if TYPE_CHECKING:
     from cl.config import Params
 
 
-class Config(npid.Config):
+class Config(DiscriminatingConfig):
     """`group`: CLD's loss between groups."""
 
     estimates_normalizer: ClassVar[bool] = False  # the group loss does not have one
-    least_views: ClassVar[int] = 2
-    kind: Literal["npid_cld"]  # type: ignore[assignment]
+    kind: Literal["npid_cld"]
     group: cld.Grouping
 
     def check(self, params: "Params") -> None:
@@ -26,7 +26,7 @@ class Config(npid.Config):
         self.group.check(self, params)
 
 
-class Method(npid.Method):
+class Method(Discriminating):
     """Wang et al. 2021, eq. 4, on NPID: the mean over the views, plus lambda times the group loss."""
 
     def __init__(self, config: Config, setup: Setup) -> None:

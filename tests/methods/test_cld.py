@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from cl import config
 from cl.methods._shared.kmeans import batch_clusters, nearest_centre
 from cl.methods.moco_cld import Method
-from tests.methods.test_npid import assert_same_gradients, loss_of
-from tests.support.loops import cross_entropy, normal
+from tests.support.loops import assert_same_gradients, cross_entropy, loss_of, normal
 from tests.support.methods import IMAGES, TAU, batch_of, build, views
 from tests.support.project import TINY, compose
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from cl import config
 from cl.methods._shared.kmeans import cluster
 from cl.methods.local_aggregation import Method
-from tests.methods.test_npid import assert_same_gradients, loss_of
-from tests.support.loops import normal
+from tests.support.loops import assert_same_gradients, loss_of, normal
 from tests.support.methods import (
     IMAGES,
     TAU,

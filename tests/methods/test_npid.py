@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cl.contrast import Contrast
+from cl.batch import Batch
 from cl.methods import BaseMethod
-from cl.runtime.kinds import module_of
-from tests.support.loops import cross_entropy, normal
-from tests.support.methods import IMAGES, TAU, Batch, batch_of, build, config_of, loss_config, views
+from tests.support.loops import assert_same_gradients, cross_entropy, loss_of, normal
+from tests.support.methods import IMAGES, TAU, batch_of, build, config_of, views
 
 SIZES = (12, 12, 8)
 
@@ -20,24 +19,6 @@ def batch_at(step: int, sizes: tuple[int, ...] = SIZES, groups: Tensor | None = 
 
 def embeddings(method: BaseMethod, batch: Batch) -> list[Tensor]:
     return [normal(method.projector(method.backbone(view))) for view in batch.views]
-
-
-def loss_of(terms: list[Contrast], name: str) -> Tensor:
-    config = loss_config(name, **({"alpha": None} if name == "infonce" else {}))
-    loss = module_of("losses", name).loss
-    return torch.stack([loss(term, config, 0.0) + term.penalty for term in terms]).mean()
-
-
-def assert_same_gradients(method: BaseMethod, ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    trained = [p for p in method.parameters() if p.requires_grad]
-    pairs = zip(
-        torch.autograd.grad(ours, trained, retain_graph=True),
-        torch.autograd.grad(theirs, trained),
-        strict=True,
-    )
-    for a, b in pairs:
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def moved(row: Tensor, seen: list[Tensor], momentum: float) -> Tensor:

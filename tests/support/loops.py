@@ -6,8 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from cl.contrast import Contrast
 from cl.methods import BaseMethod
 from cl.networks.context import MaskedContext
+from cl.runtime.kinds import module_of
 from tests.support.methods import batch_of, build, loss_config, mean_loss, views
 
 Loop = Callable[[BaseMethod, list[Tensor]], Tensor]
@@ -47,6 +49,26 @@ def assert_equals_the_loop(
         assert (a.grad is None) == (b.grad is None), name
         if a.grad is not None:
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def loss_of(terms: list[Contrast], name: str) -> Tensor:
+    """The mean of a loss and of the penalties over the terms, whatever their weights."""
+    config = loss_config(name, **({"alpha": None} if name == "infonce" else {}))
+    loss = module_of("losses", name).loss
+    return torch.stack([loss(term, config, 0.0) + term.penalty for term in terms]).mean()
+
+
+def assert_same_gradients(method: BaseMethod, ours: Tensor, theirs: Tensor) -> None:
+    """Two values, and their gradients to all that the method trains."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    trained = [p for p in method.parameters() if p.requires_grad]
+    pairs = zip(
+        torch.autograd.grad(ours, trained, retain_graph=True),
+        torch.autograd.grad(theirs, trained),
+        strict=True,
+    )
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def context_loop(network: MaskedContext, x: Tensor) -> Tensor:
