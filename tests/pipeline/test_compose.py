@@ -45,7 +45,7 @@ def refusal(choice: str) -> str:
     kind = values.get("kind") or values["defaults"][0]
     loss = module_of("losses", kind).Config
     if loss.takes is not Contrast:
-        return "choose loss=dcl or dclw or infonce"
+        return "choose loss=dcl or dclw or debiased or infonce"
     if loss.needs_normalizer:
         return "needs a memory bank"
     return "needs several positives per query" if loss.needs_several_positives else ""
