@@ -49,7 +49,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
     [
         (
             {"loss": {"kind": "dclx"}},
-            "loss: kind=dclx is unknown; choose one of cosine, dcl, dclw, infonce, jcl",
+            "loss: kind=dclx is unknown; choose one of barlow_twins, cosine, dcl, dclw, debiased",
         ),
         (
             {"loss": {"kind": "dclw", "sigma": -1, "detach_weight": True}},
@@ -62,7 +62,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
             {"loss": {"kind": "cosine"}},
             "method=simclr gives contrasts with negatives, but loss=cosine takes pairs without negatives",
         ),
-        ({"loss": {"kind": "cosine"}}, "choose loss=dcl or dclw or infonce"),
+        ({"loss": {"kind": "cosine"}}, "choose loss=dcl or dclw or debiased or infonce"),
         ({"temperature": None}, "method=simclr needs a temperature, found temperature=null"),
         (
             {"method": BYOL},
