@@ -37,7 +37,7 @@ def _find(params: dict[str, Any], wanted: dict[str, Any]) -> Origin:
     chosen = [f"recipe={params['recipe']}"] if params["recipe"] else []
     composed, choices = _compose(chosen)
     for group in FILES:
-        if composed[group] == params[group]:
+        if not _changes(composed[group], _flat(params[group])):
             continue
         kind = params[group].get("kind")
         fitting = [name for name in _files(group) if _kind(group, name) == kind]
@@ -103,15 +103,15 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _changes(composed: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """The overrides that turn composed parameters into those wanted."""
+    """The overrides that turn composed parameters into those wanted; a missing key is as good as null."""
     return list(_overrides(_flat(composed), wanted))
 
 
 def _overrides(found: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
     for key, value in wanted.items():
-        if key not in found:
+        if key not in found and value is not None:
             yield f"+{key}={_text(value)}"
-        elif found[key] != value:
+        elif found.get(key) != value:
             yield f"{key}={_text(value)}"
     yield from (f"~{key}" for key in found if key not in wanted)
 

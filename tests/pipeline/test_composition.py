@@ -15,7 +15,7 @@ MISTAKES = {
     "evaluations.knnn.k=3": "evaluations.knnn is not a parameter; did you mean knn? Choices: knn, linear, ",
     "optim=larss optim.epoch=3": "optim=larss does not exist; did you mean lars? Choices: adamw, larc, ",
     "optim.chunks=2": "optim.chunks is now optim.microbatches (see CHANGELOG.md)",
-    "loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: cosine, dcl, dclw, ",
+    "loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, cosine, dcl, dclw, ",
     "evaluation=[knn,lin]": "evaluation=lin does not exist; did you mean linear? Choices: byol_lin, ",
     "recipe=dcl/table9": "dcl/table1_imagenet100, ",
     "loss": "cannot read 'loss': expected group=choice or key=value",

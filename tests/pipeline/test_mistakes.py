@@ -24,7 +24,7 @@ MISTAKES: dict[tuple[str, ...], str] = {
         "run",
         "-S",
         "loss=dclx",
-    ): "loss=dclx does not exist; did you mean dcl? Choices: cosine, dcl, dclw,",
+    ): "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, cosine, dcl, dclw,",
     (
         "exp",
         "run",

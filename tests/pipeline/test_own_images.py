@@ -89,7 +89,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
     assert f"pretrain: {verdict}\n" in said
     assert f"<p>Without labels, the log says: {verdict}.</p>" in page
     assert "found by a view" in page
-    assert "dvc exp run -S dataset=unlabelled" in page
+    assert "-S dataset=unlabelled" in page
     assert "top-1" not in page
 
 
