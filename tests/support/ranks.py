@@ -52,11 +52,11 @@ IMAGES, STEPS = 24, 5
 WEIGHTS = ("weight", "bias")
 # Images of a group: all, 8, 2. With 12 images on each of two processes, a group of 8 is on one or spans both.
 GROUPS = (1, 3, 12)
-# Other ways to take the same steps.
-# float32: rounding that turns one activation positive must not be amplified by later steps.
-SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
+# In float32, rounding that turns one activation positive must not be amplified by later steps.
+SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001, "steps": 3}
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "short": {"steps": 2},
     "float32": SINGLE,
     "microbatches": {"microbatches": 3, "groups": 12},
     "groups": {"image_groups": True},
@@ -107,6 +107,7 @@ def trajectory(
     dtype: torch.dtype = torch.float64,
     lr: float = 0.05,
     image_groups: bool = False,
+    steps: int = STEPS,
 ) -> dict[str, Tensor]:
     """The state after the steps, and the losses, of this process's part of the batches.
 
@@ -119,11 +120,11 @@ def trajectory(
     model = replicated(task)
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         batch = training_batch(kind, option, IMAGES, step)
         if image_groups:
             batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
-        task.begin_step(step, step / STEPS)
+        task.begin_step(step, step / steps)
         if step == 0:
             task.begin_epoch(0)
         value = model(local(as_type(batch, dtype)))
@@ -131,7 +132,7 @@ def trajectory(
         nn.utils.clip_grad_norm_(task.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        task.after_step((step + 1) / STEPS)
+        task.after_step((step + 1) / steps)
         losses.append(mean_over_ranks(value.detach()))
     state = {**task.state_dict(), "losses": torch.stack(losses)}
     everything = torch.cat([value.double().flatten() for value in state.values()])
