@@ -22,7 +22,8 @@ def load(
 
     Args:
         file: models/backbone.safetensors, a file of `pipeline.export`, a checkpoint of torchvision, timm,
-            MoCo, MoCo v3, SimSiam, lightly or solo-learn, or `torchvision:resnet50`.
+            MoCo, MoCo v3, SimSiam, lightly or solo-learn, or a name such as `torchvision:resnet50` or
+            `timm:resnet50.a1_in1k`.
         device: where the encoder computes; default: the CPU.
         prefix: the prefix of its tensor names, if the file holds several encoders.
 

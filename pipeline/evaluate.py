@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "--backbone",
     "file",
     help="Another encoder: a checkpoint of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, "
-    "a file of pipeline.export, or torchvision:resnet50.",
+    "a file of pipeline.export, torchvision:resnet50 or timm:resnet50.a1_in1k.",
 )
 @click.option(
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."

@@ -47,13 +47,19 @@ def resolve_init(name: str) -> dict[str, str]:
         ValueError: nothing has this name.
     """
     if name.startswith("torchvision:"):
-        from cl.exchange.foreign import torchvision_url
+        from cl.exchange.published import torchvision_url
 
         return {"name": name, "hash": f"sha256:{Path(torchvision_url(name)).stem.rsplit('-', 1)[1]}"}
+    if name.startswith("timm:"):
+        from cl.exchange.published import fetch
+
+        return {"name": name, "hash": _sha256(fetch(name)[0])}
     file, _ = _file_and_prefix(name)
     if file.is_file():
         return {"name": name, "hash": _sha256(file)}
-    outputs = _outputs(name, "init must be torchvision:resnet50, a checkpoint file, or an experiment")
+    outputs = _outputs(
+        name, "init must be torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
+    )
     return {"name": name, "hash": _md5(outputs, locations.BACKBONE, name)}
 
 
@@ -152,16 +158,19 @@ def _backbone(init: "Init") -> "Start":
 
 def _checked_file(init: "Init") -> tuple[str, str | None]:
     """The file and prefix of `init`; raises ValueError unless its hash is the one in params.yaml."""
-    if init.name.startswith("torchvision:"):  # `foreign` checks the hash
+    from cl.exchange import published
+
+    if init.name.startswith("torchvision:"):  # `published` checks the hash
         return init.name, None
-    file, prefix = _file_and_prefix(init.name)
+    is_name = published.is_name(init.name)
+    file, prefix = (published.fetch(init.name)[0], None) if is_name else _file_and_prefix(init.name)
     if not file.is_file():
         raise ValueError(
             f"init={file} does not exist; a run in a temporary copy of the project needs an absolute path"
         )
     if _sha256(file) != init.hash:
         raise ValueError(f"init={file} has changed since params.yaml was composed: compose it again")
-    return str(file), prefix
+    return init.name if is_name else str(file), prefix
 
 
 def _cached(md5: str, name: str) -> Path:

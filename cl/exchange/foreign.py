@@ -1,6 +1,5 @@
 """Encoders trained by other programs: ResNets from common checkpoints, read without running pickled code."""
 
-import hashlib
 import re
 import warnings
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from cl.exchange import published
 from cl.networks import backbones
 from cl.runtime.tensor_files import below, fingerprint, load_tensors
 
@@ -50,15 +50,16 @@ def load(file: str, prefix: str | None = None) -> ForeignEncoder:
     The architecture is inferred from the tensors. All must match, except those of a classifier.
 
     Args:
-        file: a checkpoint, or `torchvision:<network>[:<weights>]` like torchvision:resnet50:IMAGENET1K_V2.
+        file: a checkpoint, or a name of published weights (`cl.exchange.published`), as torchvision:resnet50.
         prefix: the prefix of its tensor names, if the file holds several encoders.
 
     Raises:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
             hold exactly one network of a known architecture.
     """
-    tensors, metadata = _torchvision(file) if file.startswith("torchvision:") else _read(Path(file))
-    return recognise(tensors, metadata, file, prefix)
+    path, licence = published.fetch(file) if published.is_name(file) else (Path(file), None)
+    tensors, metadata = _read(path)
+    return recognise(tensors, metadata | ({"licence": licence} if licence else {}), file, prefix)
 
 
 def recognise(
@@ -122,41 +123,12 @@ def _build(config: backbones.Config, tensors: dict[str, Tensor], file: str) -> "
     return network
 
 
-def torchvision_url(name: str) -> str:
-    """Where torchvision keeps the weights `torchvision:<network>[:<weights>]`; it ends in `-<hash>.pth`."""
-    from torchvision.models import get_model_weights
-
-    _, network, *version = name.split(":")
-    if network not in ("resnet18", "resnet50"):
-        raise ValueError(f"{name} is not supported; choose torchvision:resnet18 or torchvision:resnet50")
-    known = get_model_weights(network).__members__
-    chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
-    if chosen not in known:
-        raise ValueError(f"{name} does not exist; {network} has the weights {', '.join(known)}")
-    return str(known[chosen].url)
-
-
-def _torchvision(name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    url = torchvision_url(name)
-    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
-    hash_prefix = file.stem.rsplit("-", 1)[1]
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(url, str(file), hash_prefix, progress=False)
-        except (OSError, RuntimeError) as error:
-            raise ValueError(
-                f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}"
-            ) from error
-    if not hashlib.sha256(file.read_bytes()).hexdigest().startswith(hash_prefix):
-        raise ValueError(f"{file} is not {name}: its SHA-256 must start with {hash_prefix}; remove the file")
-    return _read(file)
-
-
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors in a file, and its metadata."""
     if not path.is_file():
-        raise ValueError(f"{path} does not exist; give a checkpoint, or torchvision:resnet50")
+        raise ValueError(
+            f"{path} does not exist; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
+        )
     if path.suffix == ".safetensors":
         return load_tensors(path)
     try:

@@ -1,5 +1,6 @@
 """Encoders from other programs' checkpoints: known formats are read, everything else is refused."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import resnet34, resnet50
 
-from cl.exchange import foreign
+from cl.exchange import foreign, published
 from cl.networks.backbones import Config
+from cl.training import start
+from pipeline import weights
 from tests.support.project import ROOT
 from tests.support.resnets import IMAGES, features, put_torchvision_weights, torchvision_network
 
@@ -105,7 +109,7 @@ def test_a_backbone_of_solo_learn_for_small_images_keeps_its_padding(tmp_path) -
 def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
-    urls = [foreign.torchvision_url(f"torchvision:resnet50{version}") for version in ("", ":IMAGENET1K_V2")]
+    urls = [published.torchvision_url(f"torchvision:resnet50{version}") for version in ("", ":IMAGENET1K_V2")]
     assert [url.rsplit("/", 1)[1] for url in urls] == ["resnet50-0676ba61.pth", "resnet50-11ad3fa6.pth"]
     network = torchvision_network(resnet50)
     with monkeypatch.context() as patch:
@@ -124,6 +128,39 @@ def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
         foreign.load("torchvision:resnet50:V3")
     with pytest.raises(ValueError, match="choose torchvision:resnet18 or torchvision:resnet50"):
         foreign.load("torchvision:vit_b_16")
+
+
+def put_timm_weights(network: nn.Module, name: str, cache: Path) -> Path:
+    """Weights in the cache of the hub, as its own client lays them out after a download."""
+    repository = cache / f"models--timm--{name}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/main").write_text("0123456789")
+    file = repository / "snapshots/0123456789/model.safetensors"
+    file.parent.mkdir(parents=True)
+    save_file({key: value.contiguous() for key, value in network.state_dict().items()}, file)
+    return file
+
+
+def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    network = torchvision_network(resnet50)
+    file = put_timm_weights(network, "resnet50.a1_in1k", tmp_path)
+    found = foreign.load("timm:resnet50.a1_in1k")
+    torch.testing.assert_close(found.network(IMAGES), features(network))
+    assert start.licence(found.metadata) == "apache-2.0"
+    expected = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    assert weights.resolve_init("timm:resnet50.a1_in1k")["hash"] == expected
+    with pytest.raises(
+        ValueError, match="timm has no weights called resnet50.mine; choose for example resnet50.a1"
+    ):
+        foreign.load("timm:resnet50.mine")
+    with pytest.raises(ValueError, match="timm has no weights called nothing$"):
+        foreign.load("timm:nothing")
+    with pytest.raises(
+        ValueError, match=r"timm:resnet18.a1_in1k cannot be downloaded \(.*\); load it once where"
+    ):
+        foreign.load("timm:resnet18.a1_in1k")
 
 
 class Surprise:

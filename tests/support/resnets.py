@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from cl.data.transform import Transform
-from cl.exchange import foreign
+from cl.exchange import published
 from cl.networks import backbones
 from cl.networks.backbones import Config
 from cl.runtime.tensor_files import save_tensors
@@ -44,7 +44,7 @@ def put_torchvision_weights(network: nn.Module, folder: Path, monkeypatch: pytes
     torch.save(network.state_dict(), folder / "weights")
     name = f"network-{hashlib.sha256((folder / 'weights').read_bytes()).hexdigest()[:8]}.pth"
     (folder / "weights").rename(folder / name)
-    monkeypatch.setattr(foreign, "torchvision_url", lambda _: f"https://example.org/{name}")
+    monkeypatch.setattr(published, "torchvision_url", lambda _: f"https://example.org/{name}")
 
 
 def features(network: nn.Module, images: Tensor = IMAGES) -> Tensor:
