@@ -58,7 +58,7 @@ def test_torchvision_and_timm_read_an_export(kind, tmp_path) -> None:
     torch.testing.assert_close(theirs.eval()(IMAGES), network(IMAGES))
 
 
-@pytest.mark.parametrize(("kind", "width", "stem"), [KINDS[0], KINDS[1]])
+@pytest.mark.parametrize(("kind", "width", "stem"), [KINDS[1]])
 def test_onnxruntime_runs_an_export_at_any_batch_size(kind, width, stem, tmp_path) -> None:
     import onnxruntime
 

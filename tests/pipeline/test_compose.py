@@ -19,11 +19,11 @@ def test_params_yaml_is_the_default_composition(tmp_path) -> None:
 
 
 def choices() -> list[str]:
-    """Overrides that choose every file of every group; those of a list together."""
+    """Overrides that choose every file of every group but recipes (test_recipes.py); lists at once."""
     names: dict[str, list[str]] = {}
     for path in sorted(CONF.rglob("*.yaml")):
         group, *name = path.relative_to(CONF).with_suffix("").parts
-        if name and group not in PARTS:
+        if name and group not in (*PARTS, "recipe"):
             names.setdefault(group, []).append("/".join(name))
     lists = [f"{group}=[{','.join(names.pop(group))}]" for group in LISTS]
     lists += [f"baseline=[{name}]" for name in names.pop("baseline")]

@@ -101,6 +101,7 @@ def test_a_second_repro_does_nothing(clone) -> None:
     assert time.monotonic() - began < clone.seconds / 10
 
 
+@pytest.mark.slow
 def test_a_fresh_clone_fetches_only_what_its_report_needs(clone, tmp_path) -> None:
     clone.dvc("remote", "add", "--local", "-d", "store", str(tmp_path / "store"))
     clone.dvc("push")

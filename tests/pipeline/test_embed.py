@@ -169,6 +169,7 @@ def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encod
     assert np.load(tmp_path / "names.npy").shape == (1, 512)
 
 
+@pytest.mark.slow
 def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder, tmp_path) -> None:
     """Listing and merging take longer than processes otherwise wait for each other."""
     to = tmp_path / "features.npy"

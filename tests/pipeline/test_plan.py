@@ -84,6 +84,7 @@ def test_a_plan_lists_problems(prepared) -> None:
     assert f"Later: {problem}\n" in answer.stdout
 
 
+@pytest.mark.slow
 def test_a_rehearsal_in_two_processes(prepared, monkeypatch) -> None:
     monkeypatch.chdir(prepared)
     monkeypatch.setenv("CL_PROCESSES", "2")

@@ -62,12 +62,12 @@ def test_a_recipe_keeps_the_promises_of_its_header(tmp_path: Path, recipe: str) 
                 assert inside or composed[key] == composed_alone(override)[key], (
                     f"the recipe changes {override}"
                 )
-        with torch.device("meta"):
-            setup = Setup(
-                backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, 0, 1
-            )
-            method = module_of("methods", params.method.kind).Method(params.method, setup)
-        assert all(parameter.is_meta for parameter in method.parameters())
+    with torch.device("meta"):
+        setup = Setup(
+            backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, 0, 1
+        )
+        method = module_of("methods", params.method.kind).Method(params.method, setup)
+    assert all(parameter.is_meta for parameter in method.parameters())
 
 
 def test_every_row_that_the_papers_ran_has_a_recipe() -> None:
