@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
+from cl.runtime.forking import ctrl_c_delayed
+
 SLICE = 64  # rows of a batch that a worker fills at a time
 AHEAD = 4  # slices queued for each worker
 GRACE = 60  # seconds that a worker keeps running after SIGTERM, so that the main process can finish its step
@@ -79,7 +81,8 @@ def _filled_by_workers(
         worker_init_fn=_start_worker,
         multiprocessing_context="fork",
     )
-    done = iter(loader)
+    with ctrl_c_delayed():
+        done = iter(loader)
     for number, batch in enumerate(batches):
         for _ in range(0, rows(batch), SLICE):
             if error := next(done):
@@ -123,6 +126,5 @@ def _start_worker(worker: int) -> None:
     a scheduler's SIGTERM by a minute.
     """
     os.nice(19)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))

@@ -6,7 +6,6 @@ import io
 import multiprocessing
 import os
 import shutil
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,6 +19,7 @@ import numpy as np
 
 from cl.console.progress import Count, silent
 from cl.runtime.files import locked
+from cl.runtime.forking import ctrl_c_delayed
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
@@ -156,7 +156,9 @@ def _run(work: Work, report: Callable[..., None], workers: int) -> None:
     fork = multiprocessing.get_context("fork")  # it shares the list of images without copying
     pool = ProcessPoolExecutor(workers, fork, initializer=_start_worker, initargs=(work,))
     try:
-        for done in as_completed([pool.submit(_write_in_worker, job) for job in unfinished]):
+        with ctrl_c_delayed():
+            futures = [pool.submit(_write_in_worker, job) for job in unfinished]
+        for done in as_completed(futures):
             report(done.result())
     except BrokenProcessPool as error:
         raise ValueError(
@@ -170,10 +172,9 @@ _work: Work  # of a worker process
 
 
 def _start_worker(work: Work) -> None:
-    """Leave Ctrl-C to the parent, and exit if the parent dies."""
+    """Exit if the parent dies."""
     global _work
     _work = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
