@@ -89,7 +89,7 @@ def _keep_freed_memory() -> None:
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; copied from the CPU to a GPU without waiting for the work queued there."""
-    pinned = x.pin_memory() if (x.device.type, device.type) == ("cpu", "cuda") else x
+    pinned = x.pin_memory() if x.device.type == "cpu" and device.type != "cpu" else x
     return pinned.to(device, non_blocking=True)
 
 

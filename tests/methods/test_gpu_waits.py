@@ -1,0 +1,31 @@
+"""On a GPU, a step leaves the CPU free to prepare the next one."""
+
+import pytest
+import torch
+
+from cl.batch import Batch
+from cl.runtime.machine import Machine
+from tests.support.counting import GPU, Counting
+from tests.support.methods import CASES, Case, build, case_name, task_of, train_step, training_batch
+
+HERE = Machine(GPU, 0, "fp32")
+
+
+def _on_gpu(batch: Batch, groups: torch.Tensor | None) -> Batch:
+    views = [view.to(GPU) for view in batch.views]
+    return Batch(
+        views, batch.labels.to(GPU), batch.positions.to(GPU), None if groups is None else groups.to(GPU)
+    )
+
+
+@pytest.mark.parametrize("groups", [None, torch.arange(16) // 2], ids=["", "groups"])
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_no_step_waits_for_the_gpu(case: Case, groups: torch.Tensor | None) -> None:
+    """From the second step on: the first counts negatives, and estimates what memory banks need."""
+    kind, option, cut = case
+    task = task_of(build(kind, cut=cut, **option), here=HERE).to(GPU).train()
+    for step in range(3):
+        batch = _on_gpu(training_batch(kind, option, 16, step), groups)
+        with Counting() as counting:
+            train_step(task, step, batch)
+    assert not counting.waits
