@@ -211,6 +211,7 @@ def test_another_loss_trains_again_without_preparing_again(clone, monkeypatch) -
     assert "is cached - skipping run" in back
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone) -> None:
     """Both are found in DVC's cache by the hashes that composing puts beside the names."""
 
