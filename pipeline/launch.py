@@ -7,13 +7,14 @@ import functools
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import IO, Any
 
@@ -200,6 +201,7 @@ def _connect() -> tuple[Any, int, int]:
     import torch
     import torch.distributed as dist
 
+    _check_interface()
     try:
         store, rank, ranks = next(dist.rendezvous("env://", timeout=START))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -212,6 +214,30 @@ def _connect() -> tuple[Any, int, int]:
             f"({_first_line(error)})"
         ) from error
     return dist.PrefixStore("watch", store.clone()), rank, ranks
+
+
+def _check_interface() -> None:
+    """Raises ValueError if other nodes could not connect to the address that gloo would choose here."""
+    interfaces = [name for _, name in socket.if_nameindex()]
+    if chosen := os.environ.get("GLOO_SOCKET_IFNAME"):
+        missing = [name for name in chosen.split(",") if name not in interfaces]
+        if missing:
+            raise ValueError(
+                f"GLOO_SOCKET_IFNAME={chosen}, but {socket.gethostname()} has the network interfaces "
+                f"{', '.join(interfaces)}; name one of these"
+            )
+        return
+    one_node = int(os.environ["WORLD_SIZE"]) <= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if one_node or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
+        return
+    name = socket.gethostname()
+    with suppress(OSError):  # a name without address: gloo tries the interfaces
+        if (address := socket.gethostbyname(name)).startswith("127."):
+            raise ValueError(
+                f"the name of this node, {name}, stands for {address}, where other nodes cannot reach it; "
+                "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface between the nodes "
+                f"(here: {', '.join(interfaces)}), or correct /etc/hosts"
+            )
 
 
 def _first_line(error: Exception) -> str:

@@ -73,6 +73,8 @@ def transfer(
     """The metrics of the transfer NAME, as `<name>_<metric>`, over its seeds."""
     import copy
 
+    import torch
+
     from cl.detection.transfer import Run, fine_tune
     from cl.runtime import machine
 
@@ -80,7 +82,10 @@ def transfer(
     progress = command.progress(name)
     for line in dataset.findings.lines():
         progress.say(line)
-    here = machine.find(config.precision, deterministic=params.deterministic)
+    deterministic = params.deterministic and not torch.cuda.is_available()
+    if deterministic != params.deterministic:
+        progress.say("RoIAlign has no deterministic form on a GPU: deterministic=true is without effect here")
+    here = machine.find(config.precision, deterministic=deterministic, fixed_shapes=False)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))

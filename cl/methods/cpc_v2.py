@@ -13,6 +13,7 @@ from cl.methods._shared.own_group import groups_of_queries
 from cl.networks import context
 from cl.networks.passes import full_precision, in_microbatches
 from cl.runtime.distributed import gather, global_rows
+from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -74,14 +75,10 @@ class Method(BaseMethod):
 
     def _encode(self, view: Tensor) -> tuple[Tensor, Tensor]:
         """Latents (N, F, G, G) and targets (N, G^2, D) of the patches, each encoded as an image."""
-
-        def encode(patches: Tensor) -> Tensor:
-            return torch.cat([features := self.backbone(patches), self.projector(features)], 1)
-
         patches = context.overlapping_patches(view, self.grid)  # (N G^2, 3, P, P)
-        encoded = full_precision(in_microbatches(encode, patches, self.microbatches))  # (N G^2, F + D)
-        both = encoded.unflatten(0, (len(view), -1))
-        latents, targets = both.tensor_split([self.backbone.fc_features], 2)
+        features = in_microbatches(self.backbone, patches, self.microbatches)  # (N G^2, F)
+        embeddings = in_microbatches(self.projector, features, self.microbatches)  # (N G^2, D)
+        latents, targets = (full_precision(x).unflatten(0, (len(view), -1)) for x in (features, embeddings))
         return latents.mT.unflatten(2, (self.grid, self.grid)), targets
 
     def _contrast(
@@ -91,7 +88,7 @@ class Method(BaseMethod):
         own = self.grid**2 * global_rows(len(targets))[:, None] + below  # (N, G (G - k))
         return self.contrast(
             full_precision(predictions).permute(0, 2, 3, 1).flatten(0, 2),
-            targets[:, below].flatten(0, 1)[:, None],
+            targets[:, to_device(below, targets.device)].flatten(0, 1)[:, None],
             everything,
             excluded=own.view(-1, 1),
             unit=False,

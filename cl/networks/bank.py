@@ -86,3 +86,4 @@ class Bank(nn.Module):
             counts: (N,), how many logits each of these sums has.
         """
         self.log_normalizer.copy_(gather(log_sums).logsumexp(0) - gather(counts).sum().log())
+        self._normalized = True

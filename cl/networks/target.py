@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from cl.networks.passes import in_microbatches, unit
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.distributed import gather, local_part
-from cl.runtime.machine import to_device
+from cl.runtime.distributed import permute
 
 
 class Ema(BaseConfig):
@@ -47,9 +46,10 @@ class Target(nn.Sequential):
         """
         if order is None:
             return in_microbatches(lambda part: unit(self(part)), images, self.microbatches)
-        order = to_device(order, images.device)
-        shuffled = gather(self.embed(gather(images)[local_part(order)]))
-        return local_part(torch.empty_like(shuffled).index_copy_(0, order, shuffled))
+        if torch.is_autocast_enabled(images.device.type):
+            images = images.to(torch.get_autocast_dtype(images.device.type))  # half as much to send
+        mixed = permute(images.movedim(1, -1), order).movedim(-1, 1)
+        return permute(self.embed(mixed), order.argsort())
 
     @torch.no_grad()
     def follow(self, backbone: nn.Module, projector: nn.Module, progress: float) -> None:

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from cl.runtime.machine import to_device
+
 
 def ranks() -> int:
     """The number of processes that share the run."""
@@ -43,13 +45,37 @@ def mean_over_ranks(x: Tensor) -> Tensor:
     return x if ranks() == 1 else _Sum.apply(x) / ranks()
 
 
+def permute(x: Tensor, order: Tensor) -> Tensor:
+    """This rank's part (n, ...) of all ranks' rows in another order; each row goes only where it is needed.
+
+    Args:
+        x: (n, ...), of the same n on every rank.
+        order: (W n,) on the CPU: for each place, the row among those of all ranks that goes there.
+    """
+    if ranks() == 1:
+        return x[to_device(order, x.device)]
+    n, parts = len(x), order.view(ranks(), -1)
+    mine = [part[part // n == rank()] - rank() * n for part in parts]  # the rows that each rank wants
+    origins = parts[rank()] // n
+    received = x.new_empty(x.shape)
+    counts = torch.bincount(origins, minlength=ranks()).tolist(), [len(rows) for rows in mine]
+    sent = x[to_device(torch.cat(mine), x.device)].contiguous()
+    dist.all_to_all_single(received, sent, *counts)
+    arrived = origins.argsort(stable=True)  # the places, in the order in which their rows came
+    return received[to_device(arrived.argsort(), x.device)]
+
+
 def any_rank(*flags: bool) -> list[bool]:
     """Whether each flag is set on any rank. Ranks wait for each other, but not for their GPUs."""
-    if ranks() == 1:
-        return list(flags)
-    shared = torch.tensor([*map(int, flags), 0])
-    dist.all_reduce(shared, dist.ReduceOp.MAX)
-    return [bool(flag) for flag in shared[:-1]]
+    return [bool(flag) for flag in largest(*map(float, flags))]
+
+
+def largest(*values: float) -> list[float]:
+    """The largest of each value over all ranks, which wait for each other, but not for their GPUs."""
+    shared = torch.tensor([*values, 0.0], dtype=torch.float64)
+    if ranks() > 1:
+        dist.all_reduce(shared, dist.ReduceOp.MAX)
+    return shared[:-1].tolist()
 
 
 class _Gather(Function):
@@ -61,7 +87,9 @@ class _Gather(Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return local_part(summed(gradient))
+        own = gradient.new_empty((len(gradient) // ranks(), *gradient.shape[1:]))
+        dist.reduce_scatter_tensor(own, gradient.contiguous())
+        return own
 
 
 class _Sum(Function):

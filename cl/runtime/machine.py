@@ -14,6 +14,7 @@ from cl.runtime.cores import cores
 
 Precision = Literal["fp32", "tf32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
+MOST_WORKERS = 16  # of a process
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
@@ -38,10 +39,13 @@ class Machine:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
 
-def find(precision: Precision, *, deterministic: bool) -> Machine:
-    """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, at least one.
+def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True) -> Machine:
+    """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, up to 16.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
+
+    Args:
+        fixed_shapes: images come in few sizes, so that trying out cuDNN's algorithms for each pays.
 
     Raises:
         ValueError: the precision needs a GPU, or there are fewer GPUs than processes.
@@ -55,10 +59,10 @@ def find(precision: Precision, *, deterministic: bool) -> Machine:
         torch.cuda.set_device(device)
     else:
         device, read_every = torch.device("cpu"), 1
-        torch.set_num_threads(share)
         _keep_freed_memory()
-    _configure_backends(precision, deterministic)
-    return Machine(device, max(1, share - 1), precision, read_every)
+    torch.set_num_threads(share)
+    _configure_backends(precision, deterministic, fixed_shapes)
+    return Machine(device, min(MOST_WORKERS, max(1, share - 1)), precision, read_every)
 
 
 def _check(precision: Precision, processes: int) -> None:
@@ -71,12 +75,14 @@ def _check(precision: Precision, processes: int) -> None:
         )
 
 
-def _configure_backends(precision: Precision, deterministic: bool) -> None:
+def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
     torch.use_deterministic_algorithms(deterministic)
+    # Memory is always written before it is read.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _keep_freed_memory() -> None:

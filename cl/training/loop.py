@@ -2,6 +2,7 @@
 
 import math
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -14,11 +15,14 @@ from torch.optim import Optimizer
 from cl.console.progress import Meter, Progress
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
-from cl.runtime.distributed import any_rank, gather, rank, ranks
+from cl.runtime.distributed import any_rank, gather, largest, rank, ranks
+from cl.runtime.machine import Machine
 from cl.runtime.rehearsal import Loop
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Task
+
+ASK_SECONDS = 5.0  # between moments at which processes ask each other whether to stop or to save
 
 
 class Data(Protocol):
@@ -56,7 +60,7 @@ def train(
     plan, steps_per_epoch = data.plan, data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    ledger = Ledger(history, task.remedy, plan)
+    ledger, requests = Ledger(history, task.remedy, plan), Requests(start, task.machine, checkpoints)
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
     with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
@@ -67,7 +71,7 @@ def train(
             loss, norm = _optimize(model, inputs(batch), optimizer, config.clip)
             task.after_step(done / steps)
             ledger.add(step, lr, task.reported(loss), norm, task.largest_logit)
-            stopping, saving = any_rank(bool(stop), rank() == 0 and bool(checkpoints and checkpoints.due()))
+            stopping, saving = requests.heard(done, stop)
             last = loop.enough(together=True) or done == steps
             epoch_ends = done % steps_per_epoch == 0 or last
             if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
@@ -142,6 +146,32 @@ def _restore(
             f"CL_SCRATCH ({checkpoints.folder.parent}) must be one folder that all nodes share"
         )
     return start, history
+
+
+class Requests:
+    """Whether the run is asked to stop or to save, on which all processes must agree.
+
+    They compare notes every `ASK_SECONDS`, and at least every `machine.read_every` steps.
+    """
+
+    def __init__(self, start: int, machine: Machine, checkpoints: Checkpoints | None = None) -> None:
+        self.most, self.checkpoints = machine.read_every, checkpoints
+        self.asked = self.next = start
+        self.since = time.monotonic()
+
+    def heard(self, done: int, signals: list[int]) -> list[bool]:
+        """After this step: whether any process received a signal, and whether the first must save."""
+        due = rank() == 0 and self.checkpoints is not None and self.checkpoints.due()
+        if ranks() == 1:
+            return [bool(signals), due]
+        if done < self.next:
+            return [False, False]
+        now = time.monotonic()
+        seconds = (now - self.since) / max(1, done - self.asked)  # of a step
+        stop, save, slowest = largest(bool(signals), due, seconds)
+        self.since, self.asked = now, done
+        self.next = done + max(1, min(self.most, int(ASK_SECONDS / max(slowest, 1e-9))))
+        return [bool(stop), bool(save)]
 
 
 def replicated(task: Task) -> nn.Module:

@@ -17,19 +17,18 @@ from torch import Tensor, nn
 from cl.batch import Batch
 from cl.config import check, read
 from cl.console.progress import Progress
-from cl.contrast import TwoViews
 from cl.data.reader import Reader
 from cl.detection import data as detection
 from cl.detection import transfer
 from cl.evaluations import plan_of
 from cl.networks import backbones
-from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
 from cl.runtime import distributed
-from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks
+from cl.runtime.distributed import gather, local_part, mean_over_ranks
 from cl.runtime.kinds import module_of
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated
+from tests.support import parts
 from tests.support.detection import RESNET18, small
 from tests.support.methods import (
     CASES,
@@ -46,12 +45,11 @@ from tests.support.methods import (
     training_batch,
     usual_loss,
 )
+from tests.support.parts import GROUPS, IMAGES
 from tests.support.tiny import TinyBackbone, evaluated
 
-IMAGES, STEPS = 24, 5
+STEPS = 5
 WEIGHTS = ("weight", "bias")
-# Images of a group: all, 8, 2. With 12 images on each of two processes, a group of 8 is on one or spans both.
-GROUPS = (1, 3, 12)
 # In float32, rounding that turns one activation positive must not be amplified by later steps.
 SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001, "steps": 3}
 WAYS: dict[str, dict[str, Any]] = {
@@ -142,69 +140,6 @@ def trajectory(
     return state
 
 
-def parts() -> dict[str, Tensor]:
-    """Each building block alone, with its gradient, on this process's rows."""
-    x = torch.arange(48, dtype=torch.float64).sin().view(IMAGES, 2)
-    mine = local_part(x).clone().requires_grad_()
-    gather(mine).pow(3).sum().backward()
-    found = {
-        "gather": gather(mine.detach()),
-        "rows": gather(global_rows(len(mine))),
-        "gather gradient": gather(mine.grad),
-    }
-    mine.grad = None
-    mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
-    found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
-    for kind in ("barlow_twins", "vicreg"):
-        rows = local_part(x).clone().requires_grad_()
-        value = module_of("losses", kind).loss(TwoViews(rows, rows.square()), loss_config(kind), 0.0)
-        value.backward()
-        found |= {kind: mean_over_ranks(value.detach()), f"{kind}: gradient": gather(rows.grad)}
-    for groups in GROUPS:
-        for affine in (True, False):
-            torch.manual_seed(0)
-            plain = nn.BatchNorm2d(2, affine=affine).double()
-            norm = GroupBatchNorm(plain, groups)
-            if affine:
-                nn.init.uniform_(norm.weight), nn.init.uniform_(norm.bias)
-            images = local_part(torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64)).requires_grad_()
-            y = norm(images)
-            (y.pow(3) * local_part(torch.arange(IMAGES)).view(-1, 1, 1, 1)).mean().backward()
-            update_running_stats(norm)
-            name = f"batch norm of {groups}, affine={affine}"
-            found |= {f"{name}: y": gather(y.detach()), f"{name}: gradient": gather(images.grad)}
-            found |= {f"{name}: {key}": value for key, value in norm.state_dict().items()}
-            if affine:
-                found |= {
-                    f"{name}: {key}'": mean_over_ranks(value.grad) for key, value in norm.named_parameters()
-                }
-    return found | unequal()
-
-
-def unequal() -> dict[str, Tensor]:
-    """Batch norm of one group, with a different number of rows on each rank, like a detector's regions."""
-    edges = [
-        IMAGES * r * (r + 1) // (distributed.ranks() * (distributed.ranks() + 1))
-        for r in range(distributed.ranks() + 1)
-    ]
-    mine = slice(*edges[distributed.rank() : distributed.rank() + 2])
-    torch.manual_seed(0)
-    norm = GroupBatchNorm(nn.BatchNorm2d(2).double(), 1)
-    everything = torch.randn(IMAGES, 2, 3, 3, dtype=torch.float64, requires_grad=True)
-    y = norm(everything[mine])
-    (y.pow(3) * torch.arange(IMAGES)[mine].view(-1, 1, 1, 1)).sum().backward()
-    update_running_stats(norm)
-    whole = torch.zeros_like(everything)
-    whole[mine] = y.detach()
-    shared = {
-        "y": whole,
-        "gradient'": everything.grad,
-        **{f"{key}'": value.grad for key, value in norm.named_parameters()},
-    }
-    found = {f"unequal: {key}": mean_over_ranks(value) * distributed.ranks() for key, value in shared.items()}
-    return found | {f"unequal: {key}": value for key, value in norm.state_dict().items()}
-
-
 def to_transfer(folder: Path) -> dict[str, Any]:
     """What a detector is built from."""
     params = check(read(folder / "params.yaml"))
@@ -261,18 +196,18 @@ def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
     return found
 
 
-def work(folder: Path, rank: int) -> None:
+def work(folder: Path, number: int) -> None:
     """What each of four processes does, and then the first two by themselves: what `wanted.json` names."""
     torch.set_num_threads(1)
     wanted = json.loads((folder / "wanted.json").read_text())
-    for ranks in (4, 2):
-        if rank >= ranks:
+    for count in (4, 2):
+        if number >= count:
             return
-        store = f"file://{folder}/store of {ranks}"
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-        results = {job: run(job, folder) for job in wanted[str(ranks)]}
-        if rank == 0:
-            torch.save(results, folder / f"{ranks}.pt")
+        store = f"file://{folder}/store of {count}"
+        dist.init_process_group("gloo", init_method=store, rank=number, world_size=count)
+        results = {job: run(job, folder) for job in wanted[str(count)]}
+        if number == 0:
+            torch.save(results, folder / f"{count}.pt")
         dist.barrier()
         dist.destroy_process_group()
 
@@ -284,7 +219,8 @@ def run(job: str, folder: Path) -> dict[str, Tensor]:
         return trajectory(int(number), **WAYS[way])
     out = folder / str(distributed.ranks()) / str(distributed.rank())
     return {
-        "parts": parts,
+        "parts": parts.building_blocks,
+        "requests": parts.requests,
         "evaluations": lambda: evaluations(folder, out),
         "transfer": lambda: transferred(folder, out),
     }[job]()
@@ -292,7 +228,7 @@ def run(job: str, folder: Path) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     fork = multiprocessing.get_context("fork")  # what is imported here serves all four
-    processes = [fork.Process(target=work, args=(Path(sys.argv[1]), rank)) for rank in range(4)]
+    processes = [fork.Process(target=work, args=(Path(sys.argv[1]), number)) for number in range(4)]
     for process in processes:
         process.start()
     for process in processes:
