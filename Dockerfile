@@ -22,9 +22,11 @@ RUN mkdir /opt/detectron2 \
 
 # The image to run. Its layers are ordered by how often they change; the code changes most often and comes last.
 FROM ${RUNTIME_IMAGE} AS runtime
-# hadolint ignore=DL3008
+ARG WITH_COMPILER=1
+# hadolint ignore=DL3008,SC2046
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates git openssh-client python3 python3-venv tini \
+        $(if [ "$WITH_COMPILER" = 1 ]; then echo g++ python3-dev; fi) \
     && rm -rf /var/lib/apt/lists/* \
     && git config --system safe.directory '*' \
     && git config --system user.name cl \

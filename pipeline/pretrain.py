@@ -1,6 +1,8 @@
 """pretrain: a method and a loss on unlabelled views, to models/backbone.safetensors."""
 
 import json
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,6 +137,12 @@ def _check_microbatches(params: "Params") -> None:
 
 
 def _compile_encoders(method: "BaseMethod") -> None:
+    compiler = os.environ.get("CXX", "g++")
+    if not shutil.which(compiler):
+        raise ValueError(
+            f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one (in the image: "
+            "build it with WITH_COMPILER=1), or choose optim.compile=false"
+        )
     from torchvision.models.resnet import ResNet
 
     for network in method.modules():

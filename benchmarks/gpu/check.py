@@ -52,7 +52,7 @@ TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.4")
 def methods(session: Session) -> None:
     """Every method with every loss: some steps in float64 and one in float32, against the CPU in float64."""
     machine.find("fp32", deterministic=False)  # no TF32
-    cells = combinations(every=20 if session.tiny else 1)
+    cells = combinations(every=400 if session.tiny else 1)
     for number, cell in enumerate(cells):
         what = f"{cell.method}, {cell.loss}, {cell.views}, {cell.patches}"
         with session.attempt(what):
@@ -172,7 +172,7 @@ def ranks(session: Session) -> None:
 
     NCCL refuses two processes on one GPU; gloo transports CUDA tensors.
     """
-    cells = combinations(every=40 if session.tiny else 6)
+    cells = combinations(every=400 if session.tiny else 6)
     with tempfile.TemporaryDirectory() as folder:
         for number in (1, 2):
             settings = (number, folder, str(session.device), cells)

@@ -50,7 +50,7 @@ def start(
     return subprocess.Popen(
         [*command, "--backbone", str(encoder), *options],
         cwd=ROOT,
-        env={**os.environ, "CL_PROCESSES": str(processes)},
+        env={**os.environ, "CL_PROCESSES": str(processes), "CUDA_VISIBLE_DEVICES": ""},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

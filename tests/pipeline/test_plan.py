@@ -88,6 +88,7 @@ def test_a_plan_lists_problems(prepared) -> None:
 def test_a_rehearsal_in_two_processes(prepared, monkeypatch) -> None:
     monkeypatch.chdir(prepared)
     monkeypatch.setenv("CL_PROCESSES", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with copy_of_project() as place:
         place.run("weights")
         ran = place.rehearse("pretrain")

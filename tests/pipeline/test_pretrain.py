@@ -67,9 +67,9 @@ def prepared(project_with_shards) -> Path:
 
 
 def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:
-    """The stage in two processes, or as the variables say."""
+    """The stage in two processes on the CPU, or as the variables say."""
     usual = {"CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0", "CL_PROCESSES": "2"}
-    usual["CL_LOG"] = "recorder"
+    usual |= {"CL_LOG": "recorder", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pipeline.pretrain"]
     return subprocess.Popen(
         command, cwd=folder, env={**os.environ, **usual, **variables}, stderr=subprocess.PIPE, text=True
@@ -204,6 +204,13 @@ def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_pat
     assert "continuing after step" in output
     found = load_tensors(prepared / "models" / "method.safetensors")[0]
     assert all(torch.equal(found[name], tensor) for name, tensor in finished[1].items())
+
+
+def test_a_missing_compiler_is_named(params, here, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    settings = params.optim.model_copy(update={"compile": True})
+    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler, and no-such-compiler was not found; install"):
+        build(params.model_copy(update={"optim": settings}), here, 32)
 
 
 @pytest.mark.slow
