@@ -140,8 +140,8 @@ def _compile_encoders(method: "BaseMethod") -> None:
     compiler = os.environ.get("CXX", "g++")
     if not shutil.which(compiler):
         raise ValueError(
-            f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one (in the image: "
-            "build it with WITH_COMPILER=1), or choose optim.compile=false"
+            f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one "
+            "(in the image: build it with WITH_COMPILER=1), or choose optim.compile=false"
         )
     from torchvision.models.resnet import ResNet
 

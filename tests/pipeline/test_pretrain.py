@@ -209,7 +209,9 @@ def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_pat
 def test_a_missing_compiler_is_named(params, here, monkeypatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     settings = params.optim.model_copy(update={"compile": True})
-    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler, and no-such-compiler was not found; install"):
+    with pytest.raises(
+        ValueError, match="needs a C\\+\\+ compiler, and no-such-compiler was not found; install"
+    ):
         build(params.model_copy(update={"optim": settings}), here, 32)
 
 
