@@ -45,7 +45,8 @@ class Session:
         values = "  ".join(f"{name}={_short(value)}" for name, value in numbers.items())
         print(f"{sign:4} {self.part:14} {what:60} {values}", flush=True)
         if self.output:
-            row = {"part": self.part, "what": what, "passed": passed, **numbers}
+            device = self.device.type
+            row = {"part": self.part, "what": what, "passed": passed, "device": device, **numbers}
             with self.output.open("a") as file:
                 file.write(json.dumps(row, default=str) + "\n")
 
@@ -134,6 +135,8 @@ def command(parts: dict[str, Callable[[Session], None]], purpose: str) -> click.
                 "this needs a CUDA GPU, and PyTorch finds none; --device cpu only tries the program"
             )
         session = Session(torch.device(device), output)
+        if session.tiny:
+            print("no GPU: all sizes are tiny, and the figures say nothing")
         for name in chosen or parts:
             session.part = name
             with session.attempt("the whole part"):

@@ -47,7 +47,7 @@ def ceilings(session: Session) -> None:
     pinned = host if session.tiny else host.pin_memory()
     session.report(
         "copies, GB/s",
-        device=2 * size / session.seconds(lambda: target.copy_(source)) / 1e9,
+        on_device=2 * size / session.seconds(lambda: target.copy_(source)) / 1e9,
         from_host=len(host) / session.seconds(lambda: host.to(session.device)) / 1e9,
         from_pinned=len(host) / session.seconds(lambda: pinned.to(session.device)) / 1e9,
     )

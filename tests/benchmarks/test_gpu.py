@@ -1,13 +1,31 @@
-"""The GPU benchmarks on a machine without a GPU: their imports resolve, and they say what they need."""
+"""The GPU benchmarks: on a GPU every check passes; without one they say so, and run at a tiny size."""
 
+import json
+from pathlib import Path
+
+import click
 import pytest
 import torch
 from click.testing import CliRunner
 
 from benchmarks.gpu import check, speed
 
+GPU = torch.cuda.is_available()
+FAST = {"partition", "augmentation", "backends", "ceilings", "batch_norm"}
+PARTS = [
+    pytest.param(program, part, marks=() if part in FAST else pytest.mark.slow, id=f"{name} {part}")
+    for name, program in (("check", check), ("speed", speed))
+    for part in program.PARTS
+]
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+def run(program: click.Command, *arguments: str) -> str:
+    result = CliRunner().invoke(program, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.skipif(GPU, reason="there is a GPU")
 @pytest.mark.parametrize("program", [check, speed], ids=["check", "speed"])
 def test_without_a_gpu_they_say_that_they_need_one(program) -> None:
     result = CliRunner().invoke(program.main)
@@ -16,7 +34,20 @@ def test_without_a_gpu_they_say_that_they_need_one(program) -> None:
     assert result.output == expected
 
 
-def test_the_log_partition_passes_its_check_on_a_cpu() -> None:
-    result = CliRunner().invoke(check.main, ["--device", "cpu", "partition"])
-    assert result.exit_code == 0, result.output
-    assert result.output.count("ok ") == 4
+@pytest.mark.parametrize(("program", "part"), PARTS)
+def test_every_part_runs_at_a_tiny_size_on_a_cpu(program, part: str, tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    printed = run(program.main, "--device", "cpu", "--output", str(results), part)
+    assert printed.startswith("no GPU: all sizes are tiny, and the figures say nothing\n")
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert rows
+    assert {(row["part"], row["device"]) for row in rows} == {(part, "cpu")}
+    if program is check:
+        assert all(row["passed"] for row in rows)
+
+
+@pytest.mark.skipif(not GPU, reason="no GPU")
+@pytest.mark.parametrize("part", check.PARTS)
+def test_results_on_a_gpu_are_those_of_the_cpu(part: str) -> None:
+    """Methods, losses, reductions, augmentation, the loop, exact resume, and two processes."""
+    run(check.main, part)
