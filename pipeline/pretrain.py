@@ -145,9 +145,11 @@ def _compile_encoders(method: "BaseMethod") -> None:
         )
     from torchvision.models.resnet import ResNet
 
+    from cl.networks.compiled import compile_forward
+
     for network in method.modules():
         if isinstance(network, ResNet):
-            network.compile()
+            compile_forward(network)
 
 
 def train_set(params: "Params", reader: "Reader", first_epoch: int = 0) -> "TrainSet":

@@ -49,9 +49,18 @@ class GroupBatchNorm(nn.Module):
         y, means, variances = (
             self._whole(x, self.groups // parts) if self.groups % parts == 0 else self._spanning(x)
         )
-        if not _recomputing:
-            self.pending.append(torch.stack([means.mean(0), variances.mean(0)]).detach())
+        self.latest = torch.stack([means.mean(0), variances.mean(0)]).detach()
+        if not torch.compiler.is_compiling():
+            self.keep()
         return y
+
+    def keep(self) -> None:
+        """Keep the statistics of the last call for `update_running_stats`, unless it was a recomputation.
+
+        A compiled network calls it after each pass; it would be compiled anew for every length of a list.
+        """
+        if not _recomputing:
+            self.pending.append(self.latest)
 
     def _whole(self, x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
         """Normalised rows, means (G, C) and unbiased variances (G, C); every group is within this rank."""

@@ -1,0 +1,50 @@
+"""Compiled networks: how often they are compiled, and what they leave behind."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from cl.networks.batch_norm import set_groups, update_running_stats
+from cl.networks.compiled import compile_forward
+from cl.networks.passes import in_microbatches
+from tests.support.tiny import TinyBackbone
+
+
+def network(groups: int, microbatches: int) -> TinyBackbone:
+    torch.manual_seed(0)
+    network = TinyBackbone().double()
+    set_groups(network, groups, microbatches)
+    return network.train()
+
+
+def step(network: TinyBackbone, images: torch.Tensor, microbatches: int) -> torch.Tensor:
+    """Two passes with a gradient, one without, and the running statistics of all three."""
+    total = sum(in_microbatches(network, images + n, microbatches).square().mean() for n in range(2))
+    total.backward()
+    with torch.no_grad():
+        in_microbatches(network, images, microbatches)
+    update_running_stats(network)
+    return total.detach()
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("groups", "microbatches"), [(1, 1), (2, 1), (4, 2)])
+def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microbatches: int) -> None:
+    """A microbatch that is encoded again for the backward pass is of the first kind."""
+    counter = CompileCounter()
+    plain, compiled = network(groups, microbatches), network(groups, microbatches)
+    names = list(plain.state_dict())
+    compile_forward(compiled, counter)
+    for number in range(4):
+        images = torch.randn(8, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+        torch.testing.assert_close(step(compiled, images, microbatches), step(plain, images, microbatches))
+    assert counter.frame_count == 2
+    assert list(compiled.state_dict()) == names
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(compiled.state_dict()[name], value)
+    for p, q in zip(compiled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
