@@ -74,13 +74,12 @@ def transfer(
     import copy
 
     from cl.detection.transfer import Run, fine_tune
-    from cl.runtime import machine
 
     config = params.transfers[name]
     progress = command.progress(name)
     for line in dataset.findings.lines():
         progress.say(line)
-    here = machine.find(config.precision, deterministic=params.deterministic)
+    here = command.machine(progress, config.precision, deterministic=params.deterministic)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))

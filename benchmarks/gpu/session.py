@@ -14,6 +14,8 @@ import click
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from cl.runtime import native
+
 WARM, REPEATS = 2, 5
 EVENTS = {
     "launches": ("cudaLaunchKernel", "cuLaunchKernel"),
@@ -134,6 +136,8 @@ def command(parts: dict[str, Callable[[Session], None]], purpose: str) -> click.
                 "this needs a CUDA GPU, and PyTorch finds none; --device cpu only tries the program"
             )
         session = Session(torch.device(device), output)
+        for sentence in native.verify(session.device):
+            print(sentence)
         for name in chosen or parts:
             session.part = name
             with session.attempt("the whole part"):

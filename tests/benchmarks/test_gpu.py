@@ -5,6 +5,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.gpu import check, speed
+from cl.runtime import native
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -20,3 +21,9 @@ def test_the_log_partition_passes_its_check_on_a_cpu() -> None:
     result = CliRunner().invoke(check.main, ["--device", "cpu", "partition"])
     assert result.exit_code == 0, result.output
     assert result.output.count("ok ") == 4
+
+
+def test_native_paths_are_not_compared_on_a_cpu() -> None:
+    result = CliRunner().invoke(check.main, ["--device", "cpu", "native_paths"])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("not compared: no GPU") == len(native.declared())
