@@ -125,7 +125,7 @@ def test_a_stage_that_has_read_its_parameters_has_imported_every_native_path() -
     """It verifies the paths when it sets up the device; one declared later would never be used."""
     code = "import sys, cl.config; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    declaring = {module for module, path in FILES.items() if "= native.declare(" in path.read_text()}
+    declaring = {module for module, path in FILES.items() if "native.declare(" in path.read_text()}
     assert declaring <= {*run.stdout.split(), "cl.runtime.native"}
 
 
