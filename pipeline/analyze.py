@@ -19,12 +19,12 @@ def main(name: str) -> None:
     from cl.analyses import Context
     from cl.methods import Setup
     from cl.networks import backbones
-    from cl.runtime import machine
     from cl.runtime.kinds import module_of
     from cl.runtime.number import explanation
     from cl.runtime.tensor_files import load_state, load_tensors
 
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    progress = command.progress(name)
+    here = command.machine(progress, params.precision, deterministic=params.deterministic)
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     backbone = backbones.build(params.backbone)
@@ -44,7 +44,7 @@ def main(name: str) -> None:
             epochs=_epochs(command.RESULTS / "pretrain" / "epochs.csv"),
             seed=params.seed,
             machine=here,
-            progress=command.progress(name),
+            progress=progress,
             out=results.folder,
         )
         module = module_of("analyses", config.kind)
@@ -52,7 +52,7 @@ def main(name: str) -> None:
         results.notes["explained"] = explanation(module.__doc__, config.numbers())
         results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
     summary = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-    command.progress(name).say(summary or "done")
+    progress.say(summary or "done")
 
 
 def _epochs(path: Path) -> list[dict[str, float]]:

@@ -76,7 +76,6 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     from cl.data.sets import TrainSet
     from cl.evaluations import plan_of
     from cl.networks import backbones
-    from cl.runtime import machine
     from cl.runtime.distributed import ranks
     from cl.training import optim
     from cl.training.loop import train as run
@@ -86,7 +85,8 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     backbone = backbones.build(params.backbone).eval()
     if config.training is None:
         return backbone
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    progress = command.progress(name)
+    here = command.machine(progress, params.precision, deterministic=params.deterministic)
     reader = locations.reader("train", params.dataset)
     settings, labelled = config.training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
@@ -97,7 +97,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
         TrainSet(reader, params.dataset, list(config.training.views.values()), plan, labelled),
         settings,
         optim.build(settings, [optim.Part(task)]),
-        progress=command.progress(name),
+        progress=progress,
         checkpoints=checkpoints,
     )
     plain = here.place(backbones.build(params.backbone)).eval()

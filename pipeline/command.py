@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cl.config import Params
     from cl.console.progress import Progress, Usage
     from cl.loggers import Loggers
+    from cl.runtime.machine import Machine, Precision
 
 RESULTS = Path("results")
 SETTINGS = {
@@ -35,15 +36,7 @@ SETTINGS = {
     "labels",
 }  # metrics that are choices: kept if all seeds agree, never averaged
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
-STORAGE_ERRORS = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EACCES,
-    errno.EROFS,
-    errno.EIO,
-    errno.ESTALE,
-}
+STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
@@ -153,6 +146,21 @@ def progress(title: str) -> "Progress":
     from cl.console.progress import Progress
 
     return Progress(title, Console(stderr=True, quiet=not is_main_process()), _loggers, usage())
+
+
+def machine(
+    progress: "Progress", precision: "Precision", *, deterministic: bool, fixed_shapes: bool = True
+) -> "Machine":
+    """Set up this process's GPU or its share of the CPU; says which native paths are not used on the GPU.
+
+    Call it after the stage's imports, which declare these paths.
+    """
+    from cl.runtime import machine, native
+
+    here = machine.find(precision, deterministic=deterministic, fixed_shapes=fixed_shapes)
+    for sentence in native.verify(here.device):
+        progress.say(sentence)
+    return here
 
 
 @functools.cache

@@ -102,17 +102,16 @@ def evaluate(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds, and what they mean."""
     from cl.evaluations import Context, numbers_of
-    from cl.runtime import machine
     from cl.runtime.kinds import module_of
     from cl.runtime.number import explanation
 
     config: Any = params.evaluations[name]
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    progress = command.progress(name)
+    here = command.machine(progress, params.precision, deterministic=params.deterministic)
     for module in encoder.modules:
         here.place(module).eval()
-    progress = command.progress(name)
     module = module_of("evaluations", config.kind)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:

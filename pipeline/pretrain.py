@@ -38,12 +38,11 @@ def main() -> None:
     from cl.pretraining import selection
     from cl.pretraining.monitor import watch
     from cl.rules import check_data
-    from cl.runtime import machine
     from cl.training import start
     from cl.training.loop import train
 
-    here = machine.find(params.precision, deterministic=params.deterministic)
     progress = command.progress("pretrain")
+    here = command.machine(progress, params.precision, deterministic=params.deterministic)
     _warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     check_data(params, bank, queries)

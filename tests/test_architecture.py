@@ -1,6 +1,8 @@
 """The structure of `cl/`: packages that import one way only, files and functions of readable size."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,14 @@ def test_functions_are_short() -> None:
     assert ordered[len(ordered) // 2] <= 8
     assert ordered[int(0.95 * len(ordered))] <= 25
     assert not {name: length for name, length in lengths.items() if length > 50}
+
+
+def test_a_stage_that_has_read_its_parameters_has_imported_every_native_path() -> None:
+    """It verifies the paths when it sets up the device; one declared later would never be used."""
+    code = "import sys, cl.config; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    declaring = {module for module, path in FILES.items() if "native.declare(" in path.read_text()}
+    assert declaring <= {*run.stdout.split(), "cl.runtime.native"}
 
 
 def test_no_test_file_imports_another() -> None:

@@ -29,7 +29,7 @@ from cl.data.augment import augment
 from cl.data.augment_gpu import recolour
 from cl.data.to_device import normalisation
 from cl.reductions.log_partition import log_partition
-from cl.runtime import machine
+from cl.runtime import machine, native
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
@@ -61,6 +61,19 @@ def methods(session: Session) -> None:
             exact = relative_error(trajectory(params, session.device, torch.float64)[-1], expected[-1])
             single = relative_error(trajectory(params, session.device, torch.float32, 1)[0], expected[0])
             session.report(what, exact < EXACT and single < SINGLE, float64=exact, float32=single)
+
+
+def native_paths(session: Session) -> None:
+    """Each native path against its plain form, as at the start of a run."""
+    for path in native.declared():
+        with session.attempt(path.name):
+            if session.tiny:
+                session.report(path.name, found="not compared: no GPU")
+                continue
+            difference = path.difference(session.device)
+            session.report(
+                path.name, difference <= path.tolerance, difference=difference, tolerance=path.tolerance
+            )
 
 
 def partition(session: Session) -> None:
@@ -190,6 +203,7 @@ def ranks(session: Session) -> None:
 def _rank(rank: int, ranks: int, folder: str, device: str, cells: list[Cell]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks)
+    native.verify(torch.device(device))
     found = [
         trajectory(params_of(cell, number), torch.device(device), torch.float64)[-1]
         for number, cell in enumerate(cells)
@@ -214,7 +228,10 @@ def backends(session: Session) -> None:
     session.report(backend, torch.equal(x.grad, 2 * x.detach()) and flags.tolist() == [1, 0])
 
 
-PARTS = {part.__name__: part for part in (methods, partition, augmentation, loop, resume, ranks, backends)}
+PARTS = {
+    part.__name__: part
+    for part in (native_paths, methods, partition, augmentation, loop, resume, ranks, backends)
+}
 main = command(PARTS, "Check results on a GPU against those on the CPU.")
 
 if __name__ == "__main__":

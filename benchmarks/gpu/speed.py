@@ -14,7 +14,7 @@ from PIL import Image as Picture
 from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
-from benchmarks.gpu.session import Session, command
+from benchmarks.gpu.session import Session, command, plain_forms
 from benchmarks.gpu.steps import Spanning, process_group, profile, step
 from benchmarks.gpu.training import random_images
 from benchmarks.parameters import parameters
@@ -63,7 +63,7 @@ def batch_norm(session: Session) -> None:
             x, gradient = (t.contiguous(memory_format=torch.channels_last) for t in (x, gradient))
             x.requires_grad_()
             norms = {
-                "plain": nn.BatchNorm2d(shape[1]),
+                "pytorch": nn.BatchNorm2d(shape[1]),
                 "in_8_groups": GroupBatchNorm(nn.BatchNorm2d(shape[1]), 8),
                 "over_ranks": Spanning(nn.BatchNorm2d(shape[1]), 1),
             }
@@ -76,7 +76,10 @@ def batch_norm(session: Session) -> None:
             times = {}
             for name, norm in norms.items():
                 norm.to(session.device).train()
-                times[name] = 1000 * session.seconds(lambda norm=norm: forward_and_backward(norm))
+                run = partial(forward_and_backward, norm)
+                times[name] = 1000 * session.seconds(run)
+                with plain_forms():
+                    times[f"{name}_plain"] = 1000 * session.seconds(run)
             session.report(f"{shape}, {dtype}, milliseconds", **times)
 
 

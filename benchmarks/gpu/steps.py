@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu.session import Session
@@ -66,8 +66,8 @@ TINY_CASES = [CASES[1], CASES[5]]
 class Spanning(GroupBatchNorm):
     """Batch norm over ranks, even if a group is on one rank."""
 
-    def _whole(self, x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-        return self._spanning(x)
+    def spans_ranks(self) -> bool:
+        return True
 
 
 def _span(module: nn.Module) -> None:

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 
-from cl.runtime.distributed import mean_over_ranks, rank, ranks, summed
+from cl.networks import _native_batch_norm, _plain_batch_norm
+from cl.runtime.distributed import mean_over_ranks, ranks
 
 _recomputing = False
 
@@ -37,7 +35,7 @@ class GroupBatchNorm(nn.Module):
         self.weight, self.bias = norm.weight, norm.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(norm, name))
-        self.pending: list[Tensor] = []  # (2, C) per call: the groups' means and variances, averaged
+        self.pending: list[Tensor] = []  # (2, G, C) per call: means and unbiased variances
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (n, C, ...), this rank's rows of a microbatch, image-major."""
@@ -45,11 +43,14 @@ class GroupBatchNorm(nn.Module):
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
-        parts = ranks() * self.microbatches
-        y, means, variances = (
-            self._whole(x, self.groups // parts) if self.groups % parts == 0 else self._spanning(x)
-        )
-        self.latest = torch.stack([means.mean(0), variances.mean(0)]).detach()
+        spans = self.spans_ranks()
+        rows, groups = (len(x) * ranks(), self.groups) if spans else (len(x), self.groups // self._parts())
+        assert groups == 1 or rows % groups == 0, f"{rows} rows in {groups} groups"
+        one_call = groups == 1 and not spans  # which cuDNN does best
+        native = not one_call and _native_batch_norm.usable(x)
+        form = _native_batch_norm if native else _plain_batch_norm
+        y, statistics = form.normalise(x, self.weight, self.bias, self.eps, groups, spans=spans)
+        self.latest = statistics
         if not torch.compiler.is_compiling():
             self.keep()
         return y
@@ -62,24 +63,15 @@ class GroupBatchNorm(nn.Module):
         if not _recomputing:
             self.pending.append(self.latest)
 
-    def _whole(self, x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Normalised rows, means (G, C) and unbiased variances (G, C); every group is within this rank."""
-        assert len(x) % groups == 0, f"{len(x)} rows in {groups} groups"
-        means = self.running_mean.new_zeros(groups, x.shape[1])
-        variances = torch.ones_like(means)
-        parts = [
-            F.batch_norm(part, mean, variance, self.weight, self.bias, True, 1.0, self.eps)
-            for part, mean, variance in zip(x.chunk(groups), means, variances, strict=True)
-        ]
-        return parts[0] if groups == 1 else torch.cat(parts), means, variances
+    def spans_ranks(self) -> bool:
+        """Whether a group has rows on several ranks."""
+        spans = self.groups % self._parts() > 0
+        assert not spans or self.microbatches == 1, "a group does not fit in a microbatch"
+        return spans
 
-    def _spanning(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same where groups span ranks; a single group may have differently sized parts on them."""
-        assert self.microbatches == 1, "a group does not fit in a microbatch"
-        assert self.groups == 1 or len(x) * ranks() % self.groups == 0, (
-            f"{len(x) * ranks()} rows in {self.groups} groups"
-        )
-        return _Spanning.apply(x, self.weight, self.bias, self.eps, self.groups)
+    def _parts(self) -> int:
+        """The calls, on all ranks, that make up a pass."""
+        return ranks() * self.microbatches
 
 
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
@@ -95,19 +87,44 @@ def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
 
 @torch.no_grad()
 def update_running_stats(module: nn.Module) -> None:
-    """Update the running statistics with all passes since the last call, in one exchange between ranks."""
-    norms = [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm) and norm.pending]
-    if not norms:
+    """Update the running statistics with all passes since the last call, in one exchange between ranks.
+
+    All batch norms of the module must have the same number of groups and microbatches.
+    """
+    passes = _take_passes(module)
+    if not passes:
         return
-    # Per norm: (passes, 2, C).
-    passes = [torch.stack(norm.pending).unflatten(0, (-1, norm.microbatches)).mean(1) for norm in norms]
-    flat = mean_over_ranks(torch.cat([x.flatten() for x in passes]))
-    for norm, local, averaged in zip(norms, passes, flat.split([x.numel() for x in passes]), strict=True):
-        for mean, variance in averaged.view(local.shape):
-            norm.running_mean.lerp_(mean, norm.momentum)
-            norm.running_var.lerp_(variance, norm.momentum)
-        norm.num_batches_tracked += len(local)
-        norm.pending.clear()
+    calls = [statistics for each in passes for statistics in each.values()]
+    on_cpu = calls[0][0].device.type == "cpu"
+    averaged = mean_over_ranks(_averaged(calls) if on_cpu else _averaged_at_once(calls))
+    values = iter(averaged.split([call[0].shape[-1] for call in calls], 1))  # (2, C) each
+    for norms in passes:
+        torch._foreach_lerp_(
+            [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var)],
+            [row for _ in norms for row in next(values)],
+            [momentum for norm in norms for momentum in (norm.momentum, norm.momentum)],
+        )
+        torch._foreach_add_([norm.num_batches_tracked for norm in norms], 1)
+
+
+def _take_passes(module: nn.Module) -> list[dict[GroupBatchNorm, list[Tensor]]]:
+    """For each pass since the last call, its batch norms, with a (2, G, C) per microbatch."""
+    passes = []
+    while norms := [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm) and norm.pending]:
+        passes.append({norm: norm.pending[: norm.microbatches] for norm in norms})
+        for norm in norms:
+            del norm.pending[: norm.microbatches]
+    return passes
+
+
+def _averaged(calls: list[list[Tensor]]) -> Tensor:
+    """(2, sum of C): the mean over microbatches and groups of each entry, a list of (2, G, C)."""
+    return torch.cat([torch.stack([x.mean(1) for x in entry]).mean(0) for entry in calls], 1)
+
+
+def _averaged_at_once(calls: list[list[Tensor]]) -> Tensor:
+    """The same in few operations; the rounding of an entry depends on which others there are."""
+    return torch.stack([torch.cat(each, -1) for each in zip(*calls, strict=True)]).mean((0, 2))
 
 
 def recomputing() -> tuple[AbstractContextManager, AbstractContextManager]:
@@ -123,76 +140,3 @@ def _repeated() -> Iterator[None]:
         yield
     finally:
         _recomputing = False
-
-
-class _Segment(NamedTuple):
-    """This rank's rows of one group."""
-
-    group: int
-    rows: slice
-
-
-def _segments(n: int, groups: int) -> list[_Segment]:
-    size, first = n * ranks() // groups, rank() * n
-    edges = sorted({first, first + n, *range(-(-first // size) * size, first + n, size)})
-    return [_Segment(a // size, slice(a - first, b - first)) for a, b in pairwise(edges)]
-
-
-class _Spanning(Function):
-    """Batch norm over groups that span ranks; also returns means (G, C) and unbiased variances (G, C).
-
-    Sums are in float32, or in float64 for float64.
-    """
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, eps, groups):  # type: ignore[no-untyped-def]
-        segments, over = _segments(len(x), groups), [0, *range(2, x.ndim)]
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        table = torch.zeros(groups, x.shape[1] + 1, dtype=dtype, device=x.device)  # the last column counts
-        for group, rows in segments:
-            table[group, :-1] = x[rows].sum(over, dtype=dtype)
-            table[group, -1] = x[rows].numel() // x.shape[1]
-        table, count = summed(table).split([x.shape[1], 1], 1)
-        means = table / count
-        table = torch.zeros_like(means)
-        for group, rows in segments:
-            table[group] = (x[rows] - _channels(means[group], x)).square_().sum(over)
-        variances = summed(table) / count
-        y = torch.empty_like(x)
-        for group, rows in segments:
-            y[rows] = F.batch_norm(x[rows], means[group], variances[group], weight, bias, False, 0.0, eps)
-        unbiased = variances * (count / (count - 1).clamp(min=1))
-        ctx.save_for_backward(x, weight, means, (variances + eps).rsqrt(), count)
-        ctx.segments, ctx.over = segments, over
-        ctx.mark_non_differentiable(means, unbiased)
-        return y, means, unbiased
-
-    @staticmethod
-    def backward(ctx, gradient, *_):  # type: ignore[no-untyped-def]
-        x, weight, means, inverse, count = ctx.saved_tensors
-        table = means.new_zeros(2, *means.shape)  # sums over each group of g and of g (x - mean) / std
-        for group, rows in ctx.segments:
-            g = gradient[rows]
-            table[0, group] = g.sum(ctx.over, dtype=means.dtype)
-            scaled = (x[rows] - _channels(means[group], x)).mul_(g)
-            table[1, group] = scaled.sum(ctx.over) * inverse[group]
-        to_bias, to_weight = table.sum(1)  # this rank's only: DDP averages the gradients of parameters
-        table = summed(table) / count
-        to_x = torch.empty_like(x)
-        for group, rows in ctx.segments:
-            factor = inverse[group] if weight is None else inverse[group] * weight
-            slope = -factor * table[1, group] * inverse[group]
-            offset = -factor * table[0, group] - slope * means[group]
-            to_x[rows] = torch.addcmul(
-                torch.addcmul(_channels(offset, x), x[rows], _channels(slope, x)),
-                gradient[rows],
-                _channels(factor, x),
-            )
-        if weight is None:
-            return to_x, None, None, None, None
-        return to_x, to_weight.to(weight.dtype), to_bias.to(weight.dtype), None, None
-
-
-def _channels(values: Tensor, x: Tensor) -> Tensor:
-    """(C,) reshaped to broadcast over x (n, C, ...)."""
-    return values.view(-1, *[1] * (x.ndim - 2))

@@ -81,9 +81,7 @@ def largest(*values: float) -> list[float]:
 class _Gather(Function):
     @staticmethod
     def forward(ctx, x):  # type: ignore[no-untyped-def]
-        result = x.new_empty((ranks() * len(x), *x.shape[1:]))
-        dist.all_gather_into_tensor(result, x.contiguous())
-        return result
+        return gathered(x)
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
@@ -100,6 +98,13 @@ class _Sum(Function):
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         return summed(gradient)
+
+
+def gathered(x: Tensor) -> Tensor:
+    """Concatenate the (n, ...) of each rank to (W n, ...), without gradient."""
+    result = x.new_empty((ranks() * len(x), *x.shape[1:]))
+    dist.all_gather_into_tensor(result, x.contiguous())
+    return result
 
 
 def summed(x: Tensor) -> Tensor:

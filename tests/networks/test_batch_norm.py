@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import nn
 
+from cl.networks import batch_norm
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from tests.support.tiny import TinyBackbone
 
@@ -38,3 +39,33 @@ def test_one_group_leaves_batch_norm_alone() -> None:
     assert type(module.bn) is nn.BatchNorm2d
     set_groups(module, 2)
     assert type(module.bn) is GroupBatchNorm
+
+
+def test_running_statistics_move_once_per_pass() -> None:
+    """Norms of different momenta, one of which is part of one pass only; two microbatches of two groups."""
+    torch.manual_seed(0)
+    plain = nn.ModuleList([nn.BatchNorm1d(3, momentum=0.3), nn.BatchNorm1d(5, momentum=0.1)]).double()
+    module = copy.deepcopy(plain)
+    set_groups(module, 4, 2)
+    for passes, norm, ours in zip((2, 1), plain, module, strict=True):
+        for _ in range(passes):
+            microbatches = torch.randn(2, 12, norm.num_features, dtype=torch.float64) + 1
+            groups = microbatches.unflatten(1, (2, 6)).flatten(0, 1)  # (4, 6, C)
+            for buffer, values in ((norm.running_mean, groups.mean(1)), (norm.running_var, groups.var(1))):
+                buffer += norm.momentum * (values.mean(0) - buffer)
+            norm.num_batches_tracked += 1
+            for x in microbatches:
+                ours(x)
+    update_running_stats(module)
+    for _ in range(2):  # the second time, nothing has happened since the last
+        for name, value in module.state_dict().items():
+            torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-12, atol=1e-12)
+        update_running_stats(module)
+
+
+def test_the_form_with_few_operations_averages_alike() -> None:
+    torch.manual_seed(0)
+    calls = [[torch.randn(2, 6, channels) for _ in range(3)] for channels in (4, 1, 7)]
+    expected = torch.cat([torch.stack(entry).mean((0, 2)) for entry in calls], 1)
+    for averaged in (batch_norm._averaged, batch_norm._averaged_at_once):
+        torch.testing.assert_close(averaged(calls), expected)

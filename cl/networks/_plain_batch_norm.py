@@ -1,0 +1,109 @@
+"""Batch norm over groups of images, with operations that every device has."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from cl.runtime.distributed import rank, ranks, summed
+
+
+def normalise(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, groups: int, *, spans: bool
+) -> tuple[Tensor, Tensor]:
+    """Normalise each of `groups` equal parts of the rows, then scale and shift.
+
+    Args:
+        x: (n, C, ...), this rank's rows.
+        weight, bias: (C,), or None for neither.
+        spans: the parts are those of all ranks' rows, and span ranks; a single one may have differently sized
+            parts on them. Otherwise, they are parts of `x`.
+
+    Returns:
+        The normalised rows (n, C, ...); means and unbiased variances (2, G, C), the same on all ranks if
+        groups span them.
+    """
+    if spans:
+        return _Spanning.apply(x, weight, bias, eps, groups)
+    statistics = x.new_zeros(2, groups, x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32))
+    parts = [
+        F.batch_norm(part, mean, variance, weight, bias, True, 1.0, eps)
+        for part, mean, variance in zip(x.chunk(groups), *statistics, strict=True)
+    ]
+    return parts[0] if groups == 1 else torch.cat(parts), statistics
+
+
+class Segment(NamedTuple):
+    """This rank's rows of one group."""
+
+    group: int
+    rows: slice
+
+
+def segments(n: int, groups: int, *, spans: bool) -> list[Segment]:
+    """What this rank's n rows have of each group, in order; arguments as in `normalise`."""
+    shares, first = (ranks(), rank() * n) if spans else (1, 0)
+    size = n * shares // groups
+    edges = sorted({first, first + n, *range(-(-first // size) * size, first + n, size)})
+    return [Segment(a // size, slice(a - first, b - first)) for a, b in pairwise(edges)]
+
+
+class _Spanning(Function):
+    """Groups that span ranks. Sums are in float32, or in float64 for float64."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, groups):  # type: ignore[no-untyped-def]
+        parts, over = segments(len(x), groups, spans=True), [0, *range(2, x.ndim)]
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        table = torch.zeros(groups, x.shape[1] + 1, dtype=dtype, device=x.device)  # the last column counts
+        for group, rows in parts:
+            table[group, :-1] = x[rows].sum(over, dtype=dtype)
+            table[group, -1] = x[rows].numel() // x.shape[1]
+        table, count = summed(table).split([x.shape[1], 1], 1)
+        means = table / count
+        table = torch.zeros_like(means)
+        for group, rows in parts:
+            table[group] = (x[rows] - _channels(means[group], x)).square_().sum(over)
+        variances = summed(table) / count
+        y = torch.empty_like(x)
+        for group, rows in parts:
+            y[rows] = F.batch_norm(x[rows], means[group], variances[group], weight, bias, False, 0.0, eps)
+        statistics = torch.stack([means, variances * (count / (count - 1).clamp(min=1))])
+        ctx.save_for_backward(x, weight, means, (variances + eps).rsqrt(), count)
+        ctx.parts, ctx.over = parts, over
+        ctx.mark_non_differentiable(statistics)
+        ctx.set_materialize_grads(False)
+        return y, statistics
+
+    @staticmethod
+    def backward(ctx, gradient, _):  # type: ignore[no-untyped-def]
+        x, weight, means, inverse, count = ctx.saved_tensors
+        table = means.new_zeros(2, *means.shape)  # sums over each group of g and of g (x - mean) / std
+        for group, rows in ctx.parts:
+            g = gradient[rows]
+            table[0, group] = g.sum(ctx.over, dtype=means.dtype)
+            scaled = (x[rows] - _channels(means[group], x)).mul_(g)
+            table[1, group] = scaled.sum(ctx.over) * inverse[group]
+        to_bias, to_weight = table.sum(1)  # this rank's only: DDP averages the gradients of parameters
+        table = summed(table) / count
+        to_x = torch.empty_like(x)
+        for group, rows in ctx.parts:
+            factor = inverse[group] if weight is None else inverse[group] * weight
+            slope = -factor * table[1, group] * inverse[group]
+            offset = -factor * table[0, group] - slope * means[group]
+            to_x[rows] = torch.addcmul(
+                torch.addcmul(_channels(offset, x), x[rows], _channels(slope, x)),
+                gradient[rows],
+                _channels(factor, x),
+            )
+        if weight is None:
+            return to_x, None, None, None, None
+        return to_x, to_weight.to(weight.dtype), to_bias.to(weight.dtype), None, None
+
+
+def _channels(values: Tensor, x: Tensor) -> Tensor:
+    """(C,) reshaped to broadcast over x (n, C, ...)."""
+    return values.view(-1, *[1] * (x.ndim - 2))

@@ -1,0 +1,162 @@
+"""PyTorch's CUDA kernels for synchronised batch norm, written for a CPU from their documentation.
+
+They also run on the device `meta`. Importing this module registers them with PyTorch, which otherwise has
+them for CUDA alone; `torch.batch_norm_stats` and its like then work, with PyTorch's check of their arguments.
+They refuse what the CUDA kernels refuse, or would misread: layouts that differ, and other types.
+"""
+
+import torch
+from torch import Tensor
+
+from cl.networks import _native_batch_norm
+
+LIBRARIES = []  # what they hold is registered as long as they exist
+
+
+def _over(x: Tensor) -> list[int]:
+    return [dimension for dimension in range(x.ndim) if dimension != 1]
+
+
+def _channels(values: Tensor | None, x: Tensor) -> Tensor | float:
+    """(C,) to (1, C, 1, ...); 1 for none."""
+    return 1.0 if values is None else values.reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+def _accumulated(x: Tensor) -> torch.dtype:
+    """The type of the statistics."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _check_layout(x: Tensor, *others: Tensor) -> None:
+    """Dense, and in the same order in memory: the kernels walk along all of them with the strides of one."""
+    assert x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
+    for other in others:
+        assert other.shape == x.shape
+        assert other.stride() == x.stride()
+
+
+def _check_channels(x: Tensor, *values: Tensor | None) -> None:
+    for each in values:
+        if each is not None:
+            assert each.shape == (x.shape[1],)
+            assert each.dtype == _accumulated(x)
+            assert each.is_contiguous()
+
+
+def stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean, and 1 / sqrt(biased variance + eps), of each channel."""
+    _check_layout(x)
+    values = x.to(_accumulated(x))
+    mean = values.mean(_over(x))
+    square = (values - _channels(mean, x)).square().mean(_over(x))
+    return mean, 1 / (square + eps).sqrt()
+
+
+def gather_stats_with_counts(
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    counts: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The mean and 1 / sqrt(biased variance + eps) of the elements of W ranks, from the (W, C) of each.
+
+    Running statistics move by `momentum` towards the mean and the unbiased variance. `x` gives the type only.
+    """
+    ranks = len(counts)
+    assert mean.shape == invstd.shape == (ranks, x.shape[1])
+    assert mean.dtype == invstd.dtype == _accumulated(x)
+    assert counts.shape == (ranks,)
+    assert counts.dtype == (x if running_mean is None else running_mean).dtype
+    if x.device.type == "cpu":
+        assert (counts > 0).all(), "0 / 0"
+    n, total = counts[:, None], counts.sum()
+    first = (n * mean).sum(0)
+    second = (n * (invstd.pow(-2) - eps + mean.square())).sum(0)  # of squares; exact enough in float64
+    deviation = second - first.square() / total
+    if running_mean is not None and running_var is not None:
+        running_mean.mul_(1 - momentum).add_(momentum * first / total)
+        running_var.mul_(1 - momentum).add_(momentum * deviation / (total - 1))
+    return first / total, 1 / (deviation / total + eps).sqrt()
+
+
+def elemt_out(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    eps: float,
+    out: Tensor,
+) -> Tensor:
+    """(x - mean) invstd weight + bias; `eps` is in `invstd` already."""
+    _check_layout(x, out)
+    _check_channels(x, weight, bias, mean, invstd)
+    shift = 0.0 if bias is None else _channels(bias, x)
+    y = (x - _channels(mean, x)) * _channels(invstd, x) * _channels(weight, x) + shift
+    return out.copy_(y)
+
+
+def backward_reduce(
+    g: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+) -> tuple[Tensor | None, ...]:
+    """Sums over each channel of g and g (x - mean), the gradients of weight and bias; None if unwanted."""
+    _check_layout(x, g)
+    _check_channels(x, weight, mean, invstd)
+    assert g.dtype == x.dtype
+    of_g = g.to(mean.dtype).sum(_over(x))
+    of_product = (g * (x - _channels(mean, x))).sum(_over(x))
+    wanted = (input_g, input_g, weight_g, bias_g)
+    values = (of_g, of_product, of_product * invstd, of_g.clone())
+    return tuple(value if each else None for each, value in zip(wanted, values, strict=True))
+
+
+def backward_elemt(
+    g: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    sum_dy: Tensor,
+    sum_dy_xmu: Tensor,
+    count: Tensor,
+) -> Tensor:
+    """The gradient of the rows: the Jacobian of (x - mean) invstd weight, where both depend on all elements.
+
+    count: (W,) int32, elements of each channel on each rank.
+    """
+    _check_layout(x, g)
+    _check_channels(x, weight, mean, invstd, sum_dy, sum_dy_xmu)
+    assert count.dtype == torch.int32
+    assert count.ndim == 1
+    assert count.is_contiguous()
+    total = count.sum()
+    direct = g - _channels(sum_dy / total, x)
+    through_std = (x - _channels(mean, x)) * _channels(invstd.square() * sum_dy_xmu / total, x)
+    return ((direct - through_std) * _channels(invstd, x) * _channels(weight, x)).to(x.dtype)
+
+
+for device in ("CPU", "Meta"):
+    library = torch.library.Library("aten", "IMPL", device)
+    library.impl("batch_norm_stats", stats)
+    library.impl("batch_norm_gather_stats_with_counts", gather_stats_with_counts)
+    library.impl("batch_norm_elemt.out", elemt_out)
+    library.impl("batch_norm_backward_reduce", backward_reduce)
+    library.impl("batch_norm_backward_elemt", backward_elemt)
+    LIBRARIES.append(library)
+
+
+def use_kernels(device: torch.device) -> None:
+    """Make group batch norm use them on the device, as after the check at the start of a run on a GPU."""
+    for path in _native_batch_norm.PATHS.values():
+        path.devices.add(device)
