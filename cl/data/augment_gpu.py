@@ -4,11 +4,14 @@ Each image has its own parameters, drawn by `cl.data.views`; the operations comp
 functional transforms compute on float images. Flags are masks, so that the CPU never waits for the device.
 """
 
+from itertools import permutations
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cl.data.views import ColourParams, View
+from cl.runtime import native
 from cl.runtime.machine import to_device
 
 HUE = 3  # its number in `ColourParams.jitter_order`
@@ -62,7 +65,8 @@ def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
 def _jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
     order = torch.stack(params.jitter_order).long()  # (4, N)
     factors = torch.stack(params.factors).gather(0, order)
-    return jitter(x, order.where(params.jitter > 0, -1), factors)
+    form = native_jitter if NATIVE.usable(x.device) else jitter
+    return form(x, order.where(params.jitter > 0, -1), factors)
 
 
 def jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
@@ -84,6 +88,26 @@ def jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
     for place in (1, 2, 3):
         x = blend(x, order[place], after[place])
     return x
+
+
+def native_jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
+    """As `jitter`, by kernels that overwrite `x`, which is contiguous."""
+    from cl.data import _native_jitter  # imports Triton, which is missing on some systems
+
+    return _native_jitter.jitter(x, order, factors)
+
+
+def _difference(device: torch.device) -> float:
+    """Between both forms of jitter, in every order."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand((24, 3, 40, 40), generator=generator).to(device)
+    factors = torch.rand((4, 24), generator=generator).mul(2).sub(0.5).to(device)
+    order = torch.tensor(list(permutations(range(4)))).T.contiguous().to(device)
+    expected = jitter(x, order, factors)
+    return native.relative_difference([native_jitter(x, order, factors)], [expected])
+
+
+NATIVE = native.declare("colour jitter", _difference, tolerance=1e-5)
 
 
 def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
