@@ -39,3 +39,11 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices, most) -> None:
     assert counting.operations.total() <= most * len(views)
     assert [tuple(x.shape) for x in ready.views] == [(IMAGES, 3, view.size, view.size) for view in views]
     assert {x.device for x in (*ready.views, ready.labels, ready.positions, ready.groups)} == {GPU}
+
+
+def test_views_are_normalised_by_the_statistics_of_the_data(params) -> None:
+    views = list(params.views.values())
+    ready = ToDevice(params.dataset, views, torch.device("cpu"))(host_batch(views))
+    black = [-mean / std for mean, std in zip(params.dataset.mean, params.dataset.std, strict=True)]
+    expected = torch.tensor(black)[:, None, None].expand_as(ready.views[0])
+    torch.testing.assert_close(ready.views[0], expected)
