@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,6 +57,7 @@ def main() -> None:
         data = train_set(params, bank, beginning.epochs)
         progress.say(_summary(params, data, here))
         progress.say(f"each epoch's row is added to {checkpoints.epochs}")
+        measure = partial(watch, task, params.optim.monitor, bank, queries, source=params.dataset, kept={})
         rows = train(
             task,
             data,
@@ -63,9 +65,7 @@ def main() -> None:
             optimizer,
             progress=progress,
             checkpoints=checkpoints,
-            each_epoch=lambda epoch: watch(
-                task, params.optim.monitor, bank, queries, source=params.dataset, progress=progress
-            ),
+            each_epoch=lambda epoch: measure(progress=progress),
         )
         if command.is_main_process():
             _write_results(results, rows, data, params.optim.lr(), task.negatives)

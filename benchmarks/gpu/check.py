@@ -25,8 +25,8 @@ from benchmarks.gpu.training import (
     write_shards,
 )
 from benchmarks.parameters import parameters
+from cl.data import augment_gpu
 from cl.data.augment import augment
-from cl.data.augment_gpu import recolour
 from cl.data.to_device import normalisation
 from cl.reductions.log_partition import log_partition
 from cl.runtime import machine, native
@@ -112,8 +112,8 @@ def augmentation(session: Session) -> None:
             images, colour_params = random_images(view, 4 if session.tiny else 64)
             mean, std = normalisation(params.dataset, CPU)
             expected = augment(images, colour_params, view, mean=mean, std=std)
-            pixels = images.to(session.device).contiguous().float().div_(255)
-            found = recolour(pixels, colour_params, view).cpu().sub_(mean).div_(std)
+            numbers = {"mean": mean.to(session.device), "std": std.to(session.device)}
+            found = augment_gpu.augment(images.to(session.device), colour_params, view, **numbers).cpu()
             difference = (found - expected).abs() * std
             far = float((difference > 1e-4).float().mean())
             session.report(f"views={choice}", far < 1e-4, worst=float(difference.max()), beyond_1e4=far)

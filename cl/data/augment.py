@@ -34,8 +34,7 @@ def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, 
         (N, 3, H, W) float32, channels-last.
     """
     if images.device.type != "cpu":
-        x = augment_gpu.recolour(images.contiguous().float().div_(255), colour_params, view)
-        return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
+        return augment_gpu.augment(images, colour_params, view, mean=mean, std=std)
     scale = np.diag(1 / std.flatten().numpy())
     shift = (-mean / std).reshape(3, 1).numpy()
     normalise = np.hstack([scale, shift])  # (3, 4), an affine map of the channels

@@ -1,60 +1,125 @@
-"""Flip and colour operations on a batch on the training device, each image with its own parameters.
+"""Flip, colour operations and normalisation of a batch on the training device.
 
-They compute what torchvision's functional transforms compute on float images, with parameters drawn by
-`cl.data.views`.
+Each image has its own parameters, drawn by `cl.data.views`; the operations compute what torchvision's
+functional transforms compute on float images. Flags are masks, so that the CPU never waits for the device.
 """
+
+from itertools import permutations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cl.data.views import ColourParams, View
+from cl.runtime import native
+from cl.runtime.machine import to_device
+
+HUE = 3  # its number in `ColourParams.jitter_order`
 
 
-def recolour(x: Tensor, colour_params: Tensor, view: View) -> Tensor:
-    """Flip, then apply the operations of `view` in its order.
+def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
+    """As `cl.data.augment.augment`, on the device of the images.
 
-    Args:
-        x: (N, 3, H, W) float32 in [0, 1]; overwritten.
-        colour_params: (N, DRAWS) float32 on the CPU; each row is a `cl.data.views.ColourParams`.
+    Everything is computed for all images, but blur, which costs much and may be rare, for those that need it.
     """
-    params = ColourParams(*colour_params.unbind(1))  # of (N,)
-    x = _where(params.flip, x, lambda part: part.flip(-1))
+    on_cpu = ColourParams(*colour_params.unbind(1))
+    blurred = on_cpu.sigma.nonzero()[:, 0]
+    padding = (0, len(images) - len(blurred))
+    *columns, rows = to_device(torch.stack([*on_cpu, F.pad(blurred, padding)]), images.device)  # one copy
+    params, blurred = ColourParams(*columns), rows[: len(blurred)].long()
+    images = images.contiguous()
+    x = _choose(params.flip, images.flip(-1), images) / 255
     for operation in view.order:
-        if operation == "jitter":
-            x = _jitter(x, params)
-        elif operation == "grayscale":
-            x = _where(params.grayscale, x, lambda part: _gray(part).expand_as(part))
-        elif operation == "blur":
-            x = _where(params.sigma, x, lambda part, sigma: blur(part, sigma, view.blur.kernel), params.sigma)
-        elif operation == "solarize":
-            x = _where(params.solarize, x, lambda part: solarize(part, 0.5))
-        else:
-            columns = params.bits, params.sharpness, params.threshold
-            x = _where(params.photometric, x, _photometric, *columns)
-    return x
+        if operation == "blur" and len(blurred):
+            changed = blur(x[blurred], params.sigma[blurred], view.blur.kernel)
+            x = x.index_copy(0, blurred, changed)
+        elif operation != "blur" and getattr(on_cpu, operation).any():
+            x = OPERATIONS[operation](x, params)
+    return ((x - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
-def _where(flags: Tensor, x: Tensor, operation, *parameters: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-    """Apply `operation`, in place, to the images whose flag is not 0, with their rows of the parameters."""
-    rows = flags.nonzero()[:, 0]
-    if len(rows):
-        values = [p[rows].to(x.device) for p in parameters]
-        rows = rows.to(x.device)
-        x[rows] = operation(x[rows], *values)
-    return x
+def _per_image(values: Tensor) -> Tensor:
+    """(N,) to (N, 1, 1, 1)."""
+    return values[:, None, None, None]
+
+
+def _choose(flags: Tensor, changed: Tensor, x: Tensor) -> Tensor:
+    """The changed images where the flag (N,) is set."""
+    return torch.where(_per_image(flags > 0), changed, x)
+
+
+def _grayscale(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
+    return _choose(params.grayscale, _gray(x), x)
+
+
+def _solarize(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
+    return _choose(params.solarize, solarize(x, 0.5), x)
+
+
+def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
+    changed = sharpness(posterize(x, params.bits), params.sharpness)
+    changed = autocontrast(solarize(changed, _per_image(params.threshold)))
+    return _choose(params.photometric, changed, x)
 
 
 def _jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    for chosen in params.jitter_order:  # (N,)
-        for number, (operation, factors) in enumerate(zip(JITTERS, params.factors, strict=True)):
-            x = _where((params.jitter != 0) & (chosen == number), x, operation, factors)
+    order = torch.stack(params.jitter_order).long()  # (4, N)
+    factors = torch.stack(params.factors).gather(0, order)
+    form = native_jitter if NATIVE.usable(x.device) else jitter
+    return form(x, order.where(params.jitter > 0, -1), factors)
+
+
+def jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
+    """Brightness, contrast, saturation and hue in each image's own order.
+
+    Hue, which costs most, is changed in all images at once, between what precedes and what follows it.
+
+    Args:
+        order: (4, N) int64, numbers as in `ColourParams.jitter_order`; all -1 for an image without jitter.
+        factors: (4, N), in this order; for hue, the shift.
+    """
+    jittered, is_hue = order[0] >= 0, order == HUE
+    reached = is_hue.cumsum(0) > 0  # (4, N), from the place of hue on
+    before = factors.where(jittered & ~reached, 1)
+    after = factors.where(reached & ~is_hue, 1)
+    for place in (0, 1, 2):
+        x = blend(x, order[place], before[place])
+    x = _choose(jittered, hue(x, factors.where(is_hue, 0).sum(0)), x)
+    for place in (1, 2, 3):
+        x = blend(x, order[place], after[place])
     return x
 
 
-def _photometric(x: Tensor, bits: Tensor, factor: Tensor, threshold: Tensor) -> Tensor:
-    x = sharpness(posterize(x, bits), factor)
-    return autocontrast(solarize(x, threshold[:, None, None, None]))
+def native_jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
+    """As `jitter`, by kernels that overwrite `x`, which is contiguous."""
+    from cl.data import _native_jitter  # imports Triton, which is missing on some systems
+
+    return _native_jitter.jitter(x, order, factors)
+
+
+def _difference(device: torch.device) -> float:
+    """Between both forms of jitter, in every order."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand((24, 3, 40, 40), generator=generator).to(device)
+    factors = torch.rand((4, 24), generator=generator).mul(2).sub(0.5).to(device)
+    order = torch.tensor(list(permutations(range(4)))).T.contiguous().to(device)
+    expected = jitter(x, order, factors)
+    return native.relative_difference([native_jitter(x, order, factors)], [expected])
+
+
+NATIVE = native.declare("colour jitter", _difference, tolerance=1e-5)
+
+
+def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
+    """Brightness (0), contrast (1) or saturation (2): blend with black, the mean of the gray image, or it.
+
+    Args:
+        operation: (N,).
+        factor: (N,); 1 changes nothing.
+    """
+    gray = _gray(x)
+    other = torch.where(_per_image(operation == 1), gray.mean((1, 2, 3), keepdim=True), gray)
+    return _blend(x, other, factor, (1 - factor).where(operation != 0, 0))
 
 
 def _gray(x: Tensor) -> Tensor:
@@ -62,24 +127,8 @@ def _gray(x: Tensor) -> Tensor:
     return 0.2989 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
 
 
-def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    factor = factor[:, None, None, None]
-    return (factor * x + (1 - factor) * other).clamp_(0, 1)
-
-
-def brightness(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with black."""
-    return _blend(x, torch.zeros_like(x), factor)
-
-
-def contrast(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the mean of the gray image."""
-    return _blend(x, _gray(x).mean((1, 2, 3), keepdim=True), factor)
-
-
-def saturation(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the gray image."""
-    return _blend(x, _gray(x), factor)
+def _blend(x: Tensor, other: Tensor, factor: Tensor, rest: Tensor) -> Tensor:
+    return (_per_image(factor) * x + _per_image(rest) * other).clamp_(0, 1)
 
 
 def hue(x: Tensor, shift: Tensor) -> Tensor:
@@ -96,12 +145,9 @@ def hue(x: Tensor, shift: Tensor) -> Tensor:
     from_blue = 4 + (red - green) / divisor
     angle = torch.where(value == green, from_green, from_blue)
     angle = torch.where(value == red, (green - blue) / divisor, angle)  # in sixths of a circle
-    angle = angle + 6 * shift[:, None, None, None]
-    k = (angle + x.new_tensor([5.0, 3.0, 1.0]).view(1, 3, 1, 1)) % 6
+    angle = angle + 6 * _per_image(shift)
+    k = (angle + torch.arange(5, 0, -2, device=x.device).view(1, 3, 1, 1)) % 6
     return value - chroma * torch.minimum(k, 4 - k).clamp_(0, 1)
-
-
-JITTERS = (brightness, contrast, saturation, hue)  # in the order of `ColourParams.factors`
 
 
 def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
@@ -123,16 +169,17 @@ def solarize(x: Tensor, threshold: Tensor | float) -> Tensor:
 
 def posterize(x: Tensor, bits: Tensor) -> Tensor:
     """Round down to 2^bits levels from 0 to 1 - 2^-bits; bits (N,)."""
-    levels = bits.exp2()[:, None, None, None]
+    levels = _per_image(bits.exp2())
     return torch.minimum((x * levels).floor_(), levels - 1) / levels
 
 
 def sharpness(x: Tensor, factor: Tensor) -> Tensor:
     """Blend with the image smoothed by Pillow's SMOOTH filter, except for its outermost pixels."""
-    weight = x.new_tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]]).div_(13).expand(x.shape[1], 1, 3, 3)
+    weight = x.new_full((x.shape[1], 1, 3, 3), 1 / 13)
+    weight[:, :, 1, 1] = 5 / 13
     smooth = x.clone()
     smooth[:, :, 1:-1, 1:-1] = F.conv2d(x, weight, groups=x.shape[1])
-    return _blend(x, smooth, factor)
+    return _blend(x, smooth, factor, 1 - factor)
 
 
 def autocontrast(x: Tensor) -> Tensor:
@@ -140,3 +187,11 @@ def autocontrast(x: Tensor) -> Tensor:
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
     flat = low == high
     return ((x - low.where(~flat, 0)) / (high - low).where(~flat, 1)).clamp_(0, 1)
+
+
+OPERATIONS = {
+    "jitter": _jitter,
+    "grayscale": _grayscale,
+    "solarize": _solarize,
+    "photometric": _photometric,
+}

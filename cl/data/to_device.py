@@ -65,5 +65,5 @@ class ToDevice:
 
 def normalisation(source: "Source | Transform", device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (3, 1, 1) of RGB in [0, 1]."""
-    mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (source.mean, source.std))
+    mean, std = to_device(torch.tensor([source.mean, source.std]), device).view(2, 3, 1, 1)
     return mean, std

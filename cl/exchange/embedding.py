@@ -135,13 +135,13 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
     for part in unfinished:
         images = job.images(part)
         features, reasons = zip(*(next(encoded) for _ in images[::BATCH]), strict=True)
-        _save(job, part, torch.cat(features), [reason for batch in reasons for reason in batch])
+        _save(job, part, torch.cat(features).cpu(), [reason for batch in reasons for reason in batch])
         report(len(images))
 
 
 @torch.no_grad()
 def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
-    """For each batch: features (N, D) on the CPU, and why an image cannot be read, or ""."""
+    """For each batch: features (N, D) on the device, and why an image cannot be read, or ""."""
     starts = [start for part in parts for start in job.images(part)[::BATCH]]
     count, side, transform = len(job.listing), job.encoder.transform.crop, job.encoder.transform
 
@@ -164,7 +164,7 @@ def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[
     )
     for pixels, reasons in batches:
         images = to_device(torch.from_numpy(pixels).permute(0, 3, 1, 2), machine.device)
-        features = job.encoder(transform.normalise(images)).float().cpu()
+        features = job.encoder(transform.normalise(images)).float()
         yield features, [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in reasons]
 
 

@@ -1,6 +1,6 @@
 """Features of whole splits from a frozen encoder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,14 +13,17 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.data.to_device import normalisation
 from cl.runtime.distributed import gather, rank, ranks
-from cl.runtime.machine import Machine
+from cl.runtime.machine import Machine, to_device
 from cl.runtime.rehearsal import rounds
 
 if TYPE_CHECKING:
     from cl.sources import Source
 
 BATCH = 256
+ON_GPU, ON_CPU = 2**31, 2**26  # bytes of images that may be kept: 14,000 of 224 px, 20,000 of 32 px
 FEW = 1024  # images; up to this number, reading them here is faster than starting data workers
+
+Kept = dict[tuple[Reader, bytes], list[Tensor]]  # batches on the device, by what was read
 
 
 class Pixels(nn.Module):
@@ -55,6 +58,7 @@ def extract(
     machine: Machine,
     positions: np.ndarray | None = None,
     count: Count = silent,
+    kept: Kept | None = None,
 ) -> Tensor:
     """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of index or `positions`.
 
@@ -62,8 +66,9 @@ def extract(
 
     Args:
         count: shows the progress if it takes long.
+        kept: images that take little memory stay here, and later calls do not read them again.
     """
-    return extract_all(encoder, reader, source, machine, positions, count=count)[0]
+    return extract_all(encoder, reader, source, machine, positions, count=count, kept=kept)[0]
 
 
 @torch.no_grad()
@@ -75,6 +80,7 @@ def extract_all(
     positions: np.ndarray | None = None,
     dtype: torch.dtype = torch.float32,
     count: Count = silent,
+    kept: Kept | None = None,
 ) -> list[Tensor]:
     """As `extract`, for an encoder with several outputs, each stored as `dtype`."""
     positions = np.arange(len(reader)) if positions is None else positions
@@ -84,7 +90,8 @@ def extract_all(
     stored: list[Tensor] = []
     done = 0
     with (count if share > FEW else silent)(share, "images to encode") as report:
-        for outputs in _outputs(encoder, reader, source, machine, mine):
+        images = _images(reader, source, machine, mine, kept)
+        for outputs in _outputs(encoder, rounds(images, -(-share // BATCH)), source, machine):
             stored = stored or [output.new_zeros(share, output.shape[1], dtype=dtype) for output in outputs]
             for whole, part in zip(stored, outputs, strict=True):
                 whole[done : done + len(part)] = part
@@ -93,17 +100,36 @@ def extract_all(
     return [gather(whole)[: len(positions)] for whole in stored]
 
 
+def _images(
+    reader: Reader, source: "Source", machine: Machine, positions: np.ndarray, kept: Kept | None
+) -> Iterator[Tensor]:
+    """Batches (N, 3, S, S) uint8 on the device."""
+    key = reader, positions.tobytes()
+    if kept and key in kept:
+        yield from kept[key]
+        return
+    if 3 * source.crop**2 * len(positions) > (ON_CPU if machine.device.type == "cpu" else ON_GPU):
+        kept = None
+    data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=positions)
+    read = []
+    for images in data.batches(BATCH, machine.workers if len(positions) > FEW else 0):
+        batch = to_device(images, machine.device)
+        if kept is not None:
+            read.append(batch.clone())  # on the CPU, the memory of `images` is used again
+        yield batch
+    if kept is not None:
+        kept[key] = read  # here, where all are read: a rehearsal breaks off before
+
+
 def _outputs(
-    encoder: nn.Module, reader: Reader, source: "Source", machine: Machine, positions: np.ndarray
+    encoder: nn.Module, images: Iterable[Tensor], source: "Source", machine: Machine
 ) -> Iterator[tuple[Tensor, ...]]:
     """The encoder's outputs in eval mode, batch by batch."""
     mean, std = normalisation(source, machine.device)
-    data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=positions)
     was_training = encoder.training
     encoder.eval()
-    batches = data.batches(BATCH, machine.workers if len(positions) > FEW else 0)
-    for images in rounds(batches, -(-len(positions) // BATCH)):
-        x = images.to(machine.device).float().div_(255).sub_(mean).div_(std)
+    for batch in images:
+        x = batch.float().div_(255).sub_(mean).div_(std)
         with machine.autocast():
             outputs = encoder(x.contiguous(memory_format=torch.channels_last))
         yield outputs if isinstance(outputs, tuple) else (outputs,)

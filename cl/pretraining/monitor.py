@@ -1,5 +1,7 @@
 """What is measured while a method trains: kNN accuracy on part of the data, and signs of collapse."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,12 +11,13 @@ from torch import Tensor, nn
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.features.extraction import extract
+from cl.features.extraction import Kept, extract
 from cl.features.knn import check_k, classify, top1
 from cl.pretraining import collapse
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
+from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
     from cl.sources import Source
@@ -45,21 +48,29 @@ class Config(BaseConfig):
 
 @torch.no_grad()
 def watch(
-    task: PretrainingTask, config: Config, train: Reader, val: Reader, *, source: "Source", progress: Progress
+    task: PretrainingTask,
+    config: Config,
+    train: Reader,
+    val: Reader,
+    *,
+    source: "Source",
+    progress: Progress,
+    kept: Kept | None = None,
 ) -> dict[str, float]:
     """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
 
     Both are measured on part of the labelled images. Data without labels gives no accuracy, and collapse is
     measured on part of its validation images. The alarm goes to `progress`. `alignment` is that of the last
-    batch's positive pairs.
+    batch's positive pairs. `kept` is as in `extract`.
     """
     chosen = val.evaluated[: config.queries]  # the shards are shuffled: any part is a fair sample
-    queries = extract(task.method.backbone, val, source, task.machine, chosen)
+    features = partial(extract, task.method.backbone, source=source, machine=task.machine, kept=kept)
+    queries = features(val, positions=chosen)
     embeddings = F.normalize(task.method.projector(queries), dim=1)
     measured: dict[str, float] = {}
     if train.manifest.classes:
-        truth = torch.from_numpy(val.labels[chosen]).to(queries.device)
-        measured |= _knn(task, config, train, queries, truth, source)
+        truth = to_device(torch.from_numpy(val.labels[chosen]), queries.device)
+        measured |= _knn(task, config, train, queries, truth, features)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measures = collapse.measures(embeddings)
     if task.has_groups:
@@ -70,11 +81,16 @@ def watch(
 
 
 def _knn(
-    task: PretrainingTask, config: Config, train: Reader, queries: Tensor, truth: Tensor, source: "Source"
+    task: PretrainingTask,
+    config: Config,
+    train: Reader,
+    queries: Tensor,
+    truth: Tensor,
+    features: Callable[..., Tensor],
 ) -> dict[str, float]:
     chosen = train.evaluated[: config.bank]
-    bank = extract(task.method.backbone, train, source, task.machine, chosen)
-    labels = torch.from_numpy(train.labels[chosen]).to(bank.device)
+    bank = features(train, positions=chosen)
+    labels = to_device(torch.from_numpy(train.labels[chosen]), bank.device)
     networks: dict[str, nn.Module] = {"knn_top1": nn.Identity(), "knn_embedding_top1": task.method.projector}
     measured = {}
     for name, network in networks.items():

@@ -40,7 +40,12 @@ def test_each_colour_operation_equals_torchvisions(images, name) -> None:
     theirs = torch.stack(
         [getattr(tv, f"adjust_{name}")(image, float(f)) for image, f in zip(x, factors, strict=True)]
     )
-    torch.testing.assert_close(getattr(augment_gpu, name)(x.clone(), factors), theirs, atol=2e-6, rtol=0)
+    if name == "hue":
+        on_gpu = augment_gpu.hue(x, factors)
+    else:
+        number = ["brightness", "contrast", "saturation"].index(name)
+        on_gpu = augment_gpu.blend(x, torch.full((len(x),), number), factors)
+    torch.testing.assert_close(on_gpu, theirs, atol=2e-6, rtol=0)
     torch.testing.assert_close(one_by_one(name, x, factors), theirs, atol=2e-6, rtol=0)
 
 
@@ -130,8 +135,10 @@ def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
     assert colour_params.shape == (12, DRAWS)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
     m, s = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
-    on_gpu = (augment_gpu.recolour(images / 255, torch.from_numpy(colour_params), busy) - m) / s
-    on_cpu = augment.augment(images, torch.from_numpy(colour_params), busy, mean=m, std=s)
+    on_cpu, on_gpu = (
+        module.augment(images, torch.from_numpy(colour_params), busy, mean=m, std=s)
+        for module in (augment, augment_gpu)
+    )
     for ours in (on_cpu, on_gpu):
         for image, row, result in zip(images, colour_params, ours, strict=True):
             theirs = reference(image, row, busy, mean, std)
@@ -140,3 +147,20 @@ def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
             assert close.float().mean() > 0.999
             if not (ColourParams(*row).solarize or ColourParams(*row).photometric):
                 assert close.all()
+
+
+def test_an_image_does_not_depend_on_its_batch(images, params) -> None:
+    """Alone, it may need no blur or no jitter, which a batch then leaves out."""
+    usual = params.views["random"]
+    view = usual.model_copy(update={"blur": usual.blur.model_copy(update={"p": 0.5, "kernel": 5})})
+    colour_params = torch.tensor([draw_colour_params(view, generator(0, 0, n, 0)) for n in range(12)]).float()
+    flags = ColourParams(*colour_params.unbind(1))
+    for column in (flags.flip, flags.jitter, flags.grayscale, flags.sigma):
+        assert {True, False} == set((column > 0).tolist())
+    numbers = {"mean": torch.zeros(3, 1, 1), "std": torch.ones(3, 1, 1)}
+    together = augment_gpu.augment(images, colour_params, view, **numbers)
+    assert together.is_contiguous(memory_format=torch.channels_last)
+    alone = [
+        augment_gpu.augment(images[n : n + 1], colour_params[n : n + 1], view, **numbers) for n in range(12)
+    ]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-6, rtol=0)

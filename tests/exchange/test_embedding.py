@@ -11,6 +11,7 @@ import cl
 from cl.exchange import embedding
 from cl.exchange.embedding import EmbeddingJob
 from cl.runtime.machine import Machine
+from tests.support.counting import GPU, Counting
 from tests.support.pictures import picture_file, without_heic
 from tests.support.resnets import save_encoder
 
@@ -101,3 +102,13 @@ def test_an_image_with_too_many_pixels_is_refused_with_advice_that_helps(images)
     assert (
         "an image of 60000x60000 pixels is too large, expected at most 178956970; make it smaller" in reason
     )
+
+
+def test_a_part_waits_for_the_gpu_once(images, monkeypatch) -> None:
+    monkeypatch.setattr(embedding, "BATCH", 2)
+    begun = job(images)
+    begun.encoder.to(GPU)
+    with Counting() as counting:
+        embedding.compute(begun, Machine(GPU, 0, "fp32"), lambda images, kept=False: None)
+    assert counting.operations["cat"] == 1
+    assert counting.waits.total() == 1

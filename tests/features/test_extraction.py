@@ -3,6 +3,7 @@
 import io
 
 import numpy as np
+import pytest
 import torch
 from rich.console import Console
 
@@ -10,7 +11,21 @@ from cl.console import progress
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.features import extraction
-from cl.features.extraction import extract
+from cl.features.extraction import Kept, extract
+from cl.runtime.machine import Machine
+from cl.runtime.rehearsal import rehearsing
+from tests.support.counting import GPU, Counting
+from tests.support.tiny import TinyBackbone
+
+
+class CountingReader(Reader):
+    """Counts the images that this process reads."""
+
+    reads = 0
+
+    def pixels(self, position: int) -> np.ndarray:
+        self.reads += 1
+        return super().pixels(position)
 
 
 def test_extract_follows_the_index_and_restores_the_mode(shard_folder, params, tiny_backbone, here) -> None:
@@ -39,3 +54,49 @@ def test_the_progress_of_a_long_split_is_shown(
     assert [line.split(",")[0] for line in others] == [
         f"knn: {done} of 60 images to encode" for done in (20, 40, 60)
     ]
+
+
+def test_reading_a_split_never_waits_for_the_gpu(shard_folder, params, monkeypatch) -> None:
+    monkeypatch.setattr(extraction, "BATCH", 20)
+    reader, backbone = Reader(shard_folder, "val"), TinyBackbone().to(GPU)
+    with Counting() as counting:
+        features = extract(backbone, reader, params.dataset, Machine(GPU, 0, "fp32"))
+    assert features.shape == (60, 8)
+    assert counting.operations["convolution"] == 3
+    assert not counting.waits
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_kept_images_are_read_once(shard_folder, params, monkeypatch, workers) -> None:
+    """With workers, there are more batches than memory for batches."""
+    monkeypatch.setattr(extraction, "BATCH", 4)
+    monkeypatch.setattr(extraction, "FEW", 10)
+    reader, here = CountingReader(shard_folder, "val"), Machine(torch.device("cpu"), workers, "fp32")
+    kept: Kept = {}
+    for seed in range(2):
+        torch.manual_seed(seed)
+        backbone = TinyBackbone()
+        for positions in (None, np.arange(2, 50)):
+            expected = extract(backbone, Reader(shard_folder, "val"), params.dataset, here, positions)
+            found = extract(backbone, reader, params.dataset, here, positions, kept=kept)
+            assert torch.equal(found, expected)
+    assert reader.reads == (0 if workers else 60 + 48)
+    assert [sum(map(len, images)) for images in kept.values()] == [60, 48]
+
+
+def test_only_images_that_take_little_memory_are_kept(shard_folder, params, here, monkeypatch) -> None:
+    reader, size = Reader(shard_folder, "val"), 60 * 3 * 32 * 32
+    for limit, batches in ((size, 1), (size - 1, 0)):
+        monkeypatch.setattr(extraction, "ON_CPU", limit)
+        kept: Kept = {}
+        extract(TinyBackbone(), reader, params.dataset, here, kept=kept)
+        assert len(kept) == batches
+
+
+def test_a_rehearsal_keeps_no_part_of_a_split(shard_folder, params, here, monkeypatch) -> None:
+    monkeypatch.setattr(extraction, "BATCH", 2)
+    kept: Kept = {}
+    with rehearsing() as rehearsal:
+        extract(TinyBackbone(), Reader(shard_folder, "val"), params.dataset, here, kept=kept)
+    assert rehearsal.loops[0].done < 30
+    assert not kept

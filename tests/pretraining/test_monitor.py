@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.features.extraction import extract
+from cl.features.extraction import Kept, extract
 from cl.pretraining import collapse
 from cl.pretraining.monitor import watch
 from pipeline.pretrain import build
@@ -22,11 +22,12 @@ def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
     task.alignment = torch.tensor(0.25)
     settings = params.optim.monitor.model_copy(update={"bank": 60, "queries": 30})
 
-    def look() -> tuple[dict[str, float], str]:
+    readers = Reader(shard_folder, "train"), Reader(shard_folder, "val")
+
+    def look(kept: Kept | None = None) -> tuple[dict[str, float], str]:
         console = Console(file=io.StringIO(), width=500)
-        readers = Reader(shard_folder, "train"), Reader(shard_folder, "val")
         progress = Progress("test", console)
-        measured = watch(task, settings, *readers, source=params.dataset, progress=progress)
+        measured = watch(task, settings, *readers, source=params.dataset, progress=progress, kept=kept)
         return measured, console.file.getvalue()
 
     return task, look
@@ -55,3 +56,13 @@ def test_a_collapse_is_reported_but_not_at_the_start(watched) -> None:
     assert "collapse" not in look()[1]
     task.progress = 0.5
     assert "complete collapse: all embeddings are nearly equal, embedding_std is 0.000" in look()[1]
+
+
+def test_images_that_were_kept_give_the_same_measures_as_those_read_again(watched) -> None:
+    task, look = watched
+    kept: Kept = {}
+    look(kept)
+    assert sorted(sum(map(len, images)) for images in kept.values()) == [30, 60]
+    with torch.no_grad():
+        task.method.backbone.conv1.weight.mul_(-1)
+    assert look(kept) == look()

@@ -1,0 +1,49 @@
+"""What moving a batch to a GPU and augmenting it there asks of the GPU."""
+
+import pytest
+import torch
+
+from cl import config
+from cl.data.to_device import HostBatch, ToDevice
+from cl.data.views import View, draw_colour_params, generator
+from tests.support.counting import GPU, Counting
+from tests.support.project import compose
+
+IMAGES = 32
+
+
+def host_batch(views: list[View]) -> HostBatch:
+    """Black images, with colours as drawn in training."""
+    rows = [
+        [draw_colour_params(view, generator(0, 0, sample, number)) for number, view in enumerate(views)]
+        for sample in range(IMAGES)
+    ]
+    numbers = torch.arange(IMAGES)
+    images = [torch.zeros((IMAGES, view.size, view.size, 3), dtype=torch.uint8) for view in views]
+    channels_first = [x.permute(0, 3, 1, 2) for x in images]
+    return HostBatch(channels_first, torch.tensor(rows).float().transpose(0, 1), numbers, numbers, numbers)
+
+
+@pytest.mark.parametrize(
+    ("choices", "most"),
+    [(["views=mocov2"], 190), (["views=byol"], 190), (["views=pirl", "method=pirl"], 205)],
+)
+def test_augmentation_never_waits_for_the_gpu(tmp_path, choices, most) -> None:
+    """A view takes few operations, however many images it has."""
+    params = config.check(compose(tmp_path, *choices))
+    views = [view for view in params.views.values() for _ in range(view.count)]
+    batch = host_batch(views)
+    with Counting() as counting:
+        ready = ToDevice(params.dataset, views, GPU)(batch)
+    assert not counting.waits
+    assert counting.operations.total() <= most * len(views)
+    assert [tuple(x.shape) for x in ready.views] == [(IMAGES, 3, view.size, view.size) for view in views]
+    assert {x.device for x in (*ready.views, ready.labels, ready.positions, ready.groups)} == {GPU}
+
+
+def test_views_are_normalised_by_the_statistics_of_the_data(params) -> None:
+    views = list(params.views.values())
+    ready = ToDevice(params.dataset, views, torch.device("cpu"))(host_batch(views))
+    black = [-mean / std for mean, std in zip(params.dataset.mean, params.dataset.std, strict=True)]
+    expected = torch.tensor(black)[:, None, None].expand_as(ready.views[0])
+    torch.testing.assert_close(ready.views[0], expected)
