@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cl.networks.passes import in_microbatches, unit
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.distributed import permute
+from cl.runtime.distributed import permute, ranks
 
 
 class Ema(BaseConfig):
@@ -46,7 +46,7 @@ class Target(nn.Sequential):
         """
         if order is None:
             return in_microbatches(lambda part: unit(self(part)), images, self.microbatches)
-        if torch.is_autocast_enabled(images.device.type):
+        if ranks() > 1 and torch.is_autocast_enabled(images.device.type):
             images = images.to(torch.get_autocast_dtype(images.device.type))  # half as much to send
         mixed = permute(images.movedim(1, -1), order).movedim(-1, 1)
         return permute(self.embed(mixed), order.argsort())
