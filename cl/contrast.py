@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.reductions.log_partition import log_partition
+from cl.reductions.ring import Sharded
 from cl.reductions.sums import log_complement_sum, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 from cl.runtime.machine import to_device
@@ -52,9 +53,9 @@ class Contrast:
     Args:
         queries: (N, D) unit rows.
         positives: (N, P, D), of norm at most 1; P > 1 where an image has several keys (JCL).
-        negatives: (K, D): a queue, or the keys of all ranks.
+        negatives: (K, D): a queue, or the keys of all ranks, which `Sharded` leaves where they are.
         excluded: (N, E) int64, columns of `negatives` that do not count for a query; distinct in a row.
-            Keep on the CPU: it is inspected there, and a CUDA tensor would force a sync.
+            Leave on the CPU those that are known there: it looks whether they are mutual.
         selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; not
             together with `excluded`.
         temperature: divides every similarity.
@@ -71,7 +72,7 @@ class Contrast:
 
     queries: Tensor
     positives: Tensor
-    negatives: Tensor
+    negatives: Tensor | Sharded
     excluded: Tensor | None = None
     selected: Tensor | None = None
     temperature: float = 1.0

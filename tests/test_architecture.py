@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "sources": "console runtime",
     "shards": "console runtime sources",
     "losses": "contrast runtime",
-    "methods": "batch contrast networks runtime",
+    "methods": "batch contrast networks reductions runtime",
     "data": "batch runtime shards",
     "features": "console data runtime",
     "training": "batch console data networks runtime",

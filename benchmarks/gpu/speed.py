@@ -144,11 +144,12 @@ def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Ten
 
 @contextmanager
 def _tiles_of(side: int) -> Iterator[None]:
-    usual, tiles.TILE = tiles.TILE, side
+    usual = tiles.TILE, tiles.AREA
+    tiles.TILE, tiles.AREA = side, side**2
     try:
         yield
     finally:
-        tiles.TILE = usual
+        tiles.TILE, tiles.AREA = usual
 
 
 def augmentation(session: Session) -> None:

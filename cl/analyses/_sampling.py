@@ -77,8 +77,9 @@ def samples(
 
     A query with several positives keeps the first.
     """
-    assert contrast.excluded is not None
     negatives = contrast.negatives
+    assert contrast.excluded is not None
+    assert isinstance(negatives, Tensor), "an analysis has one process"
     for rows in torch.arange(len(contrast.queries))[:queries].split(max(1, BLOCK // len(negatives))):
         q, p = contrast.queries[rows], contrast.positives[rows, 0]
         lots = torch.rand(len(rows), len(negatives), generator=generator)

@@ -12,6 +12,7 @@ from cl.batch import Batch
 from cl.contrast import Contrast, Term
 from cl.networks import heads, patches
 from cl.networks.passes import in_microbatches, unit
+from cl.reductions.ring import Sharded, of_all_ranks
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, global_rows, ranks
 
@@ -126,7 +127,11 @@ class BaseMethod(nn.Module):
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
 
     def contrast(
-        self, queries: Tensor, positives: Tensor, negatives: Tensor, **fields: Tensor | bool | None
+        self,
+        queries: Tensor,
+        positives: Tensor,
+        negatives: Tensor | Sharded,
+        **fields: Tensor | bool | None,
     ) -> Contrast:
         """A contrast at the method's temperature; `fields` are the other fields of `Contrast`."""
         assert self.temperature is not None, "cl.config requires one"
@@ -144,7 +149,7 @@ class BaseMethod(nn.Module):
         return self.contrast(
             queries.flatten(0, 1),
             keys.repeat_interleave(e, 0)[:, None],
-            gather(keys),
+            of_all_ranks(keys),
             excluded=own_column,
             query_groups=batch.row_groups(e),
             negative_groups=gather_groups(batch.row_groups()),

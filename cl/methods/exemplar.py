@@ -49,7 +49,7 @@ class Method(BaseMethod):
         queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         own = batch.positions[:, None]
         groups = self._note_groups(batch)
-        columns = {"excluded": own.cpu(), "query_groups": batch.row_groups(), "negative_groups": groups}
+        columns = {"excluded": own, "query_groups": batch.row_groups(), "negative_groups": groups}
         return [self.contrast(q, self.weights[own], self.weights, unit=False, **columns) for q in queries]
 
     @torch.no_grad()

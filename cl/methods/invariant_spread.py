@@ -9,7 +9,8 @@ from cl.contrast import Contrast
 from cl.methods import BaseMethod, MethodConfig, gather_groups
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
-from cl.runtime.distributed import gather, global_rows
+from cl.reductions.ring import of_all_ranks
+from cl.runtime.distributed import global_rows
 
 
 class Config(MethodConfig):
@@ -29,7 +30,7 @@ class Method(BaseMethod):
         """
         queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         keys = [view.detach() for view in queries[:2]]
-        everything = gather(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
+        everything = of_all_ranks(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
         own = 2 * global_rows(len(keys[0]))
         return [
             self.contrast(

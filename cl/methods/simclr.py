@@ -12,6 +12,7 @@ from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
 from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
+from cl.reductions.ring import Sharded, of_all_ranks
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
 
@@ -55,7 +56,8 @@ class Method(BaseMethod):
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
         if len(batch.views) == 2 and self.pool == "both_views" and self.negatives is None:
             return [self._all_against_all(both, batch)]
-        pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
+        shared = of_all_ranks if self.negatives is None else gather
+        pools = [shared(both)] * 2 if self.pool == "both_views" else [shared(x) for x in embeddings[:2]]
         generator = self.generator("negatives")
         return [
             self._contrast(embeddings[a], embeddings[b], pools[b], batch, generator)
@@ -70,14 +72,19 @@ class Method(BaseMethod):
         return self.contrast(
             both,
             both[other, None],
-            gather(both),
+            of_all_ranks(both),
             excluded=torch.stack([itself, itself ^ 1], 1),
             query_groups=groups,
             negative_groups=gather_groups(groups),
         )
 
     def _contrast(
-        self, queries: Tensor, positives: Tensor, pool: Tensor, batch: Batch, generator: torch.Generator
+        self,
+        queries: Tensor,
+        positives: Tensor,
+        pool: Tensor | Sharded,
+        batch: Batch,
+        generator: torch.Generator,
     ) -> Contrast:
         """N queries against the pool, one or two columns per image of all ranks, except their own image's."""
         n, everyone = len(queries), len(queries) * ranks()
@@ -93,5 +100,5 @@ class Method(BaseMethod):
             candidates = width * (everyone - 1)
             count = min(self.negatives, candidates)  # an analysis may use smaller batches
             sampled = sample_without_replacement(n, candidates, count, generator)
-            columns["selected"] = to_device(skip_own_columns(sampled, first, width), pool.device)
+            columns["selected"] = to_device(skip_own_columns(sampled, first, width), queries.device)
         return self.contrast(queries, positives[:, None], pool, **columns)

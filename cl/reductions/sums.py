@@ -9,12 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.reductions.tiles import Groups, Tile, buffer_of, check_columns, over_selected, tiles_of
+from cl.reductions.columns import check_columns, over_selected
+from cl.reductions.ring import Sharded, local_rows
+from cl.reductions.tiles import Groups, Logits, Tile
+from cl.runtime.machine import to_device
 
 
 def softplus_sum(
     queries: Tensor,
-    negatives: Tensor,
+    negatives: Tensor | Sharded,
     excluded: Tensor | None,
     temperature: float,
     shift: Tensor,
@@ -27,14 +30,14 @@ def softplus_sum(
     The arguments are those of `log_partition`, and `shift` (N,), which may carry a gradient. A query whose
     negatives are all of its own group has the sum 0.
     """
-    check_columns(len(negatives), excluded, selected)
+    check_columns(negatives, excluded, selected)
     arguments = _SOFTPLUS, queries, negatives, excluded, selected, temperature, shift, groups
     return _sum(*arguments)
 
 
 def log_complement_sum(
     queries: Tensor,
-    negatives: Tensor,
+    negatives: Tensor | Sharded,
     excluded: Tensor | None,
     temperature: float,
     shift: Tensor,
@@ -47,7 +50,7 @@ def log_complement_sum(
     With the log-partition over all candidates as `shift`, exp(...) is the probability of a negative. The
     arguments are those of `softplus_sum`; every logit must be smaller than its shift.
     """
-    check_columns(len(negatives), excluded, selected)
+    check_columns(negatives, excluded, selected)
     arguments = _LOG_COMPLEMENT, queries, negatives, excluded, selected, temperature, shift, groups
     return _sum(*arguments)
 
@@ -76,61 +79,54 @@ _LOG_COMPLEMENT = _Pointwise(
 def _sum(
     function: _Pointwise,
     queries: Tensor,
-    negatives: Tensor,
+    negatives: Tensor | Sharded,
     excluded: Tensor | None,
     selected: Tensor | None,
     temperature: float,
     shift: Tensor,
     groups: Groups | None,
 ) -> Tensor:
+    rows, sharded = local_rows(negatives)
     if selected is None:
-        return _PointwiseSum.apply(function, queries, negatives, excluded, temperature, shift, groups)
+        if excluded is not None:
+            excluded = to_device(excluded, queries.device)
+        return _PointwiseSum.apply(function, queries, rows, excluded, temperature, shift, groups, sharded)
 
     def reduce(logits: Tensor, absent: Tensor, rows: Tensor) -> Tensor:
         x = (logits - shift[rows, None]).masked_fill(absent, -1)
         return function.plain(x).masked_fill(absent, 0).sum(1)
 
-    return over_selected(reduce, queries, negatives, selected, temperature, groups)
+    return over_selected(reduce, queries, rows, selected, temperature, groups)
 
 
 class _PointwiseSum(Function):
     """Sum over the negatives of a function of each logit minus its query's shift."""
 
     @staticmethod
-    def forward(ctx, function, queries, negatives, excluded, temperature, shift, groups):  # type: ignore[no-untyped-def]
-        tiles = tiles_of(len(queries), len(negatives), excluded, groups, queries.device)
-        buffer, scaled = buffer_of(queries, negatives), queries / temperature
+    def forward(ctx, function, queries, negatives, excluded, temperature, shift, groups, sharded):  # type: ignore[no-untyped-def]
+        ctx.function, ctx.options = function, (excluded, temperature, groups, sharded)
         total = queries.new_zeros(len(queries))
-        for tile in tiles:
-            x = function.value_(_shifted(scaled, negatives, shift, tile, buffer))
-            total[tile.rows] += tile.fill(x, 0).sum(1)
+        for tile in Logits(queries, negatives, *ctx.options).tiles(shift):
+            total[tile.rows].add_(_filled(tile, function.value_).sum(1))
         ctx.save_for_backward(queries, negatives, shift)
-        ctx.function, ctx.tiles, ctx.temperature = function, tiles, temperature
         return total
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         queries, negatives, shift = ctx.saved_tensors
-        buffer, scaled = buffer_of(queries, negatives), queries / ctx.temperature
-        weighted = queries * (gradient / ctx.temperature)[:, None]
-        to_queries = torch.zeros_like(queries) if ctx.needs_input_grad[1] else None
-        to_negatives = torch.zeros_like(negatives) if ctx.needs_input_grad[2] else None
-        to_shift = torch.zeros_like(shift)
-        for tile in ctx.tiles:
-            x = ctx.function.derivative_(_shifted(scaled, negatives, shift, tile, buffer))
-            tile.fill(x, 0)
-            to_shift[tile.rows] -= x.sum(1)
-            if to_queries is not None:
-                to_queries[tile.rows].addmm_(x, negatives[tile.columns])
-            if to_negatives is not None:
-                to_negatives[tile.columns].addmm_(x.T, weighted[tile.rows])
-        if to_queries is not None:
-            to_queries.mul_((gradient / ctx.temperature)[:, None])
-        return None, to_queries, to_negatives, None, None, to_shift * gradient, None
+        logits, to_shift = Logits(queries, negatives, *ctx.options), torch.zeros_like(shift)
+
+        def derivative(tile: Tile) -> Tensor:
+            x = _filled(tile, ctx.function.derivative_)
+            to_shift[tile.rows].sub_(x.sum(1))
+            return x
+
+        weight, needed = gradient / logits.temperature, ctx.needs_input_grad[1:3]
+        gradients = logits.gradients(weight, shift, derivative, needed)
+        return None, *gradients, None, None, to_shift * gradient, None, None
 
 
-def _shifted(scaled: Tensor, negatives: Tensor, shift: Tensor, tile: Tile, buffer: Tensor) -> Tensor:
-    """The logits of one block minus their queries' shifts, in `buffer`; -1 where a column does not count."""
-    q, k = scaled[tile.rows], negatives[tile.columns]
-    x = buffer[: len(q) * len(k)].view(len(q), len(k))
-    return tile.fill(torch.addmm(shift[tile.rows, None], q, k.T, beta=-1, out=x), -1)
+def _filled(tile: Tile, function_: Callable[[Tensor], Tensor]) -> Tensor:
+    """The function of one block's logits, in place; 0 where a column does not count."""
+    function_(tile.fill(-1))
+    return tile.fill(0)

@@ -76,7 +76,8 @@ def _check(precision: Precision, processes: int) -> None:
 
 
 def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"  # bf16: for logits and the like
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts

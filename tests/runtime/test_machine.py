@@ -1,5 +1,7 @@
 """What a process sets up on its machine."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -7,13 +9,14 @@ from cl.runtime import machine
 
 
 @pytest.fixture(autouse=True)
-def _restored():
+def _restored() -> Iterator[None]:
     """The settings of this process as they were."""
-    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    threads, fill = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     yield
     torch.set_num_threads(threads)
-    torch.backends.cudnn.benchmark = benchmark
+    cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
     torch.utils.deterministic.fill_uninitialized_memory = fill
     torch.use_deterministic_algorithms(False)
 
@@ -27,6 +30,16 @@ def test_cudnn_tries_its_algorithms_where_shapes_repeat(deterministic, fixed_sha
     assert torch.backends.cudnn.benchmark is tried
     assert torch.are_deterministic_algorithms_enabled() is deterministic
     assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
+@pytest.mark.parametrize(
+    ("precision", "products", "convolutions"),
+    [("fp32", False, False), ("tf32", True, True), ("bf16", True, False)],
+)
+def test_beside_an_encoder_in_bfloat16_logits_may_use_tf32(precision, products, convolutions) -> None:
+    machine._configure_backends(precision, deterministic=False, fixed_shapes=True)
+    assert torch.backends.cuda.matmul.allow_tf32 == products
+    assert torch.backends.cudnn.allow_tf32 == convolutions
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def negative_columns(
 ) -> dict[str, Tensor]:
     """The rows of the bank that are negatives of each image, as fields of `Contrast`."""
     if negatives is None:
-        return {"excluded": batch.positions[:, None].cpu()}
+        return {"excluded": batch.positions[:, None]}
     return {"selected": bank.sample(batch.positions, negatives, generator, own=own)}
 
 

@@ -1,0 +1,78 @@
+"""Negatives that stay on their ranks: each rank's rows visit the others in turn, and are never gathered."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cl.runtime.distributed import gather, rank, ranks
+
+GATHERED = 2**27  # numbers of all ranks up to which rows are gathered; 512 MiB in float32
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """W n rows of width D of which each of W ranks holds n, numbered in the order of ranks.
+
+    local: (n, D), this rank's.
+    """
+
+    local: Tensor
+
+    def __len__(self) -> int:
+        return ranks() * len(self.local)
+
+
+def of_all_ranks(x: Tensor) -> Tensor | Sharded:
+    """The rows (n, D) of each rank as negatives for all of them: (W n, D).
+
+    They are gathered unless that takes much memory: a ring moves and computes as much, in W - 1 messages
+    instead of one collective. The gradient of a rank's rows is the same either way.
+    """
+    if ranks() == 1 or ranks() * x.numel() <= GATHERED:
+        return gather(x)
+    return Sharded(x)
+
+
+def local_rows(negatives: Tensor | Sharded) -> tuple[Tensor, bool]:
+    """The rows that this rank holds, and whether other ranks hold more of them."""
+    return (negatives.local, True) if isinstance(negatives, Sharded) else (negatives, False)
+
+
+def rounds(x: Tensor, sharded: bool) -> Iterator[tuple[int, Tensor]]:
+    """The rows (n, D) of each rank, this rank's first, each with the number of its first row.
+
+    While one rank's rows are used, those of the next are on their way.
+    """
+    count = ranks() if sharded else 1
+    x = x.contiguous()
+    for step in range(count):
+        exchange = _Exchange(x) if step + 1 < count else None
+        yield (rank() - step) % count * len(x), x
+        if exchange is not None:
+            x = exchange.wait()
+
+
+def pass_on(gradient: Tensor, sharded: bool) -> Tensor:
+    """The gradient of the next round's rows; called after each round, it ends with that of this rank's."""
+    return _Exchange(gradient).wait() if sharded and ranks() > 1 else gradient
+
+
+class _Exchange:
+    """Sends a tensor to the next rank, and receives the like from the previous one."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.received = torch.empty_like(x)
+        self.requests = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, x, (rank() + 1) % ranks()),
+                dist.P2POp(dist.irecv, self.received, (rank() - 1) % ranks()),
+            ]
+        )
+
+    def wait(self) -> Tensor:
+        for request in self.requests:
+            request.wait()
+        return self.received
