@@ -18,7 +18,7 @@ IMAGES, SIZE = 32, 64  # per rank, in two views
 RESNET50 = ("backbone=resnet50", "views=mocov2", "loss=infonce")
 SIMCLR = (*RESNET50, "method=simclr_imagenet", "bn_group=global")
 MOCO = (*RESNET50, "method=moco_v2_imagenet", "bn_group=8")
-COLLECTIVES = ("allreduce_", "_allgather_base_")
+COLLECTIVES = ("allreduce_", "_allgather_base_", "_reduce_scatter_base_")
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def operations(overrides: tuple[str, ...], ranks: int = 1) -> Counter[str]:
     return counting.operations
 
 
-@pytest.mark.parametrize(("overrides", "largest"), [(SIMCLR, 689), (MOCO, 2213)], ids=["simclr", "moco_v2"])
+@pytest.mark.parametrize(("overrides", "largest"), [(SIMCLR, 709), (MOCO, 2213)], ids=["simclr", "moco_v2"])
 def test_operations_of_a_step(overrides, largest) -> None:
     assert sum(operations(overrides).values()) <= largest
 
