@@ -64,7 +64,8 @@ def test_a_gpu_that_computes_as_the_cpu_uses_the_kernels() -> None:
 
 
 @pytest.mark.parametrize("name", ["_measure", "_change"])
-def test_kernels_compile_for_a_gpu(name) -> None:
+def test_kernels_compile_for_a_gpu(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
