@@ -161,17 +161,18 @@ class Requests:
 
     def heard(self, done: int, signals: list[int]) -> list[bool]:
         """After this step: whether any process received a signal, and whether the first must save."""
+        stop = bool(signals)
         due = rank() == 0 and self.checkpoints is not None and self.checkpoints.due()
         if ranks() == 1:
-            return [bool(signals), due]
+            return [stop, due]
         if done < self.next:
             return [False, False]
         now = time.monotonic()
         seconds = (now - self.since) / max(1, done - self.asked)  # of a step
-        stop, save, slowest = largest(bool(signals), due, seconds)
+        stopping, saving, slowest = largest(stop, due, seconds)
         self.since, self.asked = now, done
         self.next = done + max(1, min(self.most, int(ASK_SECONDS / max(slowest, 1e-9))))
-        return [bool(stop), bool(save)]
+        return [bool(stopping), bool(saving)]
 
 
 def replicated(task: Task) -> nn.Module:

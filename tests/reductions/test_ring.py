@@ -166,6 +166,7 @@ def test_four_ranks_contrast_two_views_as_one(found) -> None:
     assert_equal(found["two views"], two_views())
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_ranks(found) -> None:
     """The rows of two ranks and their gradients (measured: 138 MiB), instead of those of all four (258)."""
     in_a_ring, gathered = found["memory"].tolist()

@@ -116,7 +116,7 @@ def test_all_ranks_use_a_path_or_none_does(tmp_path) -> None:
 
 def test_a_stage_says_which_paths_it_does_not_use(declared, monkeypatch) -> None:
     native.declare("sum", no_kernel, 1e-6)
-    monkeypatch.setattr(machine, "find", lambda precision, deterministic: machine.Machine(GPU, 0, precision))
+    monkeypatch.setattr(machine, "find", lambda precision, **settings: machine.Machine(GPU, 0, precision))
     progress = Progress("pretrain", Console(file=io.StringIO(), width=200))
     assert command.machine(progress, "fp32", deterministic=False).device == GPU
     assert f"native sum raised NotImplementedError (no kernel for this device) {INSTEAD}" in (
