@@ -1,8 +1,5 @@
 """Batch norm by PyTorch's CUDA kernels, which `tests.support.batch_norm_kernels` emulates on a CPU."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from tests.support import batch_norm_ranks
 from tests.support.batch_norm_kernels import use_kernels
 from tests.support.batch_norm_ranks import CASES, computed, expected, images_of, norm_of
 from tests.support.counting import FREE, GPU, pretended_ranks
-from tests.support.project import ROOT
 
 CPU = torch.device("cpu")
 KERNELS = [
@@ -61,10 +57,7 @@ def test_groups_in_one_process(native, name) -> None:
 def folder(tmp_path_factory) -> Path:
     """What processes have computed."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(
-        [sys.executable, batch_norm_ranks.__file__, folder], env=environment, check=True, timeout=300
-    )
+    batch_norm_ranks.run(folder)
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.commands import git
 from tests.support.project import ROOT, TINY
-from tests.support.stages import Stage, answers
+from tests.support.stages import Stage, answers_of_copy
 
 FILES = [
     "cl/losses/margin.py",
@@ -59,7 +59,7 @@ def test_they_train_together(extended) -> None:
         ("evaluate", "knn"),
         ("evaluate", "centroid"),
     ]
-    for answer in answers(extended, [Stage(stage) for stage in stages]):
+    for answer in answers_of_copy(extended, [Stage(stage) for stage in stages]):
         assert answer.code == 0, answer.stderr
     provenance = json.loads((extended / "results/pretrain.provenance.json").read_text())
     assert provenance["parameters"]["loss"] == {"kind": "margin", "margin": 0.5}
@@ -76,6 +76,7 @@ def test_all_suites_include_them_without_another_edit(extended) -> None:
     The slow test below adds those on several ranks.
     """
     chosen = ["-k", f"{' or '.join(KINDS)} or dependencies", "--ignore", "tests/runtime/test_distributed.py"]
+    chosen += ["--ignore", "tests/reductions"]
     result = run(extended, "pytest", "-vv", "-m", "not slow", *chosen)
     assert result.returncode == 0, result.stdout[-5000:]
     for kind in KINDS:
@@ -92,7 +93,7 @@ def test_all_other_tests_still_pass_beside_them(extended) -> None:
 
 def test_their_mistakes_are_named_like_all_others(extended) -> None:
     stages = [("compose", "loss=margin", "loss.margin=-1"), ("compose", "loss=margin", "method=byol")]
-    negative, mismatch = answers(extended, [Stage(stage) for stage in stages])
+    negative, mismatch = answers_of_copy(extended, [Stage(stage) for stage in stages])
     assert "loss.margin=-1: input should be greater than 0" in negative.stderr
     message = "method=byol gives pairs without negatives, but loss=margin takes contrasts with negatives"
     assert message in mismatch.stderr

@@ -24,7 +24,7 @@ from cl.features.knn import classify, top1
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
-from tests.support.clone import SIZES, Clone, finished
+from tests.support.clone import KNN, SIZES, Clone, finished
 from tests.support.commands import environment
 from tests.support.readers import READERS
 from tests.support.stages import Stage, answers
@@ -33,7 +33,7 @@ from tests.support.tiny import evaluated
 
 @pytest.fixture(scope="module")
 def clone(project, tmp_path_factory) -> Clone:
-    return finished(project, tmp_path_factory.mktemp("dvc") / "project", SIZES)
+    return finished(project, tmp_path_factory)
 
 
 def test_repro_runs_every_stage_to_a_report(clone) -> None:
@@ -183,7 +183,8 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
 
 
 def test_another_loss_trains_again_without_preparing_again(clone, monkeypatch) -> None:
-    output = clone.exp("loss=dclw", options=("--name", "with-dclw"))
+    few = ("transfer=[]", "analysis=[]", "baseline=[]")
+    output = clone.exp(*KNN, *few, "loss=dclw", options=("--name", "with-dclw"))
     running = [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
     assert "pretrain" in running
     assert "evaluate@knn" in running
@@ -206,7 +207,7 @@ def test_another_loss_trains_again_without_preparing_again(clone, monkeypatch) -
     assert '<tr id="exp-with-dclw">' in page
     assert f">{clone.metrics('evaluate/knn')['knn_top1']:.1f}<" in page
     assert clone.run("git", "status", "--porcelain", "--", "summary") == ""
-    back = clone.exp("loss=dcl")
+    back = clone.exp(*SIZES, "loss=dcl")
     assert "Running stage 'pretrain'" not in back
     assert "is cached - skipping run" in back
 
@@ -245,7 +246,7 @@ def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone)
 
 @pytest.mark.slow
 def test_a_temporary_run_says_how_to_make_it_resumable(clone) -> None:
-    output = clone.exp("loss=infonce", options=("--temp",))
+    output = clone.exp(*SIZES, "loss=infonce", options=("--temp",))
     assert "set CL_SCRATCH to an absolute folder to make it resumable" in output
     assert "Ran experiment" in output
 

@@ -7,15 +7,13 @@ import sys
 import pytest
 
 from cl.runtime import files
-from tests.support.clone import KNN, Clone, finished
+from tests.support.clone import SIZES, Clone, finished
 from tests.support.stages import Stage, answers
-
-FEW = [*KNN, "transfer=[]", "analysis=[]", "baseline=[]"]
 
 
 @pytest.fixture(scope="module")
 def clone(project, tmp_path_factory) -> Clone:
-    return finished(project, tmp_path_factory.mktemp("mistakes") / "project", FEW)
+    return finished(project, tmp_path_factory)
 
 
 MISTAKES: dict[tuple[str, ...], str] = {
@@ -75,7 +73,7 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
     assert answer.stderr == "Error: data/shards is missing: run `dvc repro prepare`\n"
     lock.write_text(content)
     shutil.move(kept, shards)
-    clone.run(sys.executable, "-m", "pipeline.compose", *FEW, "dataset.val_patches=4")
+    clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "dataset.val_patches=4")
     (answer,) = answers(clone.folder, stages[:1])
     prepared = "data/shards was prepared with dataset.val_patches=3, but params.yaml has 4"
     assert answer.stderr == f"Error: {prepared}: run `dvc repro prepare`\n"
@@ -84,7 +82,9 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
 
 def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
     before = clone.files()
-    told = clone.exp("optim.batch_size=128", code=255)  # more than the images, which only `pretrain` knows
+    told = clone.exp(
+        *SIZES, "optim.batch_size=128", code=255
+    )  # more than the images, which only `pretrain` knows
     way = "git checkout params.yaml dvc.lock && dvc checkout"
     *_, last, failed = told.splitlines()
     assert last == f"pretrain: `{way}` brings back the committed outputs"

@@ -14,7 +14,7 @@ from cl.reductions.ring import Sharded, of_all_ranks
 from cl.runtime.distributed import gather, local_part, mean_over_ranks
 from cl.runtime.memory import growth
 from tests.support.methods import WHOLE, batch_of, build, task_of, views
-from tests.support.processes import start_fork
+from tests.support.processes import run_ranks
 from tests.support.ranks import CELLS, ONE_OF_EACH, local, name, trajectory
 from tests.support.reductions import SUMS, dense, dense_sum, exclusions, masked, unit
 
@@ -113,11 +113,24 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         )
 
 
-def work(folder: Path, rank: int) -> None:
-    """What each of the processes does."""
+def _join(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    found = {"memory": torch.stack([memory(limit) for limit in (0, 2**30)])}
+
+
+def measure(folder: Path, rank: int) -> None:
+    """Save the memory with and without a ring."""
+    _join(folder, rank)
+    found = torch.stack([memory(limit) for limit in (0, 2**30)])
+    if rank == 0:
+        torch.save(found, folder / "memory.pt")
+    dist.destroy_process_group()
+
+
+def work(folder: Path, rank: int) -> None:
+    """What each of the processes does."""
+    _join(folder, rank)
+    found = {}
     ring.GATHERED, tiles.TILE, tiles.AREA = 0, 4, 16
     for reduction, way, layout in CASES:
         tiles.NATIVE.devices = {torch.device("cpu")} if layout == "native" else set()
@@ -138,10 +151,7 @@ def work(folder: Path, rank: int) -> None:
 def found(tmp_path_factory) -> dict[str, list[Tensor] | dict[str, Tensor]]:
     """What four processes find with a ring."""
     folder = tmp_path_factory.mktemp("ring")
-    processes = [start_fork(work, folder, rank) for rank in range(RANKS)]
-    for process in processes:
-        process.join(300)
-    assert [process.exitcode for process in processes] == [0] * RANKS
+    run_ranks(RANKS, work, folder)
     return torch.load(folder / "found.pt", weights_only=True)
 
 
@@ -167,9 +177,10 @@ def test_four_ranks_contrast_two_views_as_one(found) -> None:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_ranks(found) -> None:
+def test_memory_does_not_grow_with_the_ranks(tmp_path) -> None:
     """The rows of two ranks and their gradients (measured: 138 MiB), instead of those of all four (258)."""
-    in_a_ring, gathered = found["memory"].tolist()
+    run_ranks(RANKS, measure, tmp_path)
+    in_a_ring, gathered = torch.load(tmp_path / "memory.pt").tolist()
     assert in_a_ring < 0.6 * gathered
 
 

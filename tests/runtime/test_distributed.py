@@ -1,12 +1,9 @@
 """The number of processes, and of microbatches a batch is encoded in, changes no result.
 
-Every method with every loss takes five steps as one process and as two that share the batch, two as four.
+Every method with every loss takes three steps as one process and as two that share the batch, two as four.
 """
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +13,8 @@ from torch import Tensor
 
 from cl.detection.engines.torchvision import Detector
 from tests.support import parts, ranks
-from tests.support.project import ROOT, TINY, compose
+from tests.support.processes import run_ranks
+from tests.support.project import TINY, compose
 from tests.support.ranks import ALL, ONE_OF_EACH, WAYS, WEIGHTS, name
 
 single = cache(ranks.trajectory)
@@ -39,10 +37,9 @@ def folder(tmp_path_factory, shard_folder, scenes_folder) -> Path:
 # What each test compares: the number of processes, and the way of taking the steps.
 COMPARED = {
     "test_two_processes_take_the_steps_of_one": (2, "plain"),
-    "test_four_processes_take_the_steps_of_one": (4, "short"),
+    "test_four_processes_with_groups_of_images_take_the_steps_of_one": (4, "groups"),
     "test_two_processes_in_float32": (2, "float32"),
     "test_microbatches_on_two_processes": (2, "microbatches"),
-    "test_groups_of_images_on_two_processes": (2, "groups"),
 }
 
 
@@ -69,8 +66,7 @@ def found(folder, request) -> dict[int, dict[str, dict[str, Tensor]]]:
             processes, way = COMPARED[item.originalname]
             wanted[processes].append(f"{way} {item.callspec.params['number']}")
     (folder / "wanted.json").write_text(json.dumps(wanted))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, ranks.__file__, folder], env=environment, check=True, timeout=500)
+    run_ranks(4, ranks.work, folder)
     return {processes: torch.load(folder / f"{processes}.pt", weights_only=True) for processes in (2, 4)}
 
 
@@ -110,8 +106,9 @@ def test_two_processes_take_the_steps_of_one(found, number) -> None:
 
 
 @pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
-def test_four_processes_take_the_steps_of_one(found, number) -> None:
-    assert_equal(found[4][f"short {number}"], single(number, **WAYS["short"]))
+def test_four_processes_with_groups_of_images_take_the_steps_of_one(found, number) -> None:
+    """A query's own group never counts as negatives, whichever rank has it; the mean loss is the same."""
+    assert_equal(found[4][f"groups {number}"], single(number, **WAYS["groups"]))
 
 
 @pytest.mark.parametrize("number", ALL, ids=name)
@@ -122,7 +119,7 @@ def test_microbatches_take_the_steps_of_the_whole_batch(number) -> None:
 
 @pytest.mark.parametrize("number", SOME, ids=name)
 def test_two_processes_in_float32(found, number) -> None:
-    """The weights; queues and losses of five steps carry ten times their rounding."""
+    """The weights; queues and losses of three steps carry ten times their rounding."""
     states = found[2][f"float32 {number}"], single(number, **WAYS["float32"])
     several, one = ({k: v for k, v in state.items() if k.endswith(WEIGHTS)} for state in states)
     assert_equal(several, one, 1e-6)
@@ -131,12 +128,6 @@ def test_two_processes_in_float32(found, number) -> None:
 @pytest.mark.parametrize("number", SOME, ids=name)
 def test_microbatches_on_two_processes(found, number) -> None:
     assert_equal(found[2][f"microbatches {number}"], single(number, groups=12))
-
-
-@pytest.mark.parametrize("number", ONE_OF_EACH, ids=name)
-def test_groups_of_images_on_two_processes(found, number) -> None:
-    """A query's own group never counts as negatives, whichever rank has it; the mean loss is the same."""
-    assert_equal(found[2][f"groups {number}"], single(number, image_groups=True))
 
 
 def test_evaluations_on_several_processes(found, folder) -> None:

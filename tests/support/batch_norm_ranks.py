@@ -1,10 +1,5 @@
-"""Batch norm over groups in several processes, in float64, and what it should give by its definition.
+"""Batch norm over groups in several processes, in float64, and what it should give by its definition."""
 
-`tests/networks/test_native_batch_norm.py` runs this file.
-"""
-
-import multiprocessing
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
 from cl.runtime.distributed import rank, ranks
 from tests.support.batch_norm_kernels import use_kernels
+from tests.support.processes import run_ranks
 
 IMAGES, CHANNELS = 24, 3
 
@@ -119,7 +115,7 @@ def expected(case: Case) -> dict[str, list[Tensor]]:
     }
 
 
-def _work(rank: int, number: int, native: bool, folder: Path) -> None:
+def _work(number: int, native: bool, folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     if native:
         use_kernels(torch.device("cpu"))
@@ -131,6 +127,12 @@ def _work(rank: int, number: int, native: bool, folder: Path) -> None:
     )
     dist.barrier()
     dist.destroy_process_group()
+
+
+def run(folder: Path) -> None:
+    """Compute all cases on two and four processes, by the kernels and by the plain form."""
+    for number, native in product((2, 4), (True, False)):
+        run_ranks(number, _work, number, native, folder)
 
 
 def of_ranks(number: int, native: bool, folder: Path) -> dict[str, dict[str, Any]]:
@@ -148,16 +150,3 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
         "state": parts[0]["state"],
         "collectives": max(part["collectives"] for part in parts),
     }
-
-
-if __name__ == "__main__":
-    fork = multiprocessing.get_context("fork")
-    for number, native in product((2, 4), (True, False)):
-        settings = (number, native, Path(sys.argv[1]))
-        processes = [fork.Process(target=_work, args=(rank, *settings)) for rank in range(number)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            sys.exit(1)

@@ -1,10 +1,14 @@
 """A copy of the project in which DVC runs as a user runs it, at the smallest sizes."""
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from pipeline.compose import compose
 from tests.support.commands import environment
@@ -35,11 +39,10 @@ SIZES = [
 
 
 class Clone:
-    """A copy of the project under Git."""
+    """A copy of the project under Git, and what its first `dvc repro` said and took."""
 
-    def __init__(self, folder: Path, sizes: list[str] = SIZES) -> None:
-        self.folder, self.sizes = folder, sizes
-        self.output, self.seconds = "", 0.0  # of the first `dvc repro`
+    def __init__(self, folder: Path, output: str = "", seconds: float = 0.0) -> None:
+        self.folder, self.output, self.seconds = folder, output, seconds
 
     def run(self, *arguments: str, code: int = 0) -> str:
         result = subprocess.run(arguments, cwd=self.folder, env=environment(), capture_output=True, text=True)
@@ -50,7 +53,7 @@ class Clone:
         return self.run("dvc", *arguments, code=code)
 
     def exp(self, *overrides: str, options: tuple[str, ...] = (), code: int = 0) -> str:
-        settings = [argument for override in [*self.sizes, *overrides] for argument in ("-S", override)]
+        settings = [argument for override in overrides for argument in ("-S", override)]
         return self.dvc("exp", "run", *options, *settings, code=code)
 
     def files(self) -> dict[Path, tuple[bytes, bool]]:
@@ -63,11 +66,25 @@ class Clone:
         return json.loads((self.folder / "results" / f"{name}.json").read_text())
 
 
-def finished(project: Path, folder: Path, sizes: list[str]) -> Clone:
-    """A copy of the project after `dvc repro`, committed."""
+def finished(project: Path, temporary: pytest.TempPathFactory) -> Clone:
+    """A copy of the project after `dvc repro`, committed: it runs once for all test files and workers."""
+    base = temporary.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    done = shared / "finished.json"
+    with (shared / "finished.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            first = _run(project, shared / "finished")
+            done.write_text(json.dumps({"output": first.output, "seconds": first.seconds}))
+    folder = temporary.mktemp("finished") / "project"
+    shutil.copytree(shared / "finished", folder, symlinks=True)
+    return Clone(folder, **json.loads(done.read_text()))
+
+
+def _run(project: Path, folder: Path) -> Clone:
     shutil.copytree(project, folder)
-    clone = Clone(folder, sizes)
-    compose(folder / "params.yaml", sizes)
+    clone = Clone(folder)
+    compose(folder / "params.yaml", SIZES)
     clone.run("git", "init", "-q")
     clone.run("git", "add", "-A")
     clone.run("git", "commit", "-qm", "start")

@@ -1,9 +1,7 @@
-"""What several processes compute together; `tests/runtime/test_distributed.py` runs this file."""
+"""What several processes compute together, for `tests/runtime/test_distributed.py`."""
 
 import io
 import json
-import multiprocessing
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,16 +46,15 @@ from tests.support.methods import (
 from tests.support.parts import GROUPS, IMAGES
 from tests.support.tiny import TinyBackbone, evaluated
 
-STEPS = 5
+STEPS = 3
 WEIGHTS = ("weight", "bias")
 # In float32, rounding that turns one activation positive must not be amplified by later steps.
-SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001, "steps": 3}
+SINGLE: dict[str, Any] = {"groups": 1, "dtype": torch.float32, "lr": 0.001}
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "short": {"steps": 2},
     "float32": SINGLE,
     "microbatches": {"microbatches": 3, "groups": 12},
-    "groups": {"image_groups": True},
+    "groups": {"image_groups": True, "steps": 2},
 }
 # Every method with every loss; options and patches use the losses that fit in rotation.
 CELLS = [
@@ -224,13 +221,3 @@ def run(job: str, folder: Path) -> dict[str, Tensor]:
         "evaluations": lambda: evaluations(folder, out),
         "transfer": lambda: transferred(folder, out),
     }[job]()
-
-
-if __name__ == "__main__":
-    fork = multiprocessing.get_context("fork")  # what is imported here serves all four
-    processes = [fork.Process(target=work, args=(Path(sys.argv[1]), number)) for number in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    sys.exit(any(process.exitcode for process in processes))
