@@ -18,7 +18,7 @@ import cl
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
 from tests.support.resnets import save_encoder
-from tests.support.stages import Stage, answers
+from tests.support.stages import Stage, answers, start
 
 READABLE, UNREADABLE = 600, 70  # in parts of 64, the first of which has no image that can be read
 PATIENCE = 120  # seconds
@@ -43,29 +43,26 @@ def encoder(images) -> Path:
     return images.parent / "encoder.safetensors"
 
 
-def start(
-    images: Path, encoder: Path, to: Path, *options: str, processes: int = 1, module: str = "embed"
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", f"tests.support.{module}", str(images), "--to", str(to)]
-    return subprocess.Popen(
-        [*command, "--backbone", str(encoder), *options],
-        cwd=ROOT,
-        env={**os.environ, "CL_PROCESSES": str(processes), "CUDA_VISIBLE_DEVICES": ""},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def embed(images: Path, encoder: Path, to: Path, *options: str) -> Stage:
+    """The stage, in small parts."""
+    arguments = ("embed", str(images), "--to", str(to), "--backbone", str(encoder), *options)
+    return Stage(arguments, {"CUDA_VISIBLE_DEVICES": ""}, "tests.support")
 
 
-def run(
-    images: Path, encoder: Path, to: Path, *options: str, processes: int = 1, module: str = "embed"
-) -> str:
+def run(images: Path, encoder: Path, to: Path, *options: str) -> str:
     """What it prints; afterwards no unfinished work is left."""
-    process = start(images, encoder, to, *options, processes=processes, module=module)
-    printed = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, printed
+    (answer,) = answers(ROOT, [embed(images, encoder, to, *options)])
+    assert answer.code == 0, answer.stderr
     assert not list(to.parent.glob("*.partial"))
-    return printed
+    return answer.stderr
+
+
+def run_in_two_processes(images: Path, encoder: Path, to: Path, module: str = "embed") -> None:
+    _, *arguments = embed(images, encoder, to).arguments
+    command = [sys.executable, "-m", f"tests.support.{module}", *arguments]
+    variables = {**os.environ, "CL_PROCESSES": "2", "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run(command, cwd=ROOT, env=variables, check=True, timeout=PATIENCE)
+    assert not list(to.parent.glob("*.partial"))
 
 
 def parts(to: Path) -> dict[str, int]:
@@ -75,14 +72,14 @@ def parts(to: Path) -> dict[str, int]:
 
 def run_until(count: int, images: Path, encoder: Path, to: Path) -> dict[str, int]:
     """Kill it once `count` parts are finished; returns these."""
-    process = start(images, encoder, to)
+    process = start(ROOT, embed(images, encoder, to))
     end = time.monotonic() + PATIENCE
     while len(parts(to)) < count:
-        assert process.poll() is None, process.communicate()[1]
+        assert process.is_alive()
         assert time.monotonic() < end
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.join()
     return parts(to)
 
 
@@ -138,7 +135,7 @@ def test_a_run_that_was_killed_twice_gives_the_same_bytes(whole, images, encoder
 
 
 def test_parquet_on_two_processes_equals_npy_on_one(whole, images, encoder, tmp_path) -> None:
-    run(images, encoder, tmp_path / "features.parquet", processes=2)
+    run_in_two_processes(images, encoder, tmp_path / "features.parquet")
     table = pq.read_table(tmp_path / "features.parquet")
     assert table["name"].to_pylist() == whole.with_suffix(".txt").read_text().splitlines()
     close(np.stack(table["features"].to_numpy()), np.load(whole))
@@ -173,7 +170,7 @@ def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encod
 def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder, tmp_path) -> None:
     """Listing and merging take longer than processes otherwise wait for each other."""
     to = tmp_path / "features.npy"
-    run(images, encoder, to, processes=2, module="slow_embed")
+    run_in_two_processes(images, encoder, to, module="slow_embed")
     assert to.with_suffix(".txt").read_text() == whole.with_suffix(".txt").read_text()
     close(np.load(to), np.load(whole))
 

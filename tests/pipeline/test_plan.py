@@ -13,6 +13,7 @@ from pipeline import forecast, plan
 from pipeline.compose import compose
 from pipeline.workplace import Ran, copy_of_project
 from tests.support.commands import wait_for
+from tests.support.stages import Answer, Stage, answers
 
 SETTINGS = ["optim.batch_size=32", "optim.epochs=40", "views.random.size=16"]
 SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
@@ -30,27 +31,15 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipeline.plan", *arguments],
-        cwd=folder,
-        env={**os.environ, "CL_PROCESSES": "1", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def planned(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    process = start(folder, *arguments)
-    stdout, stderr = process.communicate()
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+def planned(folder: Path, *arguments: str) -> Answer:
+    (answer,) = answers(folder, [Stage(("plan", *arguments))])
+    return answer
 
 
 def test_a_plan_names_every_stage_and_changes_nothing(prepared) -> None:
     before = contents(prepared)
     answer = planned(prepared, "--gpu-tflops", "100", "--images-per-second", "1000")
-    assert answer.returncode == 0, answer.stderr
+    assert answer.code == 0, answer.stderr
     assert contents(prepared) == before
     lines = answer.stdout.splitlines()
     assert [line.split()[0] for line in lines[:5]] == [
@@ -77,7 +66,7 @@ def test_a_plan_lists_problems(prepared) -> None:
     compose(prepared / "params.yaml", [*SETTINGS, "evaluations.knn.k=500", "transfer=[]"])
     answer = planned(prepared)
     compose(prepared / "params.yaml", SETTINGS)
-    assert answer.returncode == 0, answer.stderr
+    assert answer.code == 0, answer.stderr
     problem = "evaluations.knn: kNN with k=500 needs at least 500 labelled training images, found 120; "
     problem += "choose a smaller k"
     assert f"pretrain: {problem}\n" in answer.stdout
@@ -100,7 +89,14 @@ def test_a_rehearsal_in_two_processes(prepared, monkeypatch) -> None:
 
 
 def test_a_plan_that_is_terminated_leaves_nothing(prepared, tmp_path) -> None:
-    process = start(prepared, TMPDIR=str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.plan"],
+        cwd=prepared,
+        env={**os.environ, "CL_PROCESSES": "1", "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_for(tmp_path, "cl-plan-*/models/start.safetensors", process)  # a rehearsal follows
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
@@ -168,7 +164,7 @@ def test_another_machine() -> None:
 
 def test_wrong_options_are_refused(prepared) -> None:
     answer = planned(prepared, "evaluate@knm")
-    assert answer.returncode == 1
+    assert answer.code == 1
     assert answer.stderr.startswith("Error: params.yaml has no stage evaluate@knm; choose from pretrain, ")
     answer = planned(prepared, "--images-per-second", "5")
     assert "requires --gpu-tflops" in answer.stderr

@@ -32,6 +32,7 @@ SETTINGS += [
     "analyses.npc.batch_sizes=[32]",
     "baseline=[]",
 ]  # whose imports take seconds
+MODELS = ("backbone", "method")
 
 
 # A logger that is only a file: its lines begin with the process, and say what it was given.
@@ -96,14 +97,19 @@ def finished(prepared, tmp_path_factory) -> list[dict]:
     assert undisturbed.returncode == 0, output
     assert "on 2 x cpu in fp32" in output
     assert re.search(r"each epoch's row is added to \S+/epochs.csv", output)
-    return [load_tensors(prepared / "models" / f"{name}.safetensors")[0] for name in ("backbone", "method")]
+    return [load_tensors(prepared / "models" / f"{name}.safetensors")[0] for name in MODELS]
 
 
-def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp_path) -> None:
-    """The models of an undisturbed run; a dead process ends the other within a minute, with the reason."""
-    models = [prepared / "models" / f"{name}.safetensors" for name in ("backbone", "method")]
-    for path in models:
-        path.unlink()
+def assert_equal(prepared: Path, finished: list[dict]) -> None:
+    """The models are those of the undisturbed run."""
+    for name, tensors in zip(MODELS, finished, strict=True):
+        found = load_tensors(prepared / "models" / f"{name}.safetensors")[0]
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+
+
+def test_two_processes_survive_kill_9_of_one(prepared, finished, tmp_path) -> None:
+    """A dead process ends the other within a minute, with the reason."""
     process = pretrain(prepared, tmp_path)
     wait_for(tmp_path, 2, process)
     began = time.monotonic()
@@ -113,14 +119,23 @@ def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp
     assert process.returncode == 128 + signal.SIGKILL, output
     assert "process 1 of 2 was ended by SIGKILL" in output
     process = pretrain(prepared, tmp_path)
+    _, output = process.communicate()
+    assert process.returncode == 0, output
+    assert "continuing after step" in output
+    assert_equal(prepared, finished)
+
+
+@pytest.mark.slow
+def test_two_processes_stopped_by_sigterm_continue(prepared, finished, tmp_path) -> None:
+    (prepared / "models/backbone.safetensors").unlink()
+    process = pretrain(prepared, tmp_path)
     wait_for(tmp_path, 4, process)
     process.send_signal(signal.SIGTERM)
     _, output = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, output
-    assert "continuing after step" in output
     assert output.count("stopped by SIGTERM after step") == 1
     assert "run the same command again to continue from there" in output
-    assert not models[0].exists()
+    assert not (prepared / "models/backbone.safetensors").exists()
     log = tmp_path / "logs/recorder/log"
     assert log.read_text().splitlines()[-1] == '["0", "close", true]', "stopped"
     log.unlink()
@@ -136,10 +151,7 @@ def test_two_processes_survive_kill_9_of_one_and_sigterm(prepared, finished, tmp
     assert table.startswith(before)
     assert len(table.splitlines()) == 1 + 3
     assert [path.name for path in tmp_path.iterdir()] == ["logs"], "checkpoints are left"
-    for path, tensors in zip(models, finished, strict=True):
-        found = load_tensors(path)[0]
-        assert found.keys() == tensors.keys()
-        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert_equal(prepared, finished)
 
 
 def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, monkeypatch) -> None:
@@ -147,13 +159,12 @@ def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, mon
     folder = tmp_path / provenance.identity("pretrain")
     before = {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")}
     with files.exclusive(folder, folder):
-        for processes in ("1", "2"):
-            second = pretrain(prepared, tmp_path, CL_PROCESSES=processes)
-            _, output = second.communicate(timeout=120)
-            assert second.returncode == 1
-            sentence = f"another process is writing into {folder}; wait until it has finished, or stop it"
-            assert f"Error: {sentence}" in output.splitlines()
-            assert "Traceback" not in output
+        second = pretrain(prepared, tmp_path)
+        _, output = second.communicate(timeout=120)
+        assert second.returncode == 1
+        sentence = f"another process is writing into {folder}; wait until it has finished, or stop it"
+        assert f"Error: {sentence}" in output.splitlines()
+        assert "Traceback" not in output
     assert {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")} == before
     assert [path.name for path in folder.iterdir()] == ["lock"]
 
@@ -202,8 +213,7 @@ def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_pat
     _, output = process.communicate()
     assert process.returncode == 0, output
     assert "continuing after step" in output
-    found = load_tensors(prepared / "models" / "method.safetensors")[0]
-    assert all(torch.equal(found[name], tensor) for name, tensor in finished[1].items())
+    assert_equal(prepared, finished)
 
 
 def test_a_missing_compiler_is_named(params, here, monkeypatch) -> None:

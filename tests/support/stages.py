@@ -12,6 +12,7 @@ import sys
 import traceback
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -21,17 +22,19 @@ from tests.support.processes import start_fork
 
 @dataclass
 class Stage:
-    """A stage with its arguments, and variables of its environment."""
+    """A stage with its arguments, variables of its environment, and the package that it is in."""
 
     arguments: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict)
+    package: str = "pipeline"
 
 
 @dataclass
 class Answer:
-    """The exit code and what went to stderr, with the traceback of an error that was not answered."""
+    """The exit code and what was printed, with the traceback of an error that was not answered."""
 
     code: int
+    stdout: str
     stderr: str
 
 
@@ -46,6 +49,11 @@ def answers(folder: Path, stages: list[Stage]) -> list[Answer]:
     return found
 
 
+def start(folder: Path, stage: Stage) -> BaseProcess:
+    """Start a stage in a fork that leads a session of its own, so that all its processes can be killed."""
+    return start_fork(_lead_session, folder, stage)
+
+
 def answers_of_copy(folder: Path, stages: list[Stage]) -> list[Answer]:
     """The same of a folder whose code differs from this process's."""
     command = [sys.executable, "-m", __name__, json.dumps([asdict(stage) for stage in stages])]
@@ -56,19 +64,30 @@ def answers_of_copy(folder: Path, stages: list[Stage]) -> list[Answer]:
 
 
 def _send_answers(folder: Path, stages: list[Stage], sender: Connection) -> None:
+    _enter(folder)
+    sender.send([_answer(stage) for stage in stages])
+
+
+def _lead_session(folder: Path, stage: Stage) -> None:
+    os.setsid()
+    _enter(folder)
+    print(_answer(stage))
+
+
+def _enter(folder: Path) -> None:
     os.chdir(folder)
     os.environ["CL_PROCESSES"] = "1"
     sys.modules["__main__"] = sys.modules[__name__]  # stages start their processes by its name
-    sender.send([_answer(stage) for stage in stages])
 
 
 def _answer(stage: Stage) -> Answer:
     name, *arguments = stage.arguments
-    main = importlib.import_module(f"pipeline.{name}").main
+    main = importlib.import_module(f"{stage.package}.{name}").main
     result = CliRunner().invoke(main, arguments, env=stage.variables)
     error = result.exception
     unanswered = error is not None and not isinstance(error, SystemExit)
-    return Answer(result.exit_code, result.stderr + "".join(traceback.format_exception(error) * unanswered))
+    failure = "".join(traceback.format_exception(error) * unanswered)
+    return Answer(result.exit_code, result.stdout, result.stderr + failure)
 
 
 if __name__ == "__main__":
