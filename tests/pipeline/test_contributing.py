@@ -73,10 +73,10 @@ def test_they_train_together(extended) -> None:
 def test_all_suites_include_them_without_another_edit(extended) -> None:
     """Every test that is derived from the files on disk, and the dependencies that dvc.yaml names.
 
-    The slow test below adds those on several ranks.
+    The slow test below adds those on several ranks, and the combinations with all others.
     """
-    chosen = ["-k", f"{' or '.join(KINDS)} or dependencies", "--ignore", "tests/runtime/test_distributed.py"]
-    chosen += ["--ignore", "tests/reductions"]
+    ours = f"({' or '.join(KINDS)} or dependencies) and not a_combination"
+    chosen = ["-k", ours, "--ignore", "tests/runtime/test_distributed.py", "--ignore", "tests/reductions"]
     result = run(extended, "pytest", "-vv", "-m", "not slow", *chosen)
     assert result.returncode == 0, result.stdout[-5000:]
     for kind in KINDS:

@@ -67,7 +67,7 @@ def run_in_two_processes(images: Path, encoder: Path, to: Path, module: str = "e
 
 def parts(to: Path) -> dict[str, int]:
     """The finished parts, with times that change if they are computed again."""
-    return {path.name: path.stat().st_mtime_ns for path in Path(f"{to}.partial").glob("*/part-*")}
+    return {path.name: path.stat().st_mtime_ns for path in Path(f"{to}.partial").glob("*/part-*.safetensors")}
 
 
 def run_until(count: int, images: Path, encoder: Path, to: Path) -> dict[str, int]:

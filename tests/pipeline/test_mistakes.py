@@ -55,6 +55,9 @@ def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone)
     assert "Traceback" not in told
     clone.run("git", "checkout", "-q", "params.yaml")
     assert clone.files() == before
+
+
+def test_mistakes_leave_nothing_to_run(clone) -> None:
     assert "up to date" in clone.dvc("status")
 
 
