@@ -51,13 +51,14 @@ class Counting(TorchDispatchMode):
 
     def __enter__(self) -> "Counting":
         self._literals.__enter__()
-        self._autocast = torch.autocast
+        self._autocast = torch.autocast, torch.is_autocast_enabled
         torch.autocast = lambda *args, **kwargs: contextlib.nullcontext()  # PyTorch knows none for `GPU`
+        torch.is_autocast_enabled = lambda *args: False
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        torch.autocast = self._autocast
+        torch.autocast, torch.is_autocast_enabled = self._autocast
         self._literals.__exit__(*error)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
