@@ -207,7 +207,8 @@ def clip_gradients(optimizer: Optimizer, largest: float | None) -> Tensor:
 class LARS(Optimizer):
     """Layer-wise adaptive rates: each update is scaled by a trust ratio r = eta |w| / (denominator + eps).
 
-    d = g + decay w; r = 1 where |w| or |g| is 0, and for biases and norm layers unless `adapt_1d`:
+    d = g + decay w; r = 1 where |w| or the denominator is 0, and for biases and norm layers unless
+    `adapt_1d`. LARC leaves a tensor whose gradient is 0 to its momentum (r = 0):
 
     ratio        v <- momentum v + r d;        w <- w - lr v     (MoCo v3, BYOL; apex's LARC)
     ratio_rate   v <- momentum v + lr r d;     w <- w - v        (SimCLR, OpenSelfSup)
@@ -248,7 +249,9 @@ class LARS(Optimizer):
         norm = torch.stack(torch._foreach_norm(measured))
         denominator = norm if self.variant.norm == "sum" else norm + decay * weight
         ratio = self.variant.eta * weight / (denominator + self.variant.eps)
-        return torch.where((weight > 0) & (norm > 0), ratio, 1.0).unbind()
+        ratio = torch.where((weight > 0) & (denominator > 0), ratio, 1.0)
+        is_larc = (self.variant.norm, self.variant.order) == ("parts", "ratio")
+        return (torch.where(norm > 0, ratio, 0.0) if is_larc else ratio).unbind()
 
 
 def _add(totals: list[Tensor], terms: list[Tensor], factor: float, ratios: tuple[Tensor, ...] | None) -> None:
