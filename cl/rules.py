@@ -236,6 +236,16 @@ def _detectron2_has_the_backbone(params: "Params") -> None:
             )
 
 
+def _method_has_the_queue(params: "Params") -> None:
+    analyses: dict[str, Any] = params.analyses
+    for name, analysis in analyses.items():
+        if analysis.needs_queue and not params.method.queues_negatives:
+            raise ValueError(
+                f"analyses.{name}.keys=queue needs a queue of negatives, but method={params.method.kind} has "
+                "none; choose keys=images, or a method such as moco_v2"
+            )
+
+
 def _backbone_fits_the_rest(params: "Params") -> None:
     params.backbone.check(params)
 
@@ -266,6 +276,7 @@ CHECKS = (
     _microbatches_hold_groups,
     _compiled_encoders_run_as_a_whole,
     _detectron2_has_the_backbone,
+    _method_has_the_queue,
     _backbone_fits_the_rest,
     _baselines_name_what_exists,
 )

@@ -34,6 +34,11 @@ class AnalysisConfig(MeasurementConfig):
 
     needs_labels: ClassVar[bool] = False
 
+    @property
+    def needs_queue(self) -> bool:
+        """Whether the method must have a queue of negatives."""
+        return False
+
     def numbers(self) -> dict[str, Number]:
         """What each metric means."""
         return {}
@@ -83,10 +88,11 @@ class Context:
             yield [F.normalize(self.method.backbone(view).float(), dim=1) for view in batch.views]
 
     @torch.no_grad()
-    def contrast(self, images: int, batch_size: int) -> Contrast:
+    def contrast(self, images: int, batch_size: int, *, queue: bool = False) -> Contrast:
         """The method's queries and positives for random images; negatives are other images' positives.
 
-        Unlike the older keys of a queue, all come from the finished encoder in eval mode.
+        Unlike the older keys of a queue, all come from the finished encoder in eval mode. With `queue`, the
+        negatives are these older keys, as training left them.
         """
         queries, positives = [], []
         for batch in self._batches(self.views, batch_size, -(-images // batch_size)):
@@ -95,6 +101,9 @@ class Context:
             positives.append(term.positives.unflatten(0, (batch_size, -1)))
         q = torch.cat(queries)[:images]
         p = torch.cat(positives)[:images]
+        if queue:
+            none = torch.empty(q.shape[0] * q.shape[1], 0, dtype=torch.int64)
+            return Contrast(q.flatten(0, 1), p.flatten(0, 1), term.negatives, none)
         itself = torch.arange(images).repeat_interleave(q.shape[1])[:, None]
         return Contrast(q.flatten(0, 1), p.flatten(0, 1), p[:, 0, 0], itself)
 

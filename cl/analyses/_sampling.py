@@ -58,7 +58,8 @@ def by_count(
     """(2, N) for each K: `measure(sample, K, alpha, temperature)` of N queries, with margin and alpha = K."""
     temperature = context.temperature(config.temperature)
     generator = torch.Generator().manual_seed(context.seed)
-    contrast = context.contrast(config.images, config.batch_size)
+    images = config.queries if config.needs_queue else config.images
+    contrast = context.contrast(images, config.batch_size, queue=config.needs_queue)
     available = int(contrast.negative_counts()[0])
     counts = feasible_counts(config.negatives, available, context.progress)
     measured: dict[int, list[Tensor]] = {count: [] for count in counts}

@@ -13,9 +13,18 @@ from cl.runtime.number import Number
 
 
 class Config(Sampling):
-    """See `Sampling`."""
+    """See `Sampling`.
+
+    keys: where negatives come from: other images, by the finished encoder; or the queue, as training left it,
+        in which case only `queries` images are encoded.
+    """
 
     kind: Literal["gradient_norm"]
+    keys: Literal["images", "queue"]
+
+    @property
+    def needs_queue(self) -> bool:
+        return self.keys == "queue"
 
     def numbers(self) -> dict[str, Number]:
         meaning = "mean gradient with the fewest negatives / with the most; 1: their number does not matter"

@@ -34,6 +34,7 @@ class MethodConfig(BaseConfig):
     several_positives: how to choose this method with several positives per query; None where it has only one.
     least_views: how many views per image it needs.
     two_streams: whether it needs a backbone of two networks.
+    queues_negatives: whether its negatives are a queue of earlier keys.
     """
 
     gives: ClassVar[type[Term]]
@@ -44,6 +45,7 @@ class MethodConfig(BaseConfig):
     several_positives: ClassVar[str | None] = None
     least_views: ClassVar[int] = 2
     two_streams: ClassVar[bool] = False
+    queues_negatives: ClassVar[bool] = False
     kind: str
     projector: heads.Config
     scale: float = Field(gt=0)

@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 
-from cl import charts
+from cl import charts, config
+from cl.analyses import gradient_norm
 from cl.runtime.kinds import kinds, module_of
-from tests.support.analyses import SMALL, tiny_params
+from tests.support.analyses import SMALL, tiny_params, unit
+from tests.support.project import compose
 
 
 def test_every_analysis_has_a_configuration_and_docstrings(shipped) -> None:
@@ -59,6 +61,31 @@ def test_the_negatives_of_an_analysis_are_keys_of_other_images(method, analysed)
         own = contrast.excluded[query].item()
         assert own == query // each
         torch.testing.assert_close(contrast.negatives[own], contrast.positives[query, 0])
+
+
+def test_the_negatives_may_be_the_queue_as_training_left_it(analysed, shipped) -> None:
+    """With all of its keys drawn, the mean norm is that of the loss, differentiated in float64."""
+    context = analysed(tiny_params("moco_v2"))
+    keys = context.method.queue.rows = unit(16, context.method.queue.rows.shape[1]).float()
+    contrast = context.contrast(25, 20, queue=True)
+    assert torch.equal(contrast.negatives, keys)
+    torch.testing.assert_close(contrast.queries, context.contrast(30, 20).queries[:25])
+    settings = {**shipped["gradient_norm"], **SMALL["gradient_norm"], "keys": "queue", "negatives": [16, 99]}
+    gradient_norm.analyze(gradient_norm.Config.model_validate(settings), context)
+    drawn = charts.Chart.load(context.out / "norms.chart.json").series.values()
+    for alpha, (point,) in zip((settings["alpha"], 16), drawn, strict=True):
+        queries = contrast.queries.double().requires_grad_()
+        positive = (queries * contrast.positives[:, 0].double()).sum(1) / 0.2
+        negative = (queries @ keys.double().T / 0.2).logsumexp(1) + math.log(alpha / 16)
+        (gradient,) = torch.autograd.grad(torch.logaddexp(positive, negative).sum() - positive.sum(), queries)
+        assert point.y == pytest.approx(gradient.norm(dim=1).mean().item(), rel=1e-4)
+
+
+def test_a_queue_that_the_method_lacks_is_refused_before_training(tmp_path) -> None:
+    wanted = ("analysis=[gradient_norm]", "analyses.gradient_norm.keys=queue")
+    assert config.check(compose(tmp_path, "method=moco_v1", *wanted)).method.queues_negatives
+    with pytest.raises(ValueError, match=r"analyses.gradient_norm.keys=queue needs a queue of negatives"):
+        config.check(compose(tmp_path, "method=nnclr", *wanted))
 
 
 def test_an_assumed_temperature_is_reported(analysed, quiet) -> None:

@@ -21,6 +21,7 @@ class QueueingConfig(MethodConfig):
     """`shuffle`: ShuffleBN between the groups of batch norm."""
 
     gives: ClassVar = Contrast
+    queues_negatives: ClassVar = True
     queue: int = Field(gt=0, description="keys")
     ema: Ema
     shuffle: bool
