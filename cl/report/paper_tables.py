@@ -1,4 +1,4 @@
-"""Every number that the papers print, and the run that reproduces it: one YAML file per paper in papers/."""
+"""The papers' tables, results and settings, and the run that reproduces each: a YAML file per paper."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -143,7 +143,7 @@ class Settings(BaseConfig):
 
 
 class Paper(BaseConfig):
-    """Everything that one paper prints."""
+    """One paper's tables, figures and hyper-parameters, and the results in its text."""
 
     title: str
     tables: list[Table]

@@ -155,12 +155,17 @@ def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
     dcl = params("dcl/table3_imagenet")
     assert (dcl.optim.kind, dcl.optim.lars.norm, dcl.optim.lars.order) == ("lars", "parts", "ratio_rate")
     assert (dcl.optim.decay_1d, dcl.optim.weight_decay, dcl.temperature) == (False, 1e-6, 0.1)
+    for schedule in (dcl.optim, params("dcl/table3_imagenet_sgd").optim):
+        assert (schedule.schedule, schedule.per) == ("cosine_whole", "epoch")
+        assert (schedule.warmup_epochs, schedule.warmup_start) == (10, 1e-4)
     small = params("dcl/table1_stl10")
     assert (small.dataset.kind, small.backbone.stem, small.view_sizes) == ("stl10", "small", [96, 96])
     assert (small.temperature, small.optim.lr()) == (0.07, 0.03)
     jcl = params("jcl/visualisation")
     assert (jcl.method.positives(len(jcl.view_sizes)), jcl.loss.strength) == (9, 4.0)
-    assert (jcl.optim.lr(), jcl.bn_groups) == (0.1, 8)
+    assert (jcl.optim.lr(), jcl.bn_groups, jcl.method.projector.hidden) == (0.1, 8, [512])
+    negatives = params("eqco/fig2_simclr")
+    assert (list(negatives.evaluations), negatives.optim.kind) == (["simclr_lin"], "sgd")
     v3 = params("fast_moco/adamw_moco_v3")
     assert v3.method.scale == 4 * v3.temperature  # 2 * temperature, times the sum of both directions
     fast = params("fast_moco/table1")
@@ -194,6 +199,9 @@ def test_recipes_of_quoted_systems_follow_their_authors(tmp_path: Path) -> None:
     assert [view.solarize for view in dino.views.values()] == [0.0, 0.2, 0.0]
     byol = params("byol", "bn_group=256")
     assert (byol.optim.lr(), byol.bn_groups, byol.method.ema.momentum) == (pytest.approx(4.8), 16, 0.99)
+    nnclr = params("nnclr")
+    assert (nnclr.optim.lr(), nnclr.optim.weight_decay) == (pytest.approx(4.8), 1e-6)
+    assert (nnclr.optim.warmup_epochs, nnclr.method.queue, nnclr.temperature) == (10, 98304, 0.1)
     simsiam = params("simsiam", "optim.batch_size=1024")
     assert (simsiam.optim.lr(), simsiam.optim.predictor_lr) == (pytest.approx(0.2), "fixed")
     simclr = params("simclr")

@@ -1,4 +1,4 @@
-"""What the papers print: all of it is transcribed, and every run that reproduces it exists."""
+"""What the papers print: the tables, results and settings are transcribed, and every run for them exists."""
 
 import copy
 import functools
@@ -101,8 +101,29 @@ def checked(run: str) -> config.Params:
 
 def test_everything_that_the_papers_print_is_transcribed() -> None:
     counts = Counter(row.kind for row in printed())
-    assert counts == {"result": 166, "text": 45, "printed gain": 11, "hyperparameter": 120, "figure": 21}
-    assert len(SETTINGS) == 120, "two settings printed in one place have the same name"
+    assert counts == {"result": 166, "text": 50, "printed gain": 11, "hyperparameter": 138, "figure": 21}
+    assert len(SETTINGS) == 138, "two settings printed in one place have the same name"
+
+
+# What the list lacks: captions, epochs in the heads of tables, and numbers that prose repeats or mentions.
+UNLISTED = [
+    Printed("eqco", "text, sec. 3", "text", 68.1),
+    Printed("eqco", "text, sec. 3", "text", 67.5),
+    Printed("eqco", "text, sec. 3", "text", 68.5),
+    Printed("eqco", "text, sec. 3", "text", 72.1),
+    *(Printed("eqco", "text, sec. 3", "hyperparameter", value) for value in (256, "ResNet-50", 256, 256)),
+    Printed("eqco", "text, app. B.5", "hyperparameter", 4),
+    Printed("dcl", "text, sec. 1", "text", 66.9),
+    *(Printed("dcl", "Table 3, caption", "hyperparameter", value) for value in (256, 200)),
+    *(Printed("dcl", "text, sec. 4.2", "hyperparameter", value) for value in (1024, 65536)),
+    *(Printed("dcl", "text, sec. 4.4", "hyperparameter", value) for value in (256, 65536, 100, 200)),
+    Printed("dcl", "checklist", "hyperparameter", 5),
+    *(
+        Printed("fast_moco", table, "hyperparameter", value)
+        for table in ("Table 1", "Table 2")
+        for value in ("{100, 200, 400}", 20)
+    ),
+]
 
 
 @pytest.mark.skipif(not SOURCE.is_file(), reason=f"{SOURCE} is missing, the list transcribed from the papers")
@@ -110,6 +131,7 @@ def test_everything_that_the_papers_print_is_transcribed() -> None:
 def test_every_value_equals_the_printed_one(name: str) -> None:
     listed = [row for row in YAML(typ="safe").load(SOURCE)["rows"] if row["paper"] == TITLE_IN_SOURCE[name]]
     expected = Counter(Printed(name, row["table_or_figure"], row["kind"], row["value"]) for row in listed)
+    expected.update(row for row in UNLISTED if row.paper == name)
     assert Counter(row for row in printed() if row.paper == name) == expected
 
 
@@ -190,7 +212,8 @@ def test_every_number_belongs_to_the_run_that_the_source_describes(name: str) ->
         ]
         assert fitting, (row, [contradictions(row, cell.run) for _, cell in alike])
         free.remove(fitting[0])
-    assert not free
+    rest = [Printed(name, place, "text", cell.printed) for place, cell in free]
+    assert rest == [row for row in UNLISTED if row.paper == name and row.kind == "text"]
 
 
 @pytest.mark.parametrize(
