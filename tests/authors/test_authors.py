@@ -1,0 +1,61 @@
+"""Our side of the comparisons with the authors' code gives the numbers it gave when it agreed with theirs.
+
+`python -m benchmarks.authors NAME --source CLONE --save` compares again and writes them (docs/parity.md).
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of
+from tests.support.project import ROOT
+
+TOLERANCE = 1e-8
+NEGLIGIBLE = 1e-3  # of the largest number of its kind: a smaller one may be 0 but for rounding
+
+FILES = sorted((ROOT / SAVED).glob("*.json"))
+CASES = [(file, name) for file in FILES for name in json.loads(file.read_text())]
+
+
+def numbers(value) -> list[float]:
+    """All numbers of nested lists and dictionaries."""
+    if isinstance(value, dict | list):
+        return [x for inner in (value.values() if isinstance(value, dict) else value) for x in numbers(inner)]
+    return [value]
+
+
+def differences(expected, found) -> dict[str, float]:
+    """For every entry of every kind, the largest difference relative to its size."""
+    assert expected.keys() == found.keys()
+    result = {}
+    for kind, entries in expected.items():
+        least = NEGLIGIBLE * max(abs(x) for x in numbers(entries))
+        by_name = entries if isinstance(entries, dict) else {"": entries}
+        ours = found[kind] if isinstance(entries, dict) else {"": found[kind]}
+        assert by_name.keys() == ours.keys()
+        for name, value in by_name.items():
+            pairs = zip(numbers(value), numbers(ours[name]), strict=True)
+            result[f"{kind} {name}"] = max(abs(a - b) / max(abs(a), least, 1e-300) for a, b in pairs)
+    return result
+
+
+@pytest.mark.parametrize(("file", "name"), CASES, ids=[name for _, name in CASES])
+def test_our_side_gives_the_numbers_with_which_it_agreed(file: Path, name: str) -> None:
+    (comparison,) = (each for each in comparisons_of(file.stem) if each.name == name)
+    expected = json.loads(file.read_text())[name]["numbers"]
+    found = differences(expected, json.loads(json.dumps(comparison.replay())))
+    worst = max(found, key=lambda entry: found[entry])
+    assert found[worst] <= TOLERANCE, f"{worst} differs by {found[worst]:.1e}"
+
+
+def test_every_comparison_has_been_saved_after_agreeing() -> None:
+    assert [file.stem for file in FILES] == NAMES
+    for file in FILES:
+        saved = json.loads(file.read_text())
+        comparisons = {comparison.name: comparison for comparison in comparisons_of(file.stem)}
+        assert saved.keys() == comparisons.keys()
+        for name, entry in saved.items():
+            assert max(entry["agreement"].values()) <= comparisons[name].tolerance
+            source = comparisons[name].source
+            assert (entry["source"], entry["commit"]) == (source.repository, source.commit)
