@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,11 @@ class MoCo(Author):
         without_cuda()
         builder = module_from(folder, "moco.builder")
         options = {1: {"T": 0.07, "mlp": False}, 2: {"T": 0.2, "mlp": True}}[version]
-        self.model = builder.MoCo(resnet18, dim=WIDTH, K=QUEUE, m=0.999, **options).double().train()
+        self.follow(builder.MoCo(resnet18, dim=WIDTH, K=QUEUE, m=0.999, **options), ours)
+
+    def follow(self, model: Any, ours: Experiment) -> None:
+        """Train this model, with our queue."""
+        self.model = model.double().train()
         self.online, self.target = [self.model.encoder_q], [self.model.encoder_k]
         self.model.queue.copy_(ours.method.queue.rows.T)
         trained = [p for p in self.model.parameters() if p.requires_grad]

@@ -23,6 +23,7 @@ class Author:
     """The authors' side. Their classes and functions are `used` as they are; a source adds what is around.
 
     online, predictor, target: modules whose layers are in the order of ours.
+    share: what to compare of their loss, where it is of all processes.
     """
 
     optimizer: Optimizer
@@ -30,6 +31,7 @@ class Author:
     predictor: list[nn.Module] = []  # noqa: RUF012
     target: list[nn.Module] = []  # noqa: RUF012
     buffers = BUFFERS
+    share = 1.0
 
     def start(self, ours: Experiment) -> None:
         """Take over our initial weights."""
@@ -116,7 +118,7 @@ class Training:
         loss.backward()
         _average(theirs.optimizer)
         theirs.clip()
-        yield "losses", Pair("loss", mean_over_ranks(loss.detach()), ours.backward(views))
+        yield "losses", Pair("loss", theirs.share * mean_over_ranks(loss.detach()), ours.backward(views))
         for name, modules in parts.items():
             yield from (("gradients", pair) for pair in gradients(getattr(theirs, name), modules))
         theirs.update(ours)

@@ -21,7 +21,7 @@ WEIGHTED = (nn.Conv2d, nn.Linear)
 TINY = (
     *("evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]", "backbone=resnet18"),
     *(f"optim.batch_size={IMAGES}", "optim.scaling=none", "optim.warmup_epochs=0"),
-    *("optim.epochs=5", "optim.base_lr=0.05"),
+    *("optim.epochs=5", "optim.base_lr=0.02"),
 )
 
 
