@@ -1,7 +1,7 @@
 """DCL and DCLW in training, beside raminnakhli/Decoupled-Contrastive-Learning and lightly.
 
-raminnakhli's implementation adds both directions, lightly's takes their mean: a factor of 2. lightly detaches DCLW's
-weights, which is the default here too; raminnakhli's does not, and eq. 6 of the paper shows no stop-gradient.
+raminnakhli's adds both directions, lightly's takes their mean: a factor of 2. lightly detaches DCLW's
+weights, which is the default here too; raminnakhli's does not, and eq. 6 of the paper has no stop-gradient.
 """
 
 from pathlib import Path

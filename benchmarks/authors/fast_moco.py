@@ -1,8 +1,8 @@
 """Fast-MoCo with pairs and triples of patches, beside orashi/Fast-MoCo; pairs on two processes too.
 
-Its two learning rates, and its clipping of gradients. Their target starts from another random initialisation than the encoder,
-ours from the same: theirs is given ours. Their warm-up reaches the full rate one step earlier: theirs is given
-our rate.
+With its two learning rates, and its clipping of gradients. Their target starts from other random weights than
+the encoder, ours from the same: theirs is given ours. Their warm-up reaches the full rate one step earlier:
+theirs is given our rate.
 """
 
 import copy

@@ -1,8 +1,8 @@
-"""MoCo with shuffling and batch norm in groups, asymmetric and symmetric, beside the notebook of facebookresearch/moco.
+"""MoCo, asymmetric and symmetric, beside the notebook of facebookresearch/moco (branch colab-notebook).
 
-The notebook is on the branch colab-notebook. Its batch norm puts image n into group n mod 2, ours into n // 4: they get the images
-in another order. It enqueues the first view's keys before the second's, ours the other way round. It does not
-count batches.
+It shuffles between groups of batch norm in one process, and puts image n into group n mod 2, ours into
+n // 4: it gets the images in another order. It enqueues the first view's keys before the second's, ours the
+other way round. It does not count batches.
 """
 
 import copy

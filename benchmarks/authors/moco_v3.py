@@ -1,7 +1,7 @@
-"""MoCo v3 on a ResNet with LARS, its schedules of learning rate and momentum, beside facebookresearch/moco-v3.
+"""MoCo v3 on a ResNet, beside facebookresearch/moco-v3, with LARS and both schedules.
 
-Two temperatures, and synchronised batch norm on two processes. Their momentum encoder moves at the start of the
-next forward pass, with the momentum of that step.
+Two temperatures, and synchronised batch norm on two processes. Their momentum encoder moves at the start of
+the next forward pass, with the momentum of that step.
 """
 
 import copy

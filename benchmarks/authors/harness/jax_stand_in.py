@@ -1,4 +1,4 @@
-"""As much of jax, optax, tree and absl as DeepMind's loss, LARS and schedules of BYOL use, on torch tensors."""
+"""As much of jax, optax, tree and absl as BYOL's loss, LARS and schedules use, on torch tensors."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,5 +1,7 @@
 """Networks for sources of which only the loss, the queue or the optimizer is run."""
 
+from itertools import pairwise
+
 from torch import nn
 from torchvision.models import resnet18
 
@@ -14,7 +16,7 @@ def backbone() -> nn.Module:
 def mlp(*widths: int, last_bias: bool = True) -> nn.Sequential:
     """Linear layers with batch norm and ReLU between them."""
     layers: list[nn.Module] = []
-    for before, after in zip(widths[:-2], widths[1:-1], strict=True):
+    for before, after in pairwise(widths[:-1]):
         layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(*widths[-2:], bias=last_bias))
 
