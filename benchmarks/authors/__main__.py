@@ -15,17 +15,23 @@ import click
 
 NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 SAVED = Path("tests/authors")
-KINDS = ("losses", "gradients", "weights", "buffers", "target", "queue")
 
 
 @click.command(help=__doc__)
 @click.argument("name", required=False, type=click.Choice(NAMES))
 @click.option("--source", "folders", multiple=True, type=click.Path(path_type=Path), help="Of a clone.")
 @click.option("--only", help="The name of a single comparison.")
+@click.option(
+    "--table", "tabular", is_flag=True, help="Print the table of what is saved, for docs/parity.md."
+)
 @click.option("--save", is_flag=True, help=f"Write the numbers of our side to {SAVED}.")
-def main(name: str | None, folders: tuple[Path, ...], only: str | None, save: bool) -> None:
+def main(name: str | None, folders: tuple[Path, ...], only: str | None, tabular: bool, save: bool) -> None:
     from benchmarks.authors.harness.source import assign
+    from benchmarks.authors.harness.table import table
 
+    if tabular:
+        click.echo(table(SAVED))
+        return
     if name is None:
         list_names()
         return
@@ -71,8 +77,7 @@ def agrees(name: str, comparison: Any, folder: Path, *, save: bool) -> bool:
 
     began = time.perf_counter()
     agreement, numbers = compare(comparison, folder)
-    kinds = [*(kind for kind in KINDS if kind in agreement), *(agreement.keys() - set(KINDS))]
-    shown = "  ".join(f"{kind} {agreement[kind]:.0e}" for kind in kinds)
+    shown = "  ".join(f"{kind} {value:.0e}" for kind, value in agreement.items())
     click.echo(f"{comparison.name:<28} {shown}  ({time.perf_counter() - began:.0f} s)")
     agreed = max(agreement.values()) <= comparison.tolerance
     if save and agreed:

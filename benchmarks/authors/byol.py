@@ -36,7 +36,7 @@ class BYOL(Author):
         self.model, self.state = Encoder(*heads).double(), None
         self.follower = copy.deepcopy(self.model)
         self.online = [self.model.backbone, self.model.projector]
-        self.predictor = [self.model.predictor]
+        self.heads = [self.model.predictor]
         self.target = [self.follower.backbone, self.follower.projector]
         self.optimizer = torch.optim.SGD(self.model.parameters())  # only holds the gradients
 

@@ -46,7 +46,7 @@ class FastMoCo(Author):
         ).double()
         if ranks() > 1:
             synchronise([self.model])
-        self.online, self.predictor = [self.model.encoder], [self.model.predictor]
+        self.online, self.heads = [self.model.encoder], [self.model.predictor]
         self.target = [self.model.encoder_ema]
         self.criterion = module_from(folder, "core.loss_functions.infoNCE").InfoNCE(temperature)
         groups = [{"params": list(part.parameters())} for part in (self.model.encoder, self.model.predictor)]

@@ -35,7 +35,7 @@ class MoCoV3(Author):
         self.model = builder.MoCo_ResNet(resnet18, dim=16, mlp_dim=48, T=temperature).double()
         if ranks() > 1:
             synchronise([self.model])
-        self.online, self.predictor = [self.model.base_encoder], [self.model.predictor]
+        self.online, self.heads = [self.model.base_encoder], [self.model.predictor]
         self.target = [self.model.momentum_encoder]
         self.optimizer = optimizer.LARS(self.model.parameters(), 0, weight_decay=1e-3, momentum=0.9)
 

@@ -63,7 +63,7 @@ class NNCLR(Author):
         if ranks() > 1:
             synchronise([self.model])
         self.online = [self.model.backbone, self.model.projector]
-        self.predictor = [self.model.predictor]
+        self.heads = [self.model.predictor]
         self.model.queue.copy_(ours.method.queue.rows)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0, momentum=0.9, weight_decay=5e-3)
 

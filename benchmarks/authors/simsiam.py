@@ -31,7 +31,7 @@ class SimSiam(Author):
         self.model = builder.SimSiam(resnet18, dim=64, pred_dim=16).double()
         if ranks() > 1:
             synchronise([self.model])
-        self.online, self.predictor = [self.model.encoder], [self.model.predictor]
+        self.online, self.heads = [self.model.encoder], [self.model.predictor]
         self.lr = BASE_LR * IMAGES / 256
         groups = [
             {"params": self.model.encoder.parameters(), "fix_lr": False},

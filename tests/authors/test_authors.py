@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of
+from benchmarks.authors.harness.table import table
 from tests.support.project import ROOT
 
 TOLERANCE = 1e-8
@@ -59,3 +60,8 @@ def test_every_comparison_has_been_saved_after_agreeing() -> None:
             assert max(entry["agreement"].values()) <= comparisons[name].tolerance
             source = comparisons[name].source
             assert (entry["source"], entry["commit"]) == (source.repository, source.commit)
+
+
+def test_the_page_shows_the_saved_differences() -> None:
+    """`python -m benchmarks.authors --table` prints them."""
+    assert table(ROOT / SAVED) in (ROOT / "docs/parity.md").read_text()

@@ -22,13 +22,13 @@ Numbers = dict[str, Any]  # what our side measured
 class Author:
     """The authors' side. Their classes and functions are `used` as they are; a source adds what is around.
 
-    online, predictor, target: modules whose layers are in the order of ours.
+    online, heads, target: modules whose layers are in the order of ours; heads are other than projectors.
     share: what to compare of their loss, where it is of all processes.
     """
 
     optimizer: Optimizer
     online: list[nn.Module]
-    predictor: list[nn.Module] = []  # noqa: RUF012
+    heads: list[nn.Module] = []  # noqa: RUF012
     target: list[nn.Module] = []  # noqa: RUF012
     buffers = BUFFERS
     share = 1.0

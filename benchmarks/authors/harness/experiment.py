@@ -17,6 +17,7 @@ from pipeline.pretrain import build
 
 STEPS, IMAGES = 5, 8  # images of a batch
 NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
+HEADS = ("predictor", "group_head", "patch_projector", "jigsaw")  # besides the projector
 WEIGHTED = (nn.Conv2d, nn.Linear)
 TINY = (
     *("evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]", "backbone=resnet18"),
@@ -99,10 +100,11 @@ class Experiment:
         method = self.method
         parts = {
             "online": [method.backbone, method.projector],
-            "predictor": [getattr(method, "predictor", None)],
+            "heads": [getattr(method, name, None) for name in HEADS],
             "target": [getattr(method, "target", None)],
         }
-        return {name: modules for name, modules in parts.items() if None not in modules}
+        found = {name: [m for m in modules if m is not None] for name, modules in parts.items()}
+        return {name: modules for name, modules in found.items() if modules}
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -129,8 +131,9 @@ def draw_weights(method: nn.Module, seed: int = 0) -> None:
     if target is not None:
         for ours, online in zip(target, (method.backbone, method.projector), strict=True):
             ours.load_state_dict(online.state_dict())
-    for name, rows in method.named_buffers():
-        if name.endswith("rows"):  # of a queue or a bank
+    rows_of = {name: rows for name, rows in method.named_buffers() if name.endswith("rows")}  # queues, banks
+    for rows in [*rows_of.values(), *method.parameters(recurse=False)]:
+        if rows.ndim:
             rows.copy_(nn.functional.normalize(uniform(rows.shape, generator), dim=-1))
 
 
