@@ -49,7 +49,7 @@ class BYOL(Author):
     @torch.no_grad()
     def update(self, ours: Experiment) -> None:
         step = torch.tensor(ours.step, dtype=torch.float64)
-        step.astype = lambda dtype: step  # type: ignore[attr-defined]
+        step.astype = lambda dtype: step
         lr = float(self.schedules.learning_schedule(step, IMAGES, BASE_LR, STEPS, WARMUP))
         exclude = self.lars.exclude_bias_and_norm
         optimizer = self.lars.lars(lr, DECAY, weight_decay_filter=exclude, lars_adaptation_filter=exclude)

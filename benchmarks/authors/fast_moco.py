@@ -31,8 +31,8 @@ class FastMoCo(Author):
         os.environ |= {"SLURM_PROCID": str(rank()), "SLURM_NTASKS": str(ranks())}
         stub("easydict", EasyDict=dict)
         missing = stub("core.loss_functions.debug")  # imported there, but not in the repository
-        missing.InfoNCE_ilsp_sep_plus_combs_clean = None  # type: ignore[attr-defined]
-        nn.BatchNorm2d._check_input_dim = lambda self, x: None  # type: ignore[method-assign]  # for (N, C) too
+        missing.InfoNCE_ilsp_sep_plus_combs_clean = None
+        nn.BatchNorm2d._check_input_dim = lambda self, x: None  # for (N, C) too
         network = module_from(folder, "core.model.resnet_official").resnet18_official
         builder = module_from(folder, "core.utils.fastmoco_builder").FastMoCo
         norm = SimpleNamespace(use_sync_bn=False, kwargs={})

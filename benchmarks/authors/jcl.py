@@ -29,7 +29,7 @@ class JCL(MoCo):
         without_cuda()
         import sys
 
-        sys.modules["termcolor"] = SimpleNamespace(colored=str)  # type: ignore[assignment]
+        sys.modules["termcolor"] = SimpleNamespace(colored=str)
         builder = module_of_file(folder / "moco" / "__init__.py", "jcl_moco").MoCoUnlimitedKeysDefault
         self.follow(builder(resnet18, dim=WIDTH, K=QUEUE, m=0.999, T=0.2, mlp=True), ours)
         self.strength, self.ramp = strength, ramp
@@ -52,7 +52,7 @@ def by_view(order: Tensor, n: int, keys: int) -> Tensor:
 OURS = ("method=moco_v2_keys_imagenet", "loss=jcl_imagenet", "method.projector.hidden=[512]", *SIZES)
 
 
-def training(name: str, keys: int, strength: float, ramp: bool, ours: tuple[str, ...], **options) -> Training:  # type: ignore[no-untyped-def]
+def training(name: str, keys: int, strength: float, ramp: bool, ours: tuple[str, ...], **options) -> Training:
     changes = (
         f"views.random.count={keys + 1}",
         f"loss.strength={strength}",

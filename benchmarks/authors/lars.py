@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.authors.harness import tensorflow_stand_in
 from benchmarks.authors.harness.comparison import Agreement, Numbers
 from benchmarks.authors.harness.experiment import STEPS, draw_weights, uniform
 from benchmarks.authors.harness.pairing import Pair
@@ -80,7 +80,7 @@ class Variant:
     def _config(self) -> optim.Config:
         group, name = self.chosen.split("=")
         params = parameters(f"{group}={name}" if group == "optim" else f"{group}=[{name}]")
-        config = params.optim if group == "optim" else params.evaluations[name].optim  # type: ignore[attr-defined]
+        config = params.optim if group == "optim" else params.evaluations[name].optim
         return config.model_copy(update={"weight_decay": DECAY})
 
 
@@ -156,44 +156,8 @@ def fast_moco(folder: Path, model: nn.Module) -> Step:
     return setting_lr(lars(model.parameters(), RATE, momentum=0.9, weight_decay=DECAY))
 
 
-class Variable:
-    """A TensorFlow variable: a parameter or its momentum."""
-
-    def __init__(self, tensor: Tensor, name: str = "") -> None:
-        self.tensor, self.op = tensor, SimpleNamespace(name=name)
-        self.shape = SimpleNamespace(as_list=lambda: list(tensor.shape))
-
-    def __rmul__(self, factor: float) -> Tensor:
-        return factor * self.tensor
-
-    def __sub__(self, change: Tensor) -> Tensor:
-        return self.tensor - change
-
-    def norm(self) -> Tensor:
-        """For tf.norm."""
-        return self.tensor.norm()
-
-    def assign(self, value: Tensor) -> None:
-        """Set the value."""
-        self.tensor.data.copy_(value)
-
-
 def google(folder: Path, model: nn.Module) -> Step:
-    slots: dict[str, Variable] = {}
-    as_tensor = lambda x: torch.as_tensor(getattr(x, "tensor", x), dtype=torch.float64)  # noqa: E731
-    tf = SimpleNamespace(
-        train=SimpleNamespace(Optimizer=type("Optimizer", (), {"__init__": lambda self, *args: None})),
-        float32=None,
-        zeros_initializer=lambda: None,
-        norm=lambda x, ord: x.norm(),
-        where=lambda condition, a, b: torch.where(condition, as_tensor(a), as_tensor(b)),
-        greater=lambda a, b: a > b,
-        multiply=lambda a, b: as_tensor(a) * as_tensor(b),
-        group=lambda *args, **kwargs: None,
-        get_variable=lambda name, shape, **options: slots.setdefault(
-            name, Variable(torch.zeros(shape, dtype=torch.float64))
-        ),
-    )
+    tf = tensorflow_stand_in.for_optimizer()
     (lars,) = definitions(folder / GOOGLE.file, "LARSOptimizer", tf=tf, re=re, EETA_DEFAULT=0.001)
     excluded = ["batch_normalization", "bias"]
     optimizer = lars(RATE, momentum=0.9, weight_decay=DECAY, exclude_from_weight_decay=excluded)
@@ -207,11 +171,11 @@ def apply_gradients(optimizer: Any, model: nn.Module, rate: float) -> None:
     optimizer.apply_gradients(list(gradients_and_variables(model)))
 
 
-def gradients_and_variables(model: nn.Module) -> Iterator[tuple[Tensor, Variable]]:
+def gradients_and_variables(model: nn.Module) -> Iterator[tuple[Tensor, tensorflow_stand_in.Variable]]:
     for name, p in model.named_parameters():
         assert p.grad is not None
         prefix = "batch_normalization/" if name.startswith("features.1.") else ""
-        yield p.grad.clone(), Variable(p, prefix + name.replace("weight", "kernel"))
+        yield p.grad.clone(), tensorflow_stand_in.Variable(p, prefix + name.replace("weight", "kernel"))
 
 
 COMPARISONS = [

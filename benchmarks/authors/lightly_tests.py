@@ -108,7 +108,7 @@ class Loss(nn.Module):
 class NTXent(Loss):
     """InfoNCE, with a memory bank if it has a size."""
 
-    def __init__(self, temperature: float = 0.5, **options) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, temperature: float = 0.5, **options) -> None:
         super().__init__(temperature, **options)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def softmax(folder: Path, images: int) -> tuple[nn.Module, Any]:
 def with_rows(memory: nn.Module, bank: Bank) -> Any:
     """Their bank in float64 with our rows."""
     memory = memory.double()
-    memory.memory.copy_(bank.rows)  # type: ignore[operator, union-attr]
+    memory.memory.copy_(bank.rows)
     return memory
 
 

@@ -1,7 +1,8 @@
 """PIRL's later form, a softmax, beside facebookresearch/vissl (its authors') and HobbitLong/PyContrast.
 
-Their samples are ours: VISSL draws others for the patches than for the image, and its NCE takes the normalizer
-from the patches alone. PyContrast shuffles the patches in its head; here they come shuffled.
+Their samples are ours: VISSL draws others for the patches than for the image, and its NCE takes the
+normalizer from the patches alone. PyContrast shuffles the patches in its head; here they come shuffled.
+The patches go through the encoder first, as in VISSL: running statistics depend on the order.
 """
 
 import logging
@@ -9,8 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Union
+from typing import Any, Union
 
 import torch
 import torch.nn.functional as F
@@ -55,8 +55,8 @@ class PIRL(Author):
 
     def loss(self, views: list[Tensor], ours: Experiment) -> Tensor:
         self.bank.multinomial = drawing(ours, ours.method.bank, SAMPLES)
-        image = F.normalize(self.model(views[0]), dim=1)
         patches = self.jigsaw(self.model.backbone(image_major(views[1:])))
+        image = F.normalize(self.model(views[0]), dim=1)
         return self.criterion(image, patches, ours.positions())
 
     def queues(self, ours: Experiment) -> Iterator[Pair]:
@@ -86,13 +86,11 @@ class Settings(dict):
 
 def vissl(folder: Path, images: int) -> tuple:
     """Their loss with memory: of the patches, and then of the image, which updates the memory."""
-    environment = {
-        **{"torch": torch, "nn": nn, "math": math, "logging": logging, "Union": Union, "List": list},
-        **{"ClassyLoss": nn.Module, "AttrDict": Settings, "AliasMethod": Uniform, "get_rank": lambda: 0},
-        "register_loss": lambda name: lambda loss: loss,
-        "is_pos_int": lambda number: number > 0,
-        **dict.fromkeys(("all_reduce_mean", "gather_from_all"), lambda x: x),
-    }
+    environment: dict[str, Any] = {"torch": torch, "nn": nn, "math": math, "logging": logging}
+    environment |= {"Union": Union, "List": list, "AttrDict": Settings, "ClassyLoss": nn.Module}
+    environment |= {"AliasMethod": Uniform, "get_rank": lambda: 0, "is_pos_int": lambda number: number > 0}
+    environment |= dict.fromkeys(("all_reduce_mean", "gather_from_all"), lambda x: x)
+    environment["register_loss"] = lambda name: lambda loss: loss
     names = ("NCELossWithMemory", "NCEAverage")
     builder, _ = definitions(folder / VISSL.file, *names, **environment)
     loss = builder(vissl_settings(images)).double()

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.authors.harness import tensorflow_stand_in
 from benchmarks.authors.harness.comparison import Author, Training
 from benchmarks.authors.harness.experiment import IMAGES, Experiment
 from benchmarks.authors.harness.networks import Encoder, mlp
@@ -49,18 +50,7 @@ class Siamese(Author):
 
 def google(folder: Path) -> Any:
     """Their add_contrastive_loss, with what it takes from TensorFlow."""
-    tf = SimpleNamespace(
-        math=SimpleNamespace(l2_normalize=lambda x, axis: F.normalize(x, dim=axis)),
-        split=lambda x, count, axis: x.chunk(count, axis),
-        shape=lambda x: x.shape,
-        range=torch.arange,
-        one_hot=lambda index, count: F.one_hot(index, count).double(),
-        matmul=lambda a, b, transpose_b: a @ b.T,
-        concat=torch.cat,
-        losses=SimpleNamespace(
-            softmax_cross_entropy=lambda labels, logits, weights: F.cross_entropy(logits, labels) * weights
-        ),
-    )
+    tf = tensorflow_stand_in.for_loss()
     (loss,) = definitions(folder / GOOGLE.file, "add_contrastive_loss", tf=tf, LARGE_NUM=1e9)
     return lambda a, b: loss(torch.cat([a, b]), True, TEMPERATURE)[0]
 

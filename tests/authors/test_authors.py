@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of
+from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of, main
 from benchmarks.authors.harness.table import table
 from tests.support.project import ROOT
 
@@ -60,6 +61,30 @@ def test_every_comparison_has_been_saved_after_agreeing() -> None:
             assert max(entry["agreement"].values()) <= comparisons[name].tolerance
             source = comparisons[name].source
             assert (entry["source"], entry["commit"]) == (source.repository, source.commit)
+
+
+def test_a_folder_that_is_not_the_source_gets_one_sentence(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["moco", "--source", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output == (
+        f"Error: {tmp_path} is not a clone of facebookresearch/moco at 132aea9 (with moco/builder.py); "
+        "pass the folder of one\n"
+    )
+
+
+def test_without_a_source_it_says_which_it_needs() -> None:
+    result = CliRunner().invoke(main, ["knn"])
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: nothing to compare with; pass --source with a clone of lightly-ai/lightly at e8d317f "
+        "or vturrisi/solo-learn at 9187ea3\n"
+    )
+
+
+def test_without_a_name_it_lists_the_names_with_their_sources() -> None:
+    lines = CliRunner().invoke(main).output.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == NAMES
+    assert "    facebookresearch/moco-v3 at c349e6e" in lines
 
 
 def test_the_page_shows_the_saved_differences() -> None:

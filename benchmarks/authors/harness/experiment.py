@@ -88,8 +88,9 @@ class Experiment:
 
     def numbers(self) -> dict[str, Any]:
         """What was measured: the losses, and norms of the gradients of every step and of the last state."""
-        state = {name: float(value.double().norm()) for name, value in self.method.state_dict().items()}
-        return {"losses": self.losses, "gradients": self.norms, "state": state}
+        state = self.method.state_dict()
+        norms = {name: float(value.norm()) for name, value in state.items() if value.is_floating_point()}
+        return {"losses": self.losses, "gradients": self.norms, "state": norms}
 
     def positions(self) -> Tensor:
         """(N,): which images of the split all processes' batch consists of."""

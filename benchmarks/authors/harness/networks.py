@@ -28,5 +28,5 @@ class Encoder(nn.Module):
         super().__init__()
         self.backbone, self.projector, self.predictor = backbone(), projector, predictor
 
-    def forward(self, images):  # type: ignore[no-untyped-def]
+    def forward(self, images):
         return self.projector(self.backbone(images))

@@ -70,7 +70,7 @@ def values(theirs: Iterable[nn.Module], ours: Iterable[nn.Module], names: tuple[
             x, y = getattr(a, name, None), getattr(b, name, None)
             if x is not None and y is not None:
                 # A running mean of 0 is measured by the running deviation.
-                least = float(a.running_var.sqrt().max()) if name == "running_mean" else NEGLIGIBLE  # type: ignore[union-attr, operator]
+                least = float(a.running_var.sqrt().max()) if name == "running_mean" else NEGLIGIBLE
                 yield Pair(f"{i} {type(a).__name__}.{name}", x, y, least)
 
 

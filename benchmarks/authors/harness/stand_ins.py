@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 def without_cuda() -> None:
     """`.cuda()` returns the tensor or module itself."""
-    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
-    nn.Module.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self
+    nn.Module.cuda = lambda self, *args, **kwargs: self
 
 
 def module_from(folder: Path, name: str) -> Any:
@@ -64,7 +64,7 @@ def stub(name: str, **attributes: Any) -> ModuleType:
 def permutations(*drawn: Tensor) -> Iterator[None]:
     """`torch.randperm` gives these, one after the other: what our side drew."""
     waiting, real = list(drawn), torch.randperm
-    torch.randperm = lambda n, *args, **kwargs: waiting.pop(0)  # type: ignore[assignment]
+    torch.randperm = lambda n, *args, **kwargs: waiting.pop(0)
     try:
         yield
     finally:
