@@ -20,7 +20,7 @@ from cl.runtime.distributed import ranks
 
 SOURCE = Source("facebookresearch/barlowtwins", "8e8d284", "main.py")
 ARGS = SimpleNamespace(projector="48-48-16", batch_size=IMAGES, lambd=0.0051)
-RATE, BIASES, DECAY = 0.2, 0.024, 1e-3
+RATE, BIASES, DECAY = 0.2, 0.024, 0.1
 
 
 class BarlowTwins(Author):

@@ -19,7 +19,7 @@ from benchmarks.authors.harness.source import Source
 from benchmarks.authors.harness.stand_ins import module_of_file
 
 SOURCE = Source("google-deepmind/deepmind-research", "f5de0ed", "byol/utils/optimizers.py")
-BASE_LR, WARMUP, DECAY, MOMENTUM = 2.0, 2, 1e-3, 0.99
+BASE_LR, WARMUP, DECAY, MOMENTUM = 2.0, 2, 0.1, 0.99
 
 
 class BYOL(Author):

@@ -37,7 +37,7 @@ class MoCoV3(Author):
             synchronise([self.model])
         self.online, self.heads = [self.model.base_encoder], [self.model.predictor]
         self.target = [self.model.momentum_encoder]
-        self.optimizer = optimizer.LARS(self.model.parameters(), 0, weight_decay=1e-3, momentum=0.9)
+        self.optimizer = optimizer.LARS(self.model.parameters(), 0, weight_decay=0.1, momentum=0.9)
 
     def set_lr(self, ours: Experiment) -> None:
         self.adjust_lr(self.optimizer, ours.step, ARGS)
@@ -53,7 +53,7 @@ class MoCoV3(Author):
 
 OURS = (
     *("method=moco_v3_imagenet", "loss=infonce", "optim=lars"),
-    *("optim.base_lr=0.6", "optim.scaling=linear", "optim.warmup_epochs=2", "optim.weight_decay=1e-3"),
+    *("optim.base_lr=0.6", "optim.scaling=linear", "optim.warmup_epochs=2", "optim.weight_decay=0.1"),
     *("method.projector.hidden=[48]", "method.projector.out=16"),
     *("method.predictor.hidden=[48]", "method.predictor.out=16"),
 )
