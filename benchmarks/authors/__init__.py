@@ -1,0 +1,1 @@
+"""Our methods beside their authors' code: the same weights, views and draws, five steps in float64."""

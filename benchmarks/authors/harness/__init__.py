@@ -1,0 +1,1 @@
+"""What the comparisons share: our side, the authors' side, their differences, and processes."""
