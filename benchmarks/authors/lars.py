@@ -1,7 +1,7 @@
 """Five variants of LARS: MoCo v3, google-research/simclr, OpenSelfSup, NVIDIA/apex (LARC) and Fast-MoCo.
 
 Each trains a small network for five steps, also from a matrix that is 0, except in OpenSelfSup, where such a
-matrix never moves. Not compared is a gradient that is exactly 0: see docs/parity.md.
+matrix never moves.
 """
 
 import re

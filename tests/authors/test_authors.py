@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -63,7 +64,21 @@ def differences(expected, found) -> dict[str, float]:
     return result
 
 
-@pytest.mark.parametrize(("file", "name"), CASES, ids=[name for _, name in CASES])
+def cases() -> list:
+    """All that are saved; slow where an earlier one has the same method and loss, whatever its size."""
+    result, seen = [], set()
+    for file, name in CASES:
+        (comparison,) = (each for each in comparisons_of(file.stem) if each.name == name)
+        overrides = getattr(comparison, "overrides", [f"method={name}"])
+        chosen = (choice for choice in overrides if choice.startswith(("method=", "loss=")))
+        kinds = tuple(re.sub(r"_(imagenet|cifar|k16|a\d+)$", "", choice) for choice in chosen) or file
+        marks = [pytest.mark.slow] if kinds in seen else []
+        seen.add(kinds)
+        result.append(pytest.param(file, name, marks=marks, id=name))
+    return result
+
+
+@pytest.mark.parametrize(("file", "name"), cases())
 def test_our_side_gives_the_numbers_with_which_it_agreed(file: Path, name: str) -> None:
     expected = json.loads(file.read_text())[name]["numbers"]
     found = differences(expected, replayed(file.stem, name))
