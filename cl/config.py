@@ -38,6 +38,8 @@ class PretrainingOptim(optim.Config):
     microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if the
         activations of all of it do not fit in memory; the gradient is that of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start.
+    cropping: where images are decoded and cropped: in data workers, or on the device that trains
+        (`cl.data.device_crops`), which changes pixels by rounding, and by another JPEG decoder on a GPU.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]
@@ -45,6 +47,7 @@ class PretrainingOptim(optim.Config):
     lr_scale_1d: float = Field(gt=0)
     microbatches: int = Field(gt=0)
     compile: bool
+    cropping: Literal["workers", "device"]
     monitor: monitor.Config
 
 

@@ -226,6 +226,16 @@ def _compiled_encoders_run_as_a_whole(params: "Params") -> None:
         )
 
 
+def _device_crops_the_views(params: "Params") -> None:
+    for name, view in params.views.items():
+        kind = "jigsaw" if view.jigsaw else "surrogate" if view.surrogate else None
+        if kind and params.optim.cropping == "device":
+            raise ValueError(
+                f"optim.cropping=device makes plain crops, but views.{name} has {kind} patches, which only "
+                "data workers cut; choose optim.cropping=workers"
+            )
+
+
 def _detectron2_has_the_backbone(params: "Params") -> None:
     backbone = params.backbone
     for name, transfer in params.transfers.items():
@@ -275,6 +285,7 @@ CHECKS = (
     _groups_fit_batch,
     _microbatches_hold_groups,
     _compiled_encoders_run_as_a_whole,
+    _device_crops_the_views,
     _detectron2_has_the_backbone,
     _method_has_the_queue,
     _backbone_fits_the_rest,

@@ -11,10 +11,13 @@ import click
 from pipeline import command, launch, locations, outputs, provenance, resuming
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch.optim import Optimizer
 
     from cl.config import Params
     from cl.console.progress import Progress
+    from cl.data.device_crops import DeviceTrainSet
     from cl.data.reader import Reader
     from cl.data.sets import TrainSet
     from cl.data.transform import Transform
@@ -60,7 +63,7 @@ def main() -> None:
         measure = partial(watch, task, params.optim.monitor, bank, queries, source=params.dataset, kept={})
         rows = train(
             task,
-            data,
+            cropped(params, data, here, progress.say),
             params.optim,
             optimizer,
             progress=progress,
@@ -159,6 +162,17 @@ def train_set(params: "Params", reader: "Reader", first_epoch: int = 0) -> "Trai
 
     plan = Plan(len(reader), params.optim.batch_size, params.seed, rank(), ranks(), first_epoch)
     return TrainSet(reader, params.dataset, list(params.views.values()), plan)
+
+
+def cropped(
+    params: "Params", data: "TrainSet", here: "Machine", say: "Callable[[str], None]"
+) -> "TrainSet | DeviceTrainSet":
+    """The same batches, cropped where `optim.cropping` says."""
+    if params.optim.cropping == "workers":
+        return data
+    from cl.data.device_crops import on_device
+
+    return on_device(data, here, say)
 
 
 def _optimizer(params: "Params", task: "PretrainingTask") -> "Optimizer":

@@ -54,10 +54,11 @@ def _draw() -> dict[str, Any]:
     """Draw the batches of pretraining, without training on them."""
     from cl.runtime import machine
     from cl.runtime.rehearsal import rounds
+    from pipeline import pretrain
 
     params = command.params()
     here = machine.find(params.precision, deterministic=params.deterministic)
-    data = _data(params)
+    data = pretrain.cropped(params, _data(params), here, lambda sentence: None)
     for _ in rounds(data.batches(0, data.plan.steps_per_epoch, here.workers), data.plan.steps_per_epoch):
         pass
     return {}

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from benchmarks.gpu.images import photographs, squares, stored
 from benchmarks.gpu.session import Session, command, relative_error
 from benchmarks.gpu.training import (
     CPU,
@@ -27,6 +28,9 @@ from benchmarks.gpu.training import (
 from benchmarks.parameters import parameters
 from cl.data import augment_gpu
 from cl.data.augment import augment
+from cl.data.device_crops import DeviceTrainSet, bounds, difference, resident
+from cl.data.order import Plan
+from cl.data.sets import TrainSet
 from cl.data.to_device import normalisation
 from cl.reductions.log_partition import log_partition
 from cl.runtime import machine, native
@@ -117,6 +121,29 @@ def augmentation(session: Session) -> None:
             difference = (found - expected).abs() * std
             far = float((difference > 1e-4).float().mean())
             session.report(f"views={choice}", far < 1e-4, worst=float(difference.max()), beyond_1e4=far)
+
+
+def cropping(session: Session) -> None:
+    """The device's crops against the data workers', of resident images and of JPEGs that it decodes."""
+    here = machine.Machine(session.device, 0, "fp32")
+    count = 8 if session.tiny else 64
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for what, files in {
+            "resident images of 96 px": squares(folder, count, 96),
+            "JPEGs of 500 x 375": photographs(folder, count),
+        }.items():
+            for choice in ("byol", "swav_multicrop"):  # bicubic and bilinear
+                with session.attempt(f"{what}, views={choice}"):
+                    params = parameters(f"views={choice}")
+                    reader = stored(files, params, folder / f"{what}, {choice}")
+                    plan = Plan(count, count, 0)
+                    data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
+                    images = None if what.startswith("JPEG") else resident(reader, here)
+                    on_it = DeviceTrainSet(data, images)
+                    mean, most = difference(on_it, session.device)
+                    passed = mean <= bounds(on_it)[0] and most <= bounds(on_it)[1]
+                    session.report(f"{what}, views={choice}", passed, mean=mean, most=most)
 
 
 def loop(session: Session) -> None:
@@ -230,7 +257,7 @@ def backends(session: Session) -> None:
 
 PARTS = {
     part.__name__: part
-    for part in (native_paths, methods, partition, augmentation, loop, resume, ranks, backends)
+    for part in (native_paths, methods, partition, augmentation, cropping, loop, resume, ranks, backends)
 }
 main = command(PARTS, "Check results on a GPU against those on the CPU.")
 

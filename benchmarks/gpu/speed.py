@@ -2,33 +2,32 @@
 
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image as Picture
-from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
+from benchmarks.gpu.images import photographs, squares, stored
 from benchmarks.gpu.session import Session, command, plain_forms
 from benchmarks.gpu.steps import Spanning, process_group, profile, step
 from benchmarks.gpu.training import random_images
 from benchmarks.parameters import parameters
 from cl.data.augment import augment
+from cl.data.device_crops import DeviceTrainSet, resident
 from cl.data.order import Plan
-from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.data.to_device import normalisation
+from cl.data.to_device import ToDevice, normalisation
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.reductions import tiles
 from cl.reductions.log_partition import log_partition
 from cl.runtime.cores import cores
-from cl.shards import writing
-from cl.sources import Image, Splits, Storage
+from cl.runtime.machine import Machine
+from cl.sources import Image
 
 
 def ceilings(session: Session) -> None:
@@ -175,13 +174,9 @@ def loading(session: Session) -> None:
     count, batch, steps = (64, 16, 6) if session.tiny else (512, 256, 40)
     workers = max(1, cores() - 1)
     with tempfile.TemporaryDirectory() as folder:
-        files = _photographs(Path(folder), count)
+        files = photographs(Path(folder), count)
         for number, (name, changes) in enumerate(cases.items()):
-            storage = Storage(**{**params.dataset.model_dump(include=set(Storage.model_fields)), **changes})
-            shards = Path(folder) / f"shards{number}"
-            splits = Splits(["any"], files, files[:8])
-            writing.write(splits, "benchmark", storage, shards, workers=workers)
-            reader = Reader(shards, "train")
+            reader = stored(files, params, Path(folder) / f"shards{number}", **changes)
             data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(count, batch, 0))
             began = 0.0
             for done, _ in enumerate(data.batches(0, steps, workers)):
@@ -191,21 +186,52 @@ def loading(session: Session) -> None:
             session.report(f"{name}, {workers} workers", images_per_second=rate, per_worker=rate / workers)
 
 
-def _photographs(folder: Path, count: int) -> list[Image]:
-    """Crops of scikit-learn's two photographs."""
-    pictures, rng = load_sample_images().images, np.random.default_rng(0)
-    files = []
-    for number in range(count):
-        top, left = rng.integers(0, 427 - 375 + 1), rng.integers(0, 640 - 500 + 1)
-        path = folder / f"{number:05d}.jpg"
-        crop = np.asarray(pictures[number % 2])[top : top + 375, left : left + 500]
-        Picture.fromarray(crop).save(path, quality=92)
-        files.append(Image(f"{number:05d}", path, 0))
-    return files
+def cropping(session: Session) -> None:
+    """Two crops per image on the device, made by data workers or by the device: images per second.
+
+    drawn_alone: the boxes and colours alone, which one process draws while it also runs the training.
+    """
+    here = Machine(session.device, max(1, cores() - 1), "fp32")
+    small, large = ("views=simclr_cifar",), ("dataset=imagenet", "backbone=resnet50", "views=mocov2")
+    count, batch, steps = (64, 32, 8) if session.tiny else (4096, 512, 60)
+    cases: dict[str, tuple[tuple[str, ...], Callable[[Path], list[Image]]]] = {
+        "32 px, as CIFAR": (small, lambda folder: squares(folder, count, 32)),
+        "96 px, as STL-10": (("views=cld_small_96",), lambda folder: squares(folder, count, 96)),
+        "JPEGs of 500 x 375": (large, lambda folder: photographs(folder, count)),
+    }
+    for name, (choices, files) in cases.items():
+        with session.attempt(name), tempfile.TemporaryDirectory() as folder:
+            params = parameters(*choices)
+            reader = stored(files(Path(folder)), params, Path(folder) / "shards")
+            plain = TrainSet(reader, params.dataset, list(params.views.values()), Plan(count, batch, 0))
+            images = None if name.startswith("JPEG") else resident(reader, here)
+            on_it = DeviceTrainSet(plain, images)
+            session.report(
+                f"{name}, {here.workers} workers",
+                by_workers=_crops_per_second(session, plain, plain.inputs(here.device), here.workers, steps),
+                by_device=_crops_per_second(session, on_it, on_it.inputs(here.device), here.workers, steps),
+                drawn_alone=_crops_per_second(session, on_it, None, here.workers, steps),
+            )
+
+
+def _crops_per_second(
+    session: Session, data: TrainSet | DeviceTrainSet, inputs: ToDevice | None, workers: int, steps: int
+) -> float:
+    """Images per second whose crops reach the device, after two batches."""
+    began = 0.0
+    for done, batch in enumerate(data.batches(0, steps, workers)):
+        if inputs:
+            deque(inputs.crops(batch), maxlen=0)
+        if done == 1:
+            session.synchronise()
+            began = time.perf_counter()
+    session.synchronise()
+    return data.plan.batch_size * (steps - 2) / (time.perf_counter() - began)
 
 
 PARTS = {
-    part.__name__: part for part in (ceilings, step, batch_norm, partition, augmentation, loading, profile)
+    part.__name__: part
+    for part in (ceilings, step, batch_norm, partition, augmentation, loading, cropping, profile)
 }
 main = command(PARTS, "Measure the speed of a GPU.")
 

@@ -45,7 +45,7 @@ class TrainSet:
         self.copies = [copy for view in views for copy in range(view.count)]  # 0 in the first of each kind
         assert (len(reader) if subset is None else len(subset)) == plan.samples
 
-    def _step(self, step: int) -> tuple[int, np.ndarray]:
+    def samples(self, step: int) -> tuple[int, np.ndarray]:
         """The epoch of a step, and the positions (N,) of its samples in the index."""
         epoch, places = self.plan.step(step)
         return epoch, places if self.subset is None else self.subset[places]
@@ -59,10 +59,9 @@ class TrainSet:
     def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
         """Write some rows of a step's batch; runs in the data workers."""
         *images, colour_params = arrays
-        epoch, positions = self._step(step)
-        if rows.start == 0 and self.reader.remote:
-            after = range(step, step + 1 + AHEAD // self.plan.batch_size)
-            self.reader.ahead(np.concatenate([self._step(number)[1] for number in after]))
+        epoch, positions = self.samples(step)
+        if rows.start == 0:
+            self.announce(step)
         for row, position in enumerate(positions[rows].tolist()):
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, (view, copy) in enumerate(zip(self.views, self.copies, strict=True)):
@@ -75,25 +74,34 @@ class TrainSet:
                     warped = surrogate.warp(pixels, patch, how, view.size, view.interpolation)
                     images[number][row] = surrogate.recolour(warped, how, self.source.mean)
                 elif view.jigsaw is None:
-                    box = random_crop_box(pixels, view.area, rng)
+                    box = random_crop_box(pixels.shape[:2], view.area, rng)
                     resize(pixels, box, view, images[number][row : row + 1])
                 elif copy == 0:  # its stream gives all patches
                     cut_patches(pixels, view, rng, [x[row] for x in images[number : number + view.count]])
                 colour_params[row, number] = draw_colour_params(view, rng)
 
+    def announce(self, step: int) -> None:
+        """Have the images of this and the next steps fetched ahead, if the shards are remote."""
+        if self.reader.remote:
+            after = range(step, step + 1 + AHEAD // self.plan.batch_size)
+            self.reader.ahead(np.concatenate([self.samples(number)[1] for number in after]))
+
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
         """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
         filled = ring.filled(self.fill, range(start, stop), lambda _: self.plan.share, self.arrays, workers)
         for step, (*images, colour_params) in enumerate(filled, start):
-            positions = self._step(step)[1]
-            groups = self.reader.groups
-            yield HostBatch(
-                [_channels_first(x) for x in images],
-                torch.from_numpy(colour_params).transpose(0, 1),
-                torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
-                torch.from_numpy(positions),
-                None if groups is None else torch.from_numpy(groups[positions]),
-            )
+            yield self.batch(step, images, colour_params)
+
+    def batch(self, step: int, images: list[np.ndarray], colour_params: np.ndarray) -> HostBatch:
+        """The batch of a step, from what `fill` wrote."""
+        positions, groups = self.samples(step)[1], self.reader.groups
+        return HostBatch(
+            [_channels_first(x) for x in images],
+            torch.from_numpy(colour_params).transpose(0, 1),
+            torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
+            torch.from_numpy(positions),
+            None if groups is None else torch.from_numpy(groups[positions]),
+        )
 
     def inputs(self, device: torch.device) -> ToDevice:
         """A function that moves a batch to the device, augments and normalises it."""

@@ -1,5 +1,6 @@
 """Moves batches to the training device, where they are augmented and normalised."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,10 +54,17 @@ class ToDevice:
                 tensor.record_stream(current)
         return ready
 
+    def crops(self, batch: HostBatch) -> Iterator[Tensor]:
+        """The crops of each view on the device, (N, 3, S, S) uint8."""
+        for images in batch.images:
+            yield to_device(images, self.device)
+
     def _batch(self, batch: HostBatch) -> Batch:
         views = [
-            augment(to_device(images, self.device), colour_params, view, mean=self.mean, std=self.std)
-            for images, colour_params, view in zip(batch.images, batch.colour_params, self.views, strict=True)
+            augment(images, colour_params, view, mean=self.mean, std=self.std)
+            for images, colour_params, view in zip(
+                self.crops(batch), batch.colour_params, self.views, strict=True
+            )
         ]
         labels, positions = (to_device(x, self.device) for x in (batch.labels, batch.positions))
         groups = None if batch.groups is None else to_device(batch.groups, self.device)

@@ -5,6 +5,7 @@ number of workers or processes, nor on where a run was resumed.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -192,10 +193,10 @@ def _stream(seed: int) -> tuple[np.random.Generator, Any]:
 
 
 def random_crop_box(
-    pixels: np.ndarray, area: tuple[float, float], rng: np.random.Generator
+    size: Sequence[int], area: tuple[float, float], rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
     """left, top, right, bottom of a random crop of ratio 3/4 to 4/3; a central crop if no attempt fits."""
-    height, width, _ = pixels.shape
+    height, width = size
     for scale, ratio, x, y in rng.random((ATTEMPTS, 4)).tolist():
         covered = width * height * (area[0] + (area[1] - area[0]) * scale)
         aspect = math.exp(math.log(3 / 4) + math.log(16 / 9) * ratio)
@@ -224,7 +225,7 @@ def cut_patches(pixels: np.ndarray, view: View, rng: np.random.Generator, patche
     cut = view.jigsaw
     assert cut is not None
     crop = np.empty((1, cut.side, cut.side, 3), np.uint8)
-    resize(pixels, random_crop_box(pixels, view.area, rng), view, crop)
+    resize(pixels, random_crop_box(pixels.shape[:2], view.area, rng), view, crop)
     sort_keys, *offsets = rng.random((3, view.count)).tolist()
     places = cut.cell - view.size + 1  # of a window in its cell, in each direction
     for patch, cell in zip(patches, sorted(range(view.count), key=sort_keys.__getitem__), strict=True):

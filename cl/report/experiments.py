@@ -27,6 +27,7 @@ IRRELEVANT = (
     "optim.monitor",
     "optim.microbatches",
     "optim.compile",
+    "optim.cropping",
     "dataset.scenes",
     "dataset.shard_images",
     "dataset.verify",

@@ -12,7 +12,7 @@ from benchmarks.gpu import check, speed
 from cl.runtime import native
 
 GPU = torch.cuda.is_available()
-FAST = {"native_paths", "partition", "augmentation", "backends", "ceilings", "batch_norm"}
+FAST = {"native_paths", "partition", "augmentation", "cropping", "backends", "ceilings", "batch_norm"}
 PARTS = [
     pytest.param(program, part, marks=() if part in FAST else pytest.mark.slow, id=f"{name} {part}")
     for name, program in (("check", check), ("speed", speed))

@@ -38,7 +38,7 @@ def test_patches_are_windows_of_the_nine_cells_of_one_crop(params) -> None:
     whole = jigsaw(params, area=[1.0, 1.0])
     seen, orders = set(), set()
     for sample in range(400):
-        assert (random_crop_box(picture, whole.area, generator(3, 0, sample, 1))) == (0, 0, 36, 36)
+        assert (random_crop_box(picture.shape[:2], whole.area, generator(3, 0, sample, 1))) == (0, 0, 36, 36)
         patches = patches_of(picture, whole, sample)
         corners = patches[:, 0, 0, :2].astype(int)
         assert np.array_equal(patches[:, :, 0, 0] - patches[:, :1, 0, 0], np.tile(np.arange(10), (9, 1)))
@@ -56,7 +56,7 @@ def test_patches_come_from_torchvisions_crop(params) -> None:
     """The crop is resized as other views are, and its patches are parts of it."""
     view = jigsaw(params, area=[0.6, 1.0])
     for sample in range(5):
-        left, top, right, bottom = random_crop_box(NOISE, view.area, generator(3, 0, sample, 1))
+        left, top, right, bottom = random_crop_box(NOISE.shape[:2], view.area, generator(3, 0, sample, 1))
         where = (top, left, bottom - top, right - left, [36, 36])
         crop = (
             tv2.resized_crop(torch.from_numpy(NOISE).permute(2, 0, 1), *where, antialias=True)

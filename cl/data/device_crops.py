@@ -1,0 +1,269 @@
+"""Training batches whose images are decoded and cropped on the training device instead of in data workers.
+
+This process draws the boxes and colours, from the same random streams as the workers. Images of one size that
+fit stay on the device (CIFAR, STL-10); otherwise it gets the files of each batch and decodes the JPEGs.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import simplejpeg
+import torch
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_jpeg
+
+from cl.data import resample, ring
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.data.to_device import HostBatch, ToDevice
+from cl.data.views import DRAWS, draw_colour_params, generator, random_crop_box
+from cl.runtime import memory
+from cl.runtime.distributed import any_rank
+from cl.runtime.machine import Machine, to_device
+
+SHARE = 0.25  # of the device's free memory that resident images may take
+BLOCK = 1024  # images that are read at a time to stay on the device
+COMPARED = 8  # images of the first batch, on the device and in workers
+# Largest mean and largest difference of their crops, of 255: for the same pixels, and for two JPEG decoders.
+RESIDENT, DECODED = (0.2, 2), (2.0, 255)
+
+
+class Content(NamedTuple):
+    """An image: the bytes of a JPEG (n,), or pixels (H, W, 3) that are upright; uint8."""
+
+    data: np.ndarray
+    height: int
+    width: int
+    orientation: int = 1
+
+
+@dataclass(frozen=True)
+class UncutBatch(HostBatch):
+    """A batch without the `images` of its views.
+
+    boxes: (V, N, 4) int64: left, top, right, bottom in the upright image.
+    contents: N; empty if the images are on the device.
+    """
+
+    boxes: Tensor
+    contents: list[Content]
+
+
+class DeviceTrainSet:
+    """The batches of a `TrainSet`, cropped on the device.
+
+    resident: all images of the split, (n, 3, H, W) uint8 on the device, or None.
+    """
+
+    def __init__(self, plain: TrainSet, resident: Tensor | None) -> None:
+        self.plain, self.plan, self.resident = plain, plain.plan, resident
+
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[UncutBatch]:
+        """Batches of steps start to stop - 1; no workers are started."""
+        return map(self.__getitem__, range(start, stop))
+
+    def __getitem__(self, step: int) -> UncutBatch:
+        plain, (epoch, positions) = self.plain, self.plain.samples(step)
+        plain.announce(step)
+        boxes = np.empty((len(plain.views), len(positions), 4), np.int64)
+        colour_params = np.empty((len(positions), len(plain.views), DRAWS), np.float32)
+        contents = [] if self.resident is not None else [content(plain.reader, at) for at in positions]
+        for row, position in enumerate(positions.tolist()):
+            size = self.resident.shape[2:] if self.resident is not None else contents[row][1:3]
+            for number, view in enumerate(plain.views):
+                rng = generator(self.plan.seed, epoch, position, number)
+                boxes[number, row] = random_crop_box(size, view.area, rng)
+                colour_params[row, number] = draw_colour_params(view, rng)
+        rest = plain.batch(step, [], colour_params)
+        return UncutBatch(**vars(rest), boxes=torch.from_numpy(boxes), contents=contents)
+
+    def inputs(self, device: torch.device) -> "CropOnDevice":
+        """A function that crops a batch on the device, augments and normalises it."""
+        return CropOnDevice(self, device)
+
+
+class CropOnDevice(ToDevice):
+    """Crops a batch on the device, augments and normalises it; on a GPU, during the previous step.
+
+    nvJPEG makes this process wait until the images of a batch are decoded, but not for the training step.
+    """
+
+    def __init__(self, data: DeviceTrainSet, device: torch.device) -> None:
+        super().__init__(data.plain.source, data.plain.views, device)
+        self.data = data
+        if self.stream:
+            self.stream.wait_stream(torch.cuda.current_stream(device))  # which copies resident images
+
+    def crops(self, batch: HostBatch) -> Iterator[Tensor]:
+        """The crops of each view, (N, 3, S, S) uint8."""
+        assert isinstance(batch, UncutBatch)
+        if self.data.resident is not None:
+            images = self.data.resident.index_select(0, to_device(batch.positions, self.device))
+            boxes = to_device(batch.boxes, self.device)
+            for view, of_view in zip(self.views, boxes, strict=True):
+                yield resample.crop_all(images, of_view, view.size, view.interpolation)
+            return
+        decoded = self._decoded(batch)
+        for view, of_view in zip(self.views, batch.boxes.tolist(), strict=True):
+            pairs = zip(decoded, of_view, strict=True)
+            yield torch.stack([resample.crop(x, box, view.size, view.interpolation) for x, box in pairs])
+
+    def _decoded(self, batch: UncutBatch) -> list[Tensor]:
+        """The images (3, H, W); by the CPU if the device cannot decode one, which is then named."""
+        try:
+            return decode(batch.contents, self.device)
+        except RuntimeError:
+            reader = self.data.plain.reader
+            contents = [on_cpu(reader, position) for position in batch.positions.tolist()]
+            return decode(contents, self.device)
+
+
+def content(reader: Reader, position: int) -> Content:
+    """An image as the device gets it: a JPEG in colour as it is; other images are decoded here."""
+    orientation, stored = int(reader.index["orientation"][position]), reader.read(position)
+    if reader.index["height"][position] or stored[:2] != b"\xff\xd8":
+        return on_cpu(reader, position)
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(stored)
+    except ValueError:
+        return on_cpu(reader, position)
+    if colours != "YCbCr":
+        return on_cpu(reader, position)
+    size = (width, height) if orientation >= 5 else (height, width)
+    return Content(np.frombuffer(stored, np.uint8).copy(), *size, orientation)
+
+
+def on_cpu(reader: Reader, position: int) -> Content:
+    """An image decoded by the CPU, as workers do.
+
+    Raises:
+        ValueError: it cannot be decoded; the message names it.
+    """
+    pixels = reader.pixels(position)
+    return Content(np.require(pixels, requirements="W"), *pixels.shape[:2])
+
+
+def decode(contents: list[Content], device: torch.device) -> list[Tensor]:
+    """The upright images (3, H, W) uint8 on the device, which decodes all JPEGs in one call."""
+    if device.type == "cuda":
+        # torchvision decodes in a stream of its own, into memory that this stream may still be reading.
+        torch.cuda.current_stream(device).synchronize()
+    files = [torch.from_numpy(each.data) for each in contents if each.data.ndim == 1]
+    decoded = iter(decode_jpeg(files, ImageReadMode.RGB, device=device) if files else [])
+    return [
+        turn(next(decoded), each.orientation)
+        if each.data.ndim == 1
+        else to_device(torch.from_numpy(each.data), device).permute(2, 0, 1)
+        for each in contents
+    ]
+
+
+def turn(image: Tensor, orientation: int) -> Tensor:
+    """Rotate and flip an image (3, H, W) upright, as `cl.shards.images.turn`."""
+    x = image.transpose(1, 2) if orientation in (5, 6, 7, 8) else image
+    flipped = [axis for axis, which in ((1, (3, 4, 7, 8)), (2, (2, 3, 6, 7))) if orientation in which]
+    return x.flip(flipped) if flipped else x
+
+
+def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> TrainSet | DeviceTrainSet:
+    """The same batches, cropped on the device if the crops of a few images equal those of the workers.
+
+    Args:
+        say: receives a sentence about what is used.
+    """
+    images = resident(data.reader, here)
+    cropped = DeviceTrainSet(data, images)
+    fault = _fault(cropped, here.device)
+    if any_rank(bool(fault))[0]:
+        say(f"cropping on {here.device} {fault or 'failed in another process'}: data workers crop instead")
+        return data
+    if images is None:
+        say(
+            f"{here.device} decodes colour JPEGs, this process other images, and {here.device} crops them all"
+        )
+    else:
+        say(f"the images stay on {here.device}, which crops them: no data workers")
+    return cropped
+
+
+def resident(reader: Reader, here: Machine) -> Tensor | None:
+    """All images (n, 3, H, W) on the device; None if they differ in size or take too much memory."""
+    shape = reader.pixels(0).shape
+    height, width, _ = shape
+    if len(reader) * 3 * height * width > SHARE * _free(here.device):
+        return None
+    if any(reader.pixels(position).shape != shape for position in range(min(len(reader), COMPARED))):
+        return None
+    images = torch.empty((len(reader), 3, height, width), dtype=torch.uint8, device=here.device)
+
+    def rows(start: int) -> int:
+        return min(BLOCK, len(reader) - start)
+
+    def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
+        if rows.start == 0:
+            reader.ahead(np.arange(start, min(start + 2 * BLOCK, len(reader))))
+        pixels, fits = arrays
+        for row, position in enumerate(range(start + rows.start, start + rows.stop)):
+            image = reader.pixels(position)
+            fits[row] = image.shape == shape
+            if fits[row]:
+                pixels[row] = image
+
+    starts, arrays = range(0, len(reader), BLOCK), [ring.Array(shape, np.uint8), ring.Array((), np.bool_)]
+    for start, (pixels, fits) in zip(
+        starts, ring.filled(fill, starts, rows, arrays, here.workers), strict=True
+    ):
+        if not fits.all():
+            return None
+        images[start : start + len(pixels)] = to_device(
+            torch.from_numpy(pixels).permute(0, 3, 1, 2), here.device
+        )
+    return images
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that this process may use on the device, of which the processes of a machine share the CPU's."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return memory.available() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def difference(data: DeviceTrainSet, device: torch.device) -> tuple[float, float]:
+    """Mean and largest difference of the device's crops of the first images from the workers', of 255.
+
+    Raises:
+        RuntimeError: the device cannot decode them.
+    """
+    first, plain = data[0], data.plain
+    few = slice(0, min(COMPARED, len(first.positions)))
+    arrays = [array.allocate(few.stop, shared=False) for array in plain.arrays]
+    plain.fill(0, few, arrays)
+    parts = {"positions": first.positions[few], "boxes": first.boxes[:, few], "contents": first.contents[few]}
+    batch = UncutBatch(**{**vars(first), **parts})
+    decode(batch.contents, device)  # here, the CPU does not help out
+    found = [crops.permute(0, 2, 3, 1).cpu().numpy() for crops in data.inputs(device).crops(batch)]
+    differences = [abs(a.astype(int) - b) for a, b in zip(found, arrays[:-1], strict=True)]
+    return max(float(x.mean()) for x in differences), max(float(x.max()) for x in differences)
+
+
+def bounds(data: DeviceTrainSet) -> tuple[float, float]:
+    """What `difference` is at most if the device crops as it should."""
+    return DECODED if data.resident is None else RESIDENT
+
+
+def _fault(data: DeviceTrainSet, device: torch.device) -> str:
+    """What is wrong with the device's crops; empty if nothing."""
+    try:
+        mean, most = difference(data, device)
+    except Exception as error:
+        first_line = str(error).strip().split("\n")[0]
+        return f"raised {type(error).__name__} ({first_line})"
+    if mean <= bounds(data)[0] and most <= bounds(data)[1]:
+        return ""
+    return (
+        f"differs from the workers' crops by up to {most:g} of 255, {mean:.2g} on average; "
+        "expected at most {1:g} and {0:g}".format(*bounds(data))
+    )

@@ -1,0 +1,248 @@
+"""Batches that the training device decodes and crops: those of the data workers up to rounding."""
+
+import multiprocessing
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cl import config
+from cl.data import device_crops, resample
+from cl.data.device_crops import CropOnDevice, DeviceTrainSet, on_device, resident
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.runtime.machine import Machine
+from cl.shards import images
+from pipeline.pretrain import cropped
+from tests.support.counting import GPU, Counting
+from tests.support.pictures import FILES, file_of, photograph, with_orientation
+from tests.support.project import compose
+from tests.support.tiny import stored
+
+CPU = torch.device("cpu")
+SIZE = 8  # of a batch
+
+
+def name(kind: str) -> str:
+    return kind.replace(":", "").replace(" ", "_")
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
+    """Images of one size; and of all sizes, kinds and orientations."""
+    rng = np.random.default_rng(0)
+    same = {
+        f"{n:02d}.png": file_of(photograph(32, 32).rotate(int(rng.integers(360))), "PNG") for n in range(40)
+    }
+    any_kind = {f"{name(kind)}.img.jpg": content for kind, content in FILES.items()}
+    any_kind |= {f"turned{n}.jpg": with_orientation(n) for n in range(1, 9)}
+    folder = tmp_path_factory.mktemp("device")
+    return {
+        "resident": stored(folder / "same", same),
+        "decoded": stored(folder / "any", any_kind, upright=True),
+    }
+
+
+@pytest.fixture(scope="module")
+def here() -> Machine:
+    return Machine(CPU, 0, "fp32")
+
+
+def plain(reader: Reader, params: config.Params, rank: int = 0, ranks: int = 1) -> TrainSet:
+    views = [view.model_copy(update={"count": 2}) for view in params.views.values()]
+    views.append(views[0].model_copy(update={"count": 1, "size": 17, "interpolation": "bicubic"}))
+    return TrainSet(reader, params.dataset, views, Plan(len(reader), SIZE, 7, rank, ranks))
+
+
+def on_cpu(data: TrainSet, here: Machine) -> DeviceTrainSet:
+    found = on_device(data, here, lambda sentence: None)
+    assert isinstance(found, DeviceTrainSet)
+    return found
+
+
+def assert_equal(found: object, expected: object) -> None:
+    """Two batches, in all but their images."""
+    for field in fields(expected):  # type: ignore[arg-type]
+        a, b = (getattr(batch, field.name) for batch in (found, expected))
+        assert a is b or field.name in ("images", "views") or torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["resident", "decoded"])
+def test_batches_are_those_of_the_workers(readers, params, here, kind) -> None:
+    """Positions, labels, groups and colours are equal, and crops up to the rounding of uint8."""
+    reader = readers[kind]
+    reader.groups = np.arange(len(reader)) % 3 - 1
+    data = plain(reader, params)
+    device = on_cpu(data, here)
+    assert (device.resident is not None) == (kind == "resident")
+    steps = 2 * data.plan.steps_per_epoch
+    crop = device.inputs(CPU)
+    for expected, batch in zip(data.batches(0, steps, 0), device.batches(0, steps, 2), strict=True):
+        assert_equal(batch, expected)
+        for found, view in zip(crop.crops(batch), expected.images, strict=True):
+            difference = (found.int() - view.int()).abs()
+            assert difference.max() <= 2
+            assert difference.float().mean() < 0.1
+    ready, usual = crop(batch), data.inputs(CPU)(expected)
+    assert_equal(ready, usual)
+    for found, view in zip(ready.views, usual.views, strict=True):
+        assert (found - view).abs().mean() < 0.05
+        assert found.is_contiguous(memory_format=torch.channels_last)
+    del reader.groups
+
+
+@pytest.mark.parametrize("kind", ["resident", "decoded"])
+def test_two_processes_and_a_resumed_run_see_the_same_batches(readers, params, here, kind) -> None:
+    """The crops of an image do not depend on those beside it."""
+
+    def batches(rank: int, ranks: int, start: int) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
+        data = on_cpu(plain(readers[kind], params, rank, ranks), here)
+        crop = data.inputs(CPU)
+        return [(batch.positions, list(crop.crops(batch))) for batch in data.batches(start, 6, 0)]
+
+    whole = batches(0, 1, 0)
+    halves = [batches(rank, 2, 0) for rank in (0, 1)]
+    for step, (positions, crops) in enumerate(whole):
+        assert torch.equal(torch.cat([half[step][0] for half in halves]), positions)
+        for number, view in enumerate(crops):
+            assert torch.equal(torch.cat([half[step][1][number] for half in halves]), view)
+    for expected, found in zip(whole[4:], batches(0, 1, 4), strict=True):
+        assert torch.equal(found[0], expected[0])
+        assert all(torch.equal(a, b) for a, b in zip(found[1], expected[1], strict=True))
+
+
+def test_no_data_workers_are_started(readers, params, here) -> None:
+    data = on_cpu(plain(readers["resident"], params), here)
+    before = set(multiprocessing.active_children())
+    for _ in data.batches(0, 3, 2):
+        assert set(multiprocessing.active_children()) <= before
+
+
+def test_images_that_differ_in_size_or_take_much_memory_are_not_resident(readers, here, monkeypatch) -> None:
+    assert resident(readers["decoded"], here) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(device_crops, "COMPARED", 0)  # only the pass over all images finds out
+        assert resident(readers["decoded"], here) is None
+    reader = readers["resident"]
+    needed = len(reader) * 3 * 32 * 32
+    monkeypatch.setattr(device_crops.memory, "available", lambda: 4 * needed)
+    expected = np.stack([reader.pixels(position) for position in range(len(reader))])
+    for workers in (0, 2):
+        found = resident(reader, Machine(CPU, workers, "fp32"))
+        assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
+    monkeypatch.setattr(device_crops.memory, "available", lambda: 4 * needed - 4)
+    assert resident(reader, here) is None
+
+
+def test_resident_images_are_cropped_without_waiting_for_the_gpu(readers, params) -> None:
+    data = plain(readers["resident"], params)
+    kept = torch.empty((len(readers["resident"]), 3, 32, 32), dtype=torch.uint8, device=GPU)
+    device = DeviceTrainSet(data, kept)
+    with Counting() as counting:
+        inputs = device.inputs(GPU)
+        ready = inputs(device[0])
+    assert not counting.waits
+    assert {x.device for x in (*ready.views, ready.labels, ready.positions)} == {GPU}
+    with Counting() as cropping:
+        assert len(list(inputs.crops(device[0]))) == 3
+    assert cropping.operations.total() <= 70 * 3
+
+
+def test_only_jpegs_in_colour_are_left_to_the_device(readers) -> None:
+    reader = readers["decoded"]
+    for position, key in enumerate(reader.keys):
+        found = device_crops.content(reader, position)
+        left = found.data.ndim == 1
+        plain_jpeg = key.decode().startswith(("jpeg", "mpo", "turned"))
+        strange = any(word in key.decode() for word in ("RGB", "gray", "CMYK", "YCCK"))
+        assert left == (plain_jpeg and not strange), key
+        pixels = reader.pixels(position)
+        assert (found.height, found.width) == pixels.shape[:2]
+        (image,) = device_crops.decode([found], CPU)
+        assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels), key
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_as_by_the_workers(orientation) -> None:
+    pixels = np.asarray(photograph())
+    found = device_crops.turn(torch.from_numpy(pixels.copy()).permute(2, 0, 1), orientation)
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), images.turn(pixels, orientation))
+
+
+def test_a_batch_that_the_device_cannot_decode_is_decoded_by_the_cpu(
+    readers, params, here, monkeypatch
+) -> None:
+    data = on_cpu(plain(readers["decoded"], params), here)
+    batch, crop = data[0], data.inputs(CPU)
+    expected = list(crop.crops(batch))
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("nvjpegDecode failed: 5")
+
+    monkeypatch.setattr(device_crops, "decode_jpeg", broken)
+    assert all(torch.equal(a, b) for a, b in zip(crop.crops(batch), expected, strict=True))
+
+
+def test_a_damaged_image_is_named(params, tmp_path) -> None:
+    files = {f"{n}.jpg": file_of(photograph(40 + n, 50)) for n in range(SIZE)}
+    files["3.jpg"] = files["3.jpg"][:-10]
+    reader = stored(tmp_path, files, verify=False)
+    data = DeviceTrainSet(plain(reader, params), None)
+    with pytest.raises(ValueError, match=r"^3 cannot be decoded"):
+        list(data.inputs(CPU).crops(data[0]))
+
+
+def test_workers_crop_if_the_device_cannot_decode(readers, params, here, monkeypatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise RuntimeError("torchvision has no nvJPEG\nmore")
+
+    monkeypatch.setattr(device_crops, "decode_jpeg", missing)
+    data, said = plain(readers["decoded"], params), list[str]()
+    assert on_device(data, here, said.append) is data
+    assert said == [
+        "cropping on cpu raised RuntimeError (torchvision has no nvJPEG): data workers crop instead"
+    ]
+
+
+@pytest.mark.parametrize(("kind", "function"), [("resident", "crop_all"), ("decoded", "crop")])
+def test_workers_crop_if_the_crops_differ(readers, params, here, monkeypatch, kind, function) -> None:
+    usual = getattr(resample, function)
+    monkeypatch.setattr(resample, function, lambda *a: usual(*a).flip(-1))
+    data, said = plain(readers[kind], params), list[str]()
+    assert on_device(data, here, said.append) is data
+    expected = (
+        r"cropping on cpu differs from the workers' crops by up to \d+ of 255, [\d.]+ on average; expected "
+    )
+    assert len(said) == 1
+    assert re.match(expected, said[0])
+
+
+def test_the_parameter_chooses(readers, params, here, tmp_path) -> None:
+    data, said = plain(readers["resident"], params), list[str]()
+    assert cropped(params, data, here, said.append) is data
+    assert not said
+    settings = params.optim.model_copy(update={"cropping": "device"})
+    found = cropped(params.model_copy(update={"optim": settings}), data, here, said.append)
+    assert isinstance(found.inputs(CPU), CropOnDevice)
+    assert said == ["the images stay on cpu, which crops them: no data workers"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "kind"),
+    [
+        (("views=pirl_small", "method=pirl"), "jigsaw"),
+        (("views=exemplar_2014", "method=exemplar"), "surrogate"),
+    ],
+)
+def test_patches_are_left_to_the_workers(tmp_path: Path, choices, kind) -> None:
+    compose(tmp_path, *choices)
+    with pytest.raises(
+        Exception,
+        match=rf"^optim.cropping=device makes plain crops, but views\.\w+ has {kind} patches, which only "
+        "data workers cut; choose optim.cropping=workers$",
+    ):
+        compose(tmp_path, *choices, "optim.cropping=device")

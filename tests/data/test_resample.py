@@ -1,0 +1,113 @@
+"""Crops made by matrix products and by PyTorch's kernels against those of the data workers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from cl.data import resample
+from cl.data.views import View, resize
+from tests.support.counting import GPU, Counting
+from tests.support.pictures import photograph
+
+RNG = np.random.default_rng(0)
+IMAGES = {
+    "noise": RNG.integers(0, 256, (50, 70, 3), dtype=np.uint8),
+    "black and white": RNG.integers(0, 2, (96, 96, 3), dtype=np.uint8) * np.uint8(255),
+    "smooth": np.asarray(photograph(120, 90)),
+}
+SIZES = (16, 32, 96, 224)
+
+
+def boxes_in(height: int, width: int) -> list[tuple[int, int, int, int]]:
+    """Random boxes, the whole image, boxes at its edges, and tiny and thin ones."""
+    found = [(0, 0, width, height), (width - 5, 0, width, height), (0, height - 3, width, height)]
+    found += [(0, 0, 1, 1), (width - 1, height - 1, width, height), (0, 0, 2, 3), (3, 4, 4, height)]
+    for _ in range(20):
+        w, h = RNG.integers(1, [width + 1, height + 1])
+        left, top = RNG.integers(0, [width - w + 1, height - h + 1])
+        found.append((int(left), int(top), int(left + w), int(top + h)))
+    return found
+
+
+def together(image: torch.Tensor, boxes: list, size: int, interpolation: str) -> torch.Tensor:
+    images = image.expand(len(boxes), *image.shape)
+    return resample.crop_all(images, torch.tensor(boxes), size, interpolation)
+
+
+def one_by_one(image: torch.Tensor, boxes: list, size: int, interpolation: str) -> torch.Tensor:
+    return torch.stack([resample.crop(image, box, size, interpolation) for box in boxes])
+
+
+def by_worker(pixels: np.ndarray, boxes: list, view: View) -> np.ndarray:
+    out = np.empty((len(boxes), view.size, view.size, 3), np.uint8)
+    for number, box in enumerate(boxes):
+        resize(pixels, box, view, out[number : number + 1])
+    return out
+
+
+@pytest.mark.parametrize("way", [together, one_by_one])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", SIZES)
+def test_crops_are_those_of_the_workers(params, way: Callable, interpolation: str, size: int) -> None:
+    """Up to the rounding of uint8, after each of two passes."""
+    view = params.views["random"].model_copy(update={"interpolation": interpolation, "size": size})
+    for pixels in IMAGES.values():
+        boxes = boxes_in(*pixels.shape[:2])
+        expected = by_worker(pixels, boxes, view)
+        found = way(torch.from_numpy(pixels.copy()).permute(2, 0, 1), boxes, size, interpolation)
+        assert found.dtype == torch.uint8
+        difference = np.abs(found.permute(0, 2, 3, 1).numpy().astype(int) - expected)
+        assert difference.max() <= 2
+        assert difference.mean() < 0.1
+
+
+def test_the_rows_of_weights_sum_to_one_inside_the_box() -> None:
+    start, stop = torch.tensor([0.0, 3.0, 39.0]), torch.tensor([40.0, 10.0, 40.0])
+    for interpolation in resample.KERNELS:
+        weights = resample.weights(start, stop, 16, 40, interpolation)
+        torch.testing.assert_close(weights.sum(2), torch.ones(3, 16))
+        assert not weights[1, :, :3].any()
+        assert not weights[1, :, 10:].any()
+
+
+def test_an_image_that_shrinks_much_is_cropped_by_products(params) -> None:
+    """PyTorch's kernels would not have enough shared memory for their weights."""
+    pixels = RNG.integers(0, 256, (4, 16 * resample.FURTHEST + 1, 3), dtype=np.uint8)
+    view = params.views["random"].model_copy(update={"size": 16})
+    box = (0, 0, pixels.shape[1], 4)
+    found = resample.crop(torch.from_numpy(pixels).permute(2, 0, 1), box, 16, "bilinear")
+    difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - by_worker(pixels, [box], view)[0])
+    assert difference.max() <= 1
+
+
+def test_cropping_never_waits_for_the_gpu() -> None:
+    images = torch.empty((64, 3, 96, 96), dtype=torch.uint8, device=GPU)
+    boxes = torch.empty((64, 4), dtype=torch.int64, device=GPU)
+    with Counting() as counting:
+        assert resample.crop_all(images, boxes, 64, "bicubic").shape == (64, 3, 64, 64)
+        assert resample.crop(images[0], (5, 7, 80, 90), 64, "bicubic").shape == (3, 64, 64)
+        assert resample.crop(images[0], (5, 7, 80, 90), 1, "bilinear").shape == (3, 1, 1)
+    assert not counting.waits
+
+
+def test_the_products_use_all_bits_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the precision of training, which stays as it was."""
+    seen = []
+    product = torch.Tensor.__matmul__
+
+    def watched(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return product(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", watched)
+    image, box = torch.zeros((1, 3, 8, 8), dtype=torch.uint8), torch.tensor([[0, 0, 8, 8]])
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        resample.crop_all(image, box, 4, "bilinear")
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert seen == [False, False]
