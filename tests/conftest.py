@@ -16,17 +16,16 @@ from cl.console.progress import Progress
 from cl.detection import scenes
 from cl.runtime import machine
 from cl.sources import photos
+from tests.support.processes import keep_to_one_core
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import SCENES, TinyBackbone, write_shards
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Pin each worker of pytest-xdist, and what it starts, to its own core: competing threads are slow."""
+    """Keep each worker of pytest-xdist to a core of its own."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
-        torch.set_num_threads(1)
+    if worker:
+        keep_to_one_core(int(worker.removeprefix("gw")))
 
 
 def pytest_collection_finish() -> None:

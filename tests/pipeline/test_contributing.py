@@ -77,7 +77,7 @@ def test_all_suites_include_them_without_another_edit(extended) -> None:
     """
     ours = f"({' or '.join(KINDS)} or dependencies) and not a_combination"
     chosen = ["-k", ours, "--ignore", "tests/runtime/test_distributed.py", "--ignore", "tests/reductions"]
-    result = run(extended, "pytest", "-vv", "-m", "not slow", *chosen)
+    result = run(extended, "pytest", "-vv", "--assert=plain", "-m", "not slow", *chosen)
     assert result.returncode == 0, result.stdout[-5000:]
     for kind in KINDS:
         assert re.search(rf"{kind}.*PASSED", result.stdout), kind

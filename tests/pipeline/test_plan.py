@@ -62,17 +62,6 @@ def test_a_plan_names_every_stage_and_changes_nothing(prepared) -> None:
     assert "Later: transfers.voc_c4_24k will need " in said
 
 
-def test_a_plan_lists_problems(prepared) -> None:
-    compose(prepared / "params.yaml", [*SETTINGS, "evaluations.knn.k=500", "transfer=[]"])
-    answer = planned(prepared)
-    compose(prepared / "params.yaml", SETTINGS)
-    assert answer.code == 0, answer.stderr
-    problem = "evaluations.knn: kNN with k=500 needs at least 500 labelled training images, found 120; "
-    problem += "choose a smaller k"
-    assert f"pretrain: {problem}\n" in answer.stdout
-    assert f"Later: {problem}\n" in answer.stdout
-
-
 @pytest.mark.slow
 def test_a_rehearsal_in_two_processes(prepared, monkeypatch) -> None:
     monkeypatch.chdir(prepared)

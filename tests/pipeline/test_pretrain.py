@@ -95,8 +95,6 @@ def finished(prepared, tmp_path_factory) -> list[dict]:
     undisturbed = pretrain(prepared, tmp_path_factory.mktemp("one"))
     _, output = undisturbed.communicate()
     assert undisturbed.returncode == 0, output
-    assert "on 2 x cpu in fp32" in output
-    assert re.search(r"each epoch's row is added to \S+/epochs.csv", output)
     return [load_tensors(prepared / "models" / f"{name}.safetensors")[0] for name in MODELS]
 
 
@@ -108,8 +106,11 @@ def assert_equal(prepared: Path, finished: list[dict]) -> None:
         assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
 
 
-def test_two_processes_survive_kill_9_of_one(prepared, finished, tmp_path) -> None:
-    """A dead process ends the other within a minute, with the reason."""
+def test_two_processes_survive_kill_9_of_one(prepared, tmp_path) -> None:
+    """A dead process ends the other within a minute, with the reason; the next run continues.
+
+    That a kill changes no bit is tested beside the loop, and for this stage by the slow tests below.
+    """
     process = pretrain(prepared, tmp_path)
     wait_for(tmp_path, 2, process)
     began = time.monotonic()
@@ -122,7 +123,8 @@ def test_two_processes_survive_kill_9_of_one(prepared, finished, tmp_path) -> No
     _, output = process.communicate()
     assert process.returncode == 0, output
     assert "continuing after step" in output
-    assert_equal(prepared, finished)
+    assert "on 2 x cpu in fp32" in output
+    assert re.search(r"each epoch's row is added to \S+/epochs.csv", output)
 
 
 @pytest.mark.slow
@@ -159,7 +161,7 @@ def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, mon
     folder = tmp_path / provenance.identity("pretrain")
     before = {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")}
     with files.exclusive(folder, folder):
-        second = pretrain(prepared, tmp_path)
+        second = pretrain(prepared, tmp_path, CL_PROCESSES="1")
         _, output = second.communicate(timeout=120)
         assert second.returncode == 1
         sentence = f"another process is writing into {folder}; wait until it has finished, or stop it"

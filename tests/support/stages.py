@@ -17,7 +17,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tests.support.processes import start_fork
+from tests.support.processes import keep_to_one_core, start_fork
 
 
 @dataclass
@@ -75,6 +75,7 @@ def _lead_session(folder: Path, stage: Stage) -> None:
 
 
 def _enter(folder: Path) -> None:
+    keep_to_one_core()
     os.chdir(folder)
     os.environ["CL_PROCESSES"] = "1"
     sys.modules["__main__"] = sys.modules[__name__]  # stages start their processes by its name
