@@ -1,6 +1,7 @@
 """95 % confidence intervals of percentages, over images and over seeds."""
 
 import math
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from scipy.stats import binomtest, t
@@ -19,6 +20,19 @@ class Interval(NamedTuple):
         return self.low <= other.high and other.low <= self.high
 
 
+def interval_of_mean(values: list[float]) -> Interval | None:
+    """Student's interval of the mean of independent values; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    half = _over_seeds(stdev(values), len(values))
+    return Interval(fmean(values) - half, fmean(values) + half)
+
+
+def _over_seeds(sd: float, seeds: int) -> float:
+    """Half of Student's interval of a mean."""
+    return float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
+
+
 def interval(percent: float, images: int | None, sd: float | None = None, seeds: int = 1) -> Interval | None:
     """The interval of a mean over seeds; None if neither images nor seeds give one.
 
@@ -35,7 +49,7 @@ def interval(percent: float, images: int | None, sd: float | None = None, seeds:
         low, high = min(percent, 100 * wilson.low), max(percent, 100 * wilson.high)
     over_seeds = 0.0
     if sd is not None and seeds > 1:
-        over_seeds = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
+        over_seeds = _over_seeds(sd, seeds)
     elif not images:
         return None
     below, above = math.hypot(percent - low, over_seeds), math.hypot(high - percent, over_seeds)

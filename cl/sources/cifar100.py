@@ -5,12 +5,12 @@ from typing import Literal
 
 from torchvision.datasets import CIFAR100
 
-from cl.sources import Source, Splits
-from cl.sources._shared.cifar import cifar_splits
+from cl.sources import Splits
+from cl.sources._shared.cifar import CifarSource, cifar_splits
 
 
-class Config(Source):
-    """No settings of its own."""
+class Config(CifarSource):
+    """See `CifarSource`."""
 
     kind: Literal["cifar100"]
 
@@ -21,4 +21,4 @@ def splits(config: Config, raw: Path) -> Splits:
     Raises:
         ValueError: the download fails, or a file differs from the official one.
     """
-    return cifar_splits(CIFAR100, raw)
+    return cifar_splits(CIFAR100, raw, config.first)

@@ -72,7 +72,12 @@ def offered(request, server, tmp_path, monkeypatch):  # type: ignore[no-untyped-
     tiny.tgz_md5 = hashlib.md5(served.read_bytes()).hexdigest()
     monkeypatch.setattr(module, kind.upper(), tiny)
     return SimpleNamespace(
-        module=module, archive=tiny, served=served, made=tmp_path / "made", raw=tmp_path / "raw"
+        module=module,
+        config=SimpleNamespace(first=None),
+        archive=tiny,
+        served=served,
+        made=tmp_path / "made",
+        raw=tmp_path / "raw",
     )
 
 
@@ -87,7 +92,7 @@ def refusal(offered: SimpleNamespace) -> str:
     """The message of a source that refuses; it leaves nothing new in the raw folder."""
     before = names_in(offered.raw) if offered.raw.exists() else set()
     with pytest.raises(ValueError) as error:
-        offered.module.splits(None, offered.raw)
+        offered.module.splits(offered.config, offered.raw)
     assert names_in(offered.raw) == before - {f"{offered.archive.base_folder}.partial"}
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -108,11 +113,11 @@ def assert_unpacked(offered: SimpleNamespace, found: Splits) -> None:
 
 
 def test_a_missing_archive_is_downloaded_once(offered, server, capfd) -> None:
-    assert_unpacked(offered, offered.module.splits(None, offered.raw))
+    assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
     shown = capfd.readouterr().err
     assert f"prepare: downloading {offered.archive.url}\n" in shown
     assert "100%" in shown
-    assert_unpacked(offered, offered.module.splits(None, offered.raw))
+    assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
     assert server.asked == REQUESTS * [f"/{offered.archive.filename}"]
     assert socket.getdefaulttimeout() is None
 
@@ -120,7 +125,7 @@ def test_a_missing_archive_is_downloaded_once(offered, server, capfd) -> None:
 def test_an_archive_in_the_raw_folder_is_not_downloaded(offered, server) -> None:
     offered.raw.mkdir()
     shutil.copy(offered.served, offered.raw)
-    assert_unpacked(offered, offered.module.splits(None, offered.raw))
+    assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
     assert server.asked == []
     assert (offered.raw / offered.archive.filename).exists()
 
@@ -190,7 +195,7 @@ def test_a_truncated_download_is_refused(offered) -> None:
     offered.served.write_bytes(content[: len(content) // 2])
     assert "has md5" in refusal(offered)
     offered.served.write_bytes(content)
-    assert_unpacked(offered, offered.module.splits(None, offered.raw))
+    assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
 
 
 def fetch(archive: tuple, raw: Path) -> None:
@@ -222,7 +227,7 @@ def test_a_killed_download_leaves_nothing_under_a_final_name(offered, monkeypatc
         connections[1].close()
     assert child.exitcode == -signal.SIGKILL
     assert names_in(offered.raw) == {left.parent.name}
-    assert_unpacked(offered, offered.module.splits(None, offered.raw))
+    assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
 
 
 def until(condition) -> None:  # type: ignore[no-untyped-def]
@@ -252,7 +257,7 @@ def test_two_processes_download_an_archive_once(offered, server) -> None:
             child.join()
     assert [child.exitcode for child in children] == [0, 0]
     assert len(server.asked) == REQUESTS
-    assert_unpacked(offered, offered.module.splits(None, offered.raw))
+    assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "link", "fifo", "other/file"])

@@ -32,6 +32,16 @@ def test_cifar_keeps_pixels_and_labels(kind, batch, source, tmp_path) -> None:
         assert train.labels[position] == [3, 2, 1, 0][number % 4]
 
 
+@pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
+def test_only_the_first_training_images_are_used_on_request(kind, source, tmp_path) -> None:
+    settings = source(kind)
+    whole = splits_of(settings, tmp_path / "raw")
+    part = splits_of(settings.model_copy(update={"first": 3}), tmp_path / "raw")
+    assert [image.read() for image in part.train] == [image.read() for image in whole.train[:3]]
+    assert [image.label for image in part.train] == [image.label for image in whole.train[:3]]
+    assert len(part.val) == len(whole.val)
+
+
 class Trap:
     def __reduce__(self):  # type: ignore[no-untyped-def]
         return Path.touch, (Path("trap"),)

@@ -2,18 +2,25 @@
 
 from pathlib import Path
 
+from pydantic import Field
 from torchvision.datasets import CIFAR10
 
-from cl.sources import Splits, raw_images
+from cl.sources import Source, Splits, raw_images
 from cl.sources._shared.archives import ensure_unpacked
 
 
-def cifar_splits(archive: type[CIFAR10], raw: Path) -> Splits:
+class CifarSource(Source):
+    """`first`: use only the first training images, for short experiments; null for all."""
+
+    first: int | None = Field(gt=0, le=50_000, description="images")
+
+
+def cifar_splits(archive: type[CIFAR10], raw: Path, first: int | None) -> Splits:
     """List the images of a CIFAR archive; only files with the official md5 are unpickled."""
     folder = ensure_unpacked(archive, raw)
     train, test = (archive(raw, train=train) for train in (True, False))
     return Splits(
         train.classes,
-        raw_images("train", folder, train.data, train.targets),
+        raw_images("train", folder, train.data[:first], train.targets[:first]),
         raw_images("test", folder, test.data, test.targets),
     )
