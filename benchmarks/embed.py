@@ -22,7 +22,7 @@ from torchvision.datasets import CIFAR10
 from cl.data.transform import Transform
 from cl.exchange.embedding import PART
 from cl.networks import backbones
-from cl.networks.backbones import Config
+from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import save_tensors
 from cl.sources._shared.archives import ensure_unpacked
 
@@ -64,7 +64,9 @@ def write_images(root: Path, pixels: np.ndarray, count: int) -> None:
 
 
 def write_encoder(path: Path) -> Path:
-    network = backbones.build(Config(kind="resnet18", width=1, stem="small", zero_init_residual=False))
+    network = backbones.build(
+        Config(kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False)
+    )
     half = (0.5, 0.5, 0.5)
     transform = Transform(resize=32, crop=32, mean=half, std=half, upright=False)
     save_tensors(network.state_dict(), path, {"transform": transform.model_dump_json()})

@@ -109,6 +109,7 @@ def grid() -> None:
 
     from cl.config import read
     from cl.networks import backbones
+    from cl.networks.backbones import resnet
     from cl.runtime.machine import find
     from cl.training import optim
     from cl.training.tasks import Probes, classifier
@@ -124,7 +125,7 @@ def grid() -> None:
         ("resnet18", 32, 256, 1000),
     ):
         backbone = backbones.build(
-            backbones.Config(kind=kind, width=1, stem="imagenet", zero_init_residual=False)
+            resnet.Config(kind="resnet", name=kind, width=1, stem="imagenet", zero_init_residual=False)
         ).eval()
         images, labels = torch.randn(batch, 3, size, size), torch.randint(0, classes, (batch,))
         first = classifier(backbone.fc_features, classes)

@@ -1,7 +1,7 @@
 """The parameters of one experiment, checked as a whole before anything is read or written."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from ruamel.yaml import YAML, YAMLError
@@ -11,7 +11,8 @@ from cl.data.views import View
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
 from cl.methods import MethodConfig
-from cl.networks import backbones, patches
+from cl.networks import patches
+from cl.networks.backbones import BackboneConfig
 from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
 from cl.runtime.kinds import config_of
@@ -19,6 +20,7 @@ from cl.runtime.machine import Precision
 from cl.sources import Source
 from cl.training import optim
 
+Kind = TypeVar("Kind", bound=BaseModel)
 RENAMED = {"optim.chunks": "optim.microbatches"}  # keys of earlier versions, and their names today
 
 
@@ -100,7 +102,7 @@ class Params(BaseConfig):
     dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
     patches: Annotated[patches.Config, BeforeValidator(_parse_patches)]
-    backbone: backbones.Config
+    backbone: Annotated[SerializeAsAny[BackboneConfig], config_of("networks.backbones")]
     method: Annotated[SerializeAsAny[MethodConfig], config_of("methods")]
     temperature: float | None = Field(gt=0)
     loss: Annotated[SerializeAsAny[LossConfig], config_of("losses")]
@@ -186,8 +188,17 @@ def check(values: dict[str, Any]) -> Params:
     for old in RENAMED:
         if _contains(values, old.split(".")):
             raise ValueError(renamed(old))
+    return validated(Params, values)
+
+
+def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
+    """A mapping as a model of this kind.
+
+    Raises:
+        ValueError: some values are wrong; the message names each, and the choices.
+    """
     try:
-        return Params.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
 

@@ -236,16 +236,6 @@ def _device_crops_the_views(params: "Params") -> None:
             )
 
 
-def _detectron2_has_the_backbone(params: "Params") -> None:
-    backbone = params.backbone
-    for name, transfer in params.transfers.items():
-        if transfer.engine == "detectron2" and (backbone.width, backbone.stem) != (1, "imagenet"):
-            raise ValueError(
-                f"transfers.{name}.engine=detectron2 takes backbone.stem=imagenet and backbone.width=1, "
-                f"found {backbone.stem} and {backbone.width}; choose engine=torchvision or backbone=resnet50"
-            )
-
-
 def _method_has_the_queue(params: "Params") -> None:
     analyses: dict[str, Any] = params.analyses
     for name, analysis in analyses.items():
@@ -286,7 +276,6 @@ CHECKS = (
     _microbatches_hold_groups,
     _compiled_encoders_run_as_a_whole,
     _device_crops_the_views,
-    _detectron2_has_the_backbone,
     _method_has_the_queue,
     _backbone_fits_the_rest,
     _baselines_name_what_exists,

@@ -81,7 +81,7 @@ def foreign(file: str, prefix: str | None) -> "tuple[Encoder, dict[str, Any]]":
     from cl.exchange import foreign
 
     found = foreign.load(file, prefix)
-    command.progress("backbone").say(f"{file}: {found.config.kind}, {found.origin}")
+    command.progress("backbone").say(f"{file}: {found.config.title}, {found.origin}")
     notes = {
         "backbone": file,
         "sha256": found.sha256,

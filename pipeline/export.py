@@ -37,7 +37,7 @@ def main(format: str, to: Path | None) -> None:
     metadata = {"network": params.backbone.model_dump_json(), "transform": transform}
     export.write(network, format, path, params.dataset.crop, metadata)
     inputs = f"RGB in [0, 1], mean {mean}, std {std}"
-    click.echo(f"{path}: {params.backbone.kind}, {network.fc_features} features; {inputs}")
+    click.echo(f"{path}: {params.backbone.title}, {network.fc_features} features; {inputs}")
 
 
 if __name__ == "__main__":

@@ -145,12 +145,10 @@ def _compile_encoders(method: "BaseMethod") -> None:
             f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one "
             "(in the image: build it with WITH_COMPILER=1), or choose optim.compile=false"
         )
-    from torchvision.models.resnet import ResNet
-
     from cl.networks.compiled import compile_forward
 
     for network in method.modules():
-        if isinstance(network, ResNet):
+        if hasattr(network, "fc_features"):
             compile_forward(network)
 
 

@@ -49,18 +49,14 @@ class Detection(Task):
     remedy = "Lower base_lr of the transfer or lengthen its warmup"
 
     def __init__(self, detector: Detector, machine: Machine, seed: int) -> None:
-        super().__init__(machine)
+        super().__init__(machine, seed)
         assert isinstance(detector, nn.Module)
         set_groups(detector, 1)
-        self.detector, self.seed = detector, seed
+        self.detector = detector
         detector.predictor.register_forward_hook(self._keep_largest_logit)
 
     def _keep_largest_logit(self, predictor: nn.Module, inputs: Any, outputs: tuple[Tensor, ...]) -> None:
         self.largest_logit = outputs[0].detach().amax()
-
-    def begin_step(self, step: int, progress: float) -> None:
-        """The sampled anchors and regions depend only on seed, step, rank and number of ranks."""
-        torch.manual_seed((self.seed * 1_000_003 + step) * ranks() + rank())
 
     def forward(self, items: list[Any]) -> Tensor:
         with self.machine.autocast():

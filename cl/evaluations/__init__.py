@@ -22,8 +22,7 @@ from cl.runtime.number import Number
 from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
-    from torchvision.models.resnet import ResNet
-
+    from cl.networks.backbones import Backbone
     from cl.sources import Source
 
 REPRESENTATIONS = {"embedding": "projector's embedding", "pixels": "raw pixels"}
@@ -66,7 +65,7 @@ class Encoder:
     untrained: the backbone has its initial weights.
     """
 
-    backbone: "ResNet"
+    backbone: "Backbone"
     heads: dict[str, nn.Module] = field(default_factory=dict)
     representations: dict[str, nn.Module] = field(default_factory=dict)
     untrained: bool = False
@@ -99,7 +98,7 @@ class Context:
     checkpoints: Callable[[str], Checkpoints]
 
     @property
-    def backbone(self) -> "ResNet":
+    def backbone(self) -> "Backbone":
         return self.encoder.backbone
 
     @property

@@ -4,20 +4,23 @@ import copy
 import pickle
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
+from torchvision.models.resnet import ResNet
 
 from cl.detection.engines._detectron2_settings import names
+from cl.networks.two_streams import TwoStreams
 from cl.runtime.tensor_files import save_tensors
 
 if TYPE_CHECKING:
+    from cl.networks.backbones import Backbone
     from cl.networks.resnet import Network
 
 SUFFIXES = {"torchvision": "safetensors", "timm": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
 
 
-def write(network: "Network", format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
+def write(network: "Backbone", format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
     """Write the network, without a classifier, to a file.
 
     torchvision, timm: safetensors; both use the same names for these networks; timm needs num_classes=0.
@@ -31,9 +34,11 @@ def write(network: "Network", format: str, path: Path, size: int, metadata: dict
     Raises:
         ValueError: the format cannot hold this network, or a package for it is not installed.
     """
-    if format != "onnx" and not hasattr(network, "conv1"):
+    if format == "timm" and isinstance(network, TwoStreams):
+        raise ValueError("timm does not know a backbone with streams, which is two networks; choose onnx")
+    if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
         raise ValueError(
-            f"{format} does not know a backbone with streams, which is two networks; choose onnx"
+            f"{format} takes residual networks of one stream, and this backbone is none; choose onnx"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
@@ -50,7 +55,8 @@ def write(network: "Network", format: str, path: Path, size: int, metadata: dict
         partial.unlink(missing_ok=True)
 
 
-def _write_detectron2(network: "Network", path: Path) -> None:
+def _write_detectron2(network: "Backbone", path: Path) -> None:
+    network = cast("Network", network)
     if network.width > 1 or network.conv1.kernel_size != (7, 7):
         raise ValueError(
             f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem and "
@@ -61,7 +67,7 @@ def _write_detectron2(network: "Network", path: Path) -> None:
         pickle.dump({"model": tensors, "__author__": "cl", "matching_heuristics": True}, file)
 
 
-def _write_onnx(network: "Network", path: Path, size: int) -> None:
+def _write_onnx(network: "Backbone", path: Path, size: int) -> None:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -69,7 +75,7 @@ def _write_onnx(network: "Network", path: Path, size: int) -> None:
         raise ValueError(
             f"ONNX needs packages that are not installed ({error}): pip install onnx onnxscript"
         ) from error
-    network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+    network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     images = torch.zeros(2, 3, size, size)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # by torch's own code
         program = torch.onnx.export(

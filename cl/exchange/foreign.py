@@ -3,13 +3,14 @@
 import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from cl.exchange import published
 from cl.networks import backbones
+from cl.networks.backbones.resnet import Config, Name
 from cl.runtime.tensor_files import below, fingerprint, load_tensors
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class ForeignEncoder(NamedTuple):
     """
 
     network: "Network"
-    config: backbones.Config
+    config: Config
     origin: str
     sha256: str
     metadata: dict[str, str]
@@ -109,8 +110,8 @@ def _choose_prefix(tensors: dict[str, Tensor], file: str, prefix: str | None) ->
     raise ValueError(f"{file} should hold one residual network, found {found}")
 
 
-def _build(config: backbones.Config, tensors: dict[str, Tensor], file: str) -> "Network":
-    network = backbones.build(config)
+def _build(config: Config, tensors: dict[str, Tensor], file: str) -> "Network":
+    network = cast("Network", backbones.build(config))
     # files from before torch 0.4.1 lack the counters of batches, which nothing here reads
     counters = {
         name: torch.tensor(0) for name in network.state_dict() if name.endswith("num_batches_tracked")
@@ -119,7 +120,7 @@ def _build(config: backbones.Config, tensors: dict[str, Tensor], file: str) -> "
         network.load_state_dict({**counters, **tensors})
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{file} is not a {config.kind} with {config.stem} stem: {reason}") from error
+        raise ValueError(f"{file} is not a {config.name} with {config.stem} stem: {reason}") from error
     return network
 
 
@@ -190,31 +191,37 @@ def _child(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _config(tensors: dict[str, Tensor], file: str) -> backbones.Config:
+def _config(tensors: dict[str, Tensor], file: str) -> Config:
     """The architecture that these tensors belong to.
 
     Raises:
         ValueError: it is not one of those known here.
     """
     first = tensors.get("conv1.weight")
-    kind = _kind(tensors)
+    name = _name(tensors)
     channels = len(first) if first is not None and first.ndim == 4 else 0
-    if kind is None or first is None or channels not in (64, 128, 256):
+    if name is None or first is None or channels not in (64, 128, 256):
         raise ValueError(
             f"{file} holds a network with {_block_counts(tensors)} {_block(tensors)} blocks and "
             f"{channels} channels after its first "
-            "convolution; expected resnet18 or resnet50, with 64, 128 or 256 channels"
+            "convolution; expected resnet18, 34, 50, 101 or 152, with 64, 128 or 256 channels"
         )
     stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"
-    return backbones.Config(kind=kind, width=channels // 64, stem=stem, zero_init_residual=False)
+    return Config(kind="resnet", name=name, width=channels // 64, stem=stem, zero_init_residual=False)
 
 
-def _kind(tensors: dict[str, Tensor]) -> Literal["resnet18", "resnet50"] | None:
+def _name(tensors: dict[str, Tensor]) -> Name | None:
     match _block(tensors), _block_counts(tensors):
         case "basic", [2, 2, 2, 2]:
             return "resnet18"
+        case "basic", [3, 4, 6, 3]:
+            return "resnet34"
         case "bottleneck", [3, 4, 6, 3]:
             return "resnet50"
+        case "bottleneck", [3, 4, 23, 3]:
+            return "resnet101"
+        case "bottleneck", [3, 8, 36, 3]:
+            return "resnet152"
     return None
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from cl.networks.resnet import BLOCKS
+
 
 def is_name(name: str) -> bool:
     """Whether it is a name of published weights."""
@@ -29,8 +31,10 @@ def torchvision_url(name: str) -> str:
     from torchvision.models import get_model_weights
 
     _, network, *version = name.split(":")
-    if network not in ("resnet18", "resnet50"):
-        raise ValueError(f"{name} is not supported; choose torchvision:resnet18 or torchvision:resnet50")
+    if network not in BLOCKS:
+        raise ValueError(
+            f"{name} is not supported; choose one of torchvision:{', torchvision:'.join(BLOCKS)}"
+        )
     known = get_model_weights(network).__members__
     chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
     if chosen not in known:

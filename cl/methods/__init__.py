@@ -17,9 +17,8 @@ from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, global_rows, ranks
 
 if TYPE_CHECKING:
-    from torchvision.models.resnet import ResNet
-
     from cl.config import Params
+    from cl.networks.backbones import Backbone
 
 
 class MethodConfig(BaseConfig):
@@ -88,7 +87,7 @@ class Setup:
     images: in the training split.
     """
 
-    backbone: "ResNet"
+    backbone: "Backbone"
     temperature: float | None
     patches: patches.Config
     bn_groups: int

@@ -44,7 +44,7 @@ class Config(BankConfig):
     def check(self, params: "Params") -> None:
         """The backbone has two networks."""
         super().check(params)
-        if params.backbone.streams is None:
+        if getattr(params.backbone, "streams", None) is None:
             raise ValueError(
                 "method=cmc contrasts the two networks of a backbone with streams, found one network that "
                 "sees RGB; choose backbone=resnet18_lab or backbone=resnet50_lab"

@@ -17,7 +17,8 @@ class GroupBatchNorm(nn.Module):
     """`nn.BatchNorm` over each of `groups` equal parts of all ranks' batch; takes over the state of `norm`.
 
     A rank may hold several groups or part of one. `update_running_stats` updates the running statistics once
-    per pass, with the mean over the groups. In eval mode it behaves like `norm`.
+    per pass, with the mean over the groups. In eval mode it behaves like `norm`. The activation that a norm
+    of timm ends with is kept.
 
     Args:
         microbatches: the number of calls that make up a pass; each holds whole groups.
@@ -35,14 +36,17 @@ class GroupBatchNorm(nn.Module):
         self.weight, self.bias = norm.weight, norm.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(norm, name))
+        ending = [getattr(norm, name) for name in ("drop", "act") if hasattr(norm, name)]
+        self.ending = nn.Sequential(*ending)
         self.pending: list[Tensor] = []  # (2, G, C) per call: means and unbiased variances
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (n, C, ...), this rank's rows of a microbatch, image-major."""
         if not self.training:
-            return F.batch_norm(
+            y = F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
+            return self.ending(y)
         spans = self.spans_ranks()
         rows, groups = (len(x) * ranks(), self.groups) if spans else (len(x), self.groups // self._parts())
         assert groups == 1 or rows % groups == 0, f"{rows} rows in {groups} groups"
@@ -53,7 +57,7 @@ class GroupBatchNorm(nn.Module):
         self.latest = statistics
         if not torch.compiler.is_compiling():
             self.keep()
-        return y
+        return self.ending(y)
 
     def keep(self) -> None:
         """Keep the statistics of the last call for `update_running_stats`, unless it was a recomputation.

@@ -51,5 +51,5 @@ def in_microbatches(encode: Encoder, images: Tensor, microbatches: int) -> Tenso
     parts = images.chunk(microbatches)
     if not torch.is_grad_enabled():
         return torch.cat([encode(part) for part in parts])
-    again = partial(checkpoint, encode, use_reentrant=False, preserve_rng_state=False, context_fn=recomputing)
+    again = partial(checkpoint, encode, use_reentrant=False, context_fn=recomputing)
     return torch.cat([again(part) for part in parts])

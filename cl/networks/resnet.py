@@ -5,7 +5,10 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 BLOCKS: dict[str, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
     "resnet18": (BasicBlock, [2, 2, 2, 2]),
+    "resnet34": (BasicBlock, [3, 4, 6, 3]),
     "resnet50": (Bottleneck, [3, 4, 6, 3]),
+    "resnet101": (Bottleneck, [3, 4, 23, 3]),
+    "resnet152": (Bottleneck, [3, 8, 36, 3]),
 }
 
 
@@ -16,10 +19,10 @@ class Network(ResNet):
     """
 
     def __init__(
-        self, kind: str, width: int, stem: str, *, zero_init_residual: bool, channels: int = 3
+        self, name: str, width: int, stem: str, *, zero_init_residual: bool, channels: int = 3
     ) -> None:
-        self.width = width
-        super().__init__(*BLOCKS[kind], zero_init_residual=zero_init_residual)
+        self.name, self.width = name, width
+        super().__init__(*BLOCKS[name], zero_init_residual=zero_init_residual)
         first = 64 * width
         if stem == "small":
             self.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
@@ -29,7 +32,7 @@ class Network(ResNet):
         if stem == "small" or (width, channels) != (1, 3):
             nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
             self.bn1 = nn.BatchNorm2d(first)
-        self.fc_features = first * 8 * BLOCKS[kind][0].expansion
+        self.fc_features = first * 8 * BLOCKS[name][0].expansion
         self.fc: nn.Module = nn.Identity()
 
     def _make_layer(self, block, planes: int, *args, **kwargs) -> nn.Sequential:  # type: ignore[no-untyped-def]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from cl.networks.backbones import Backbone
 from cl.networks.resnet import Network
 
 if TYPE_CHECKING:
-    from cl.networks.backbones import Config
+    from cl.networks.backbones.resnet import Config
 
 CHANNELS = (1, 2)  # of the two networks' inputs
 # CIE 1931, white of D65, and ITU-R 601, as in scikit-image.
@@ -24,10 +25,9 @@ NORMALISATION = {
 }
 
 
-class TwoStreams(nn.Module):
+class TwoStreams(Backbone):
     """Both networks' features, side by side; images are normalised RGB, as for every other backbone."""
 
-    fc_features: int
     mean: Tensor
     std: Tensor
 
@@ -35,9 +35,14 @@ class TwoStreams(nn.Module):
         super().__init__()
         assert config.streams is not None
         self.space = config.streams.space
-        kind, width, stem = config.kind, config.width, config.stem
         networks = [
-            Network(kind, width, stem, zero_init_residual=config.zero_init_residual, channels=channels)
+            Network(
+                config.name,
+                config.width,
+                config.stem,
+                zero_init_residual=config.zero_init_residual,
+                channels=channels,
+            )
             for channels in CHANNELS
         ]
         self.networks = nn.ModuleList(networks)

@@ -31,7 +31,7 @@ class PretrainingTask(Task):
     def __init__(
         self, method: BaseMethod, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine
     ) -> None:
-        super().__init__(machine)
+        super().__init__(machine, method.seed)
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
         set_groups(method, method.bn_groups, method.microbatches)
         self.progress = 0.0
@@ -43,6 +43,7 @@ class PretrainingTask(Task):
         self.method.begin_epoch(epoch)
 
     def begin_step(self, step: int, progress: float) -> None:
+        super().begin_step(step, progress)
         self.method.step, self.progress = step, progress
 
     def forward(self, batch: Batch) -> Tensor:

@@ -24,6 +24,7 @@ PRETRAINING = (
 SUPERVISED = ("backbone", "dataset")
 # These change how a result is computed, or what is computed beside it, but not what it means.
 IRRELEVANT = (
+    "backbone.checkpointing",
     "optim.monitor",
     "optim.microbatches",
     "optim.compile",

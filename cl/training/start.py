@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cl.networks import backbones
+from cl.networks.backbones import BackboneConfig
 from cl.runtime.tensor_files import below, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
@@ -61,7 +61,7 @@ class Start:
                 "init=<experiment> takes its backbone alone"
             )
 
-    def load_backbone(self, network: nn.Module, config: backbones.Config) -> None:
+    def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:
         """Give a new network the weights of `init`, if there are any.
 
         Raises:
@@ -69,7 +69,7 @@ class Start:
         """
         if not (tensors := below(self.tensors, "backbone.")):
             return
-        found, expected = self.origin["architecture"], _architecture(config)
+        found, expected = self.origin["architecture"], config.title
         if found != expected:
             raise ValueError(f"init gives a {found}, but backbone is a {expected}; choose the same")
         network.load_state_dict(tensors)
@@ -102,10 +102,10 @@ def _fixed(parameters: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in (parameters | optim).items() if key not in ("optim", *CHANGEABLE)}
 
 
-def from_backbone(network: nn.Module, config: backbones.Config, origin: dict[str, Any]) -> Start:
+def from_backbone(network: nn.Module, config: BackboneConfig, origin: dict[str, Any]) -> Start:
     """A start from the weights of a network."""
     tensors = {f"backbone.{name}": tensor for name, tensor in network.state_dict().items()}
-    return Start(tensors, {**origin, "architecture": _architecture(config)})
+    return Start(tensors, {**origin, "architecture": config.title})
 
 
 def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:
@@ -127,10 +127,6 @@ def licence(metadata: dict[str, str]) -> str:
     """What a file of weights says about its licence, or that of the weights it started from; or unknown."""
     parents = json.loads(metadata.get("parent", "{}")).get("licence", "unknown")
     return metadata.get("licence") or metadata.get("license") or str(parents)
-
-
-def _architecture(config: backbones.Config) -> str:
-    return f"{config.kind} of width {config.width} with {config.stem} stem"
 
 
 def save(start: Start, path: Path) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from cl.batch import Batch
 from cl.networks.batch_norm import set_groups, update_running_stats
-from cl.runtime.distributed import ranks
+from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
 
 
@@ -20,9 +20,9 @@ class Task(nn.Module):
     # For a loss that is not finite.
     remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, seed: int = 0) -> None:
         super().__init__()
-        self.machine = machine
+        self.machine, self.seed = machine, seed
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before the forward pass of an epoch's first step; epochs count from 0.
@@ -31,7 +31,12 @@ class Task(nn.Module):
         """
 
     def begin_step(self, step: int, progress: float) -> None:
-        """Called before `forward`; `progress` in [0, 1) is the fraction of steps done."""
+        """Called before `forward`; `progress` in [0, 1) is the fraction of steps done.
+
+        What a network draws, such as the branches that drop path leaves out, then depends only on seed, step,
+        rank and number of ranks.
+        """
+        torch.manual_seed((self.seed * 1_000_003 + step) * ranks() + rank())
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step."""

@@ -6,7 +6,7 @@ from torch import nn
 
 from cl.exchange import export, foreign
 from cl.networks import backbones
-from cl.networks.backbones import Config
+from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import load_tensors
 from tests.support.resnets import IMAGES, detectron2_network, features
 
@@ -20,7 +20,9 @@ KINDS = [
 
 def ours(kind: str = "resnet18", width: int = 1, stem: str = "imagenet") -> nn.Module:
     torch.manual_seed(0)
-    network = backbones.build(Config(kind=kind, width=width, stem=stem, zero_init_residual=False))  # type: ignore[arg-type]
+    network = backbones.build(
+        Config(kind="resnet", name=kind, width=width, stem=stem, zero_init_residual=False)
+    )  # type: ignore[arg-type]
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(), module.running_var.uniform_(0.5, 1.5)
@@ -33,7 +35,7 @@ def test_a_safetensors_export_is_read_back_unchanged(kind, width, stem, tmp_path
     path = tmp_path / "new/out.safetensors"
     export.write(network, "torchvision", path, 64, {"mean": "1"})
     found = foreign.load(str(path))
-    assert (found.config.kind, found.config.width, found.config.stem) == (kind, width, stem)
+    assert (found.config.name, found.config.width, found.config.stem) == (kind, width, stem)
     assert all(
         torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items()
     )

@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torchvision.models import resnet34, resnet50
+from torchvision.models import resnet50
+from torchvision.models.resnet import BasicBlock, ResNet
 
 from cl.exchange import foreign, published
-from cl.networks.backbones import Config
+from cl.networks.backbones.resnet import Config
 from cl.training import start
 from pipeline import weights
 from tests.support.project import ROOT
@@ -77,7 +78,9 @@ def test_checkpoints_of_other_programs_are_read(program, tmp_path) -> None:
     torch.save(program(theirs.state_dict()), tmp_path / "checkpoint.pth.tar")
     found = foreign.load(str(tmp_path / "checkpoint.pth.tar"))
     torch.testing.assert_close(found.network(IMAGES), features(theirs))
-    assert found.config == Config(kind="resnet18", width=1, stem="imagenet", zero_init_residual=False)
+    assert found.config == Config(
+        kind="resnet", name="resnet18", width=1, stem="imagenet", zero_init_residual=False
+    )
     assert found.origin in foreign.ORIGINS.values()
     assert not found.network.training
 
@@ -126,7 +129,7 @@ def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
         foreign.load("torchvision:resnet18")
     with pytest.raises(ValueError, match="resnet50 has the weights IMAGENET1K_V1, IMAGENET1K_V2"):
         foreign.load("torchvision:resnet50:V3")
-    with pytest.raises(ValueError, match="choose torchvision:resnet18 or torchvision:resnet50"):
+    with pytest.raises(ValueError, match="choose one of torchvision:resnet18, "):
         foreign.load("torchvision:vit_b_16")
 
 
@@ -200,8 +203,8 @@ def below_numbers() -> dict:
         ([1, 2], "holds a list, expected named tensors"),
         (two_networks, "found those below 'first.', 'second.'; choose one with --prefix"),
         (
-            lambda: resnet34().state_dict(),
-            r"\[3, 4, 6, 3\] basic blocks and 64 channels .*; expected resnet18 or resnet50",
+            lambda: ResNet(BasicBlock, [3, 3, 3, 3]).state_dict(),
+            r"\[3, 3, 3, 3\] basic blocks and 64 channels .*; expected resnet18, 34, 50, 101 or 152",
         ),
         (
             lambda: without("layer3.1.bn2.weight"),
@@ -243,7 +246,7 @@ def test_the_advice_for_pickled_objects_works(wrapped, tmp_path, monkeypatch) ->
     advice = str(error.value).partition('python -c "')[2].removesuffix('"')
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", advice], check=True, env=environment)
-    assert foreign.load("tensors.pth").config.kind == "resnet18"
+    assert foreign.load("tensors.pth").config.name == "resnet18"
 
 
 def test_damaged_and_missing_files_are_refused(tmp_path) -> None:

@@ -11,6 +11,7 @@ from skimage.color import rgb2lab, rgb2ycbcr
 from cl import config
 from cl.exchange import export, foreign
 from cl.networks import backbones, two_streams
+from cl.networks.backbones import resnet
 from cl.runtime.tensor_files import save_tensors
 from tests.support.project import compose
 
@@ -24,10 +25,17 @@ CMC = {
 
 def two(space: str, **changes: Any) -> torch.nn.Module:
     """Two networks for small images, in float64 and eval mode."""
-    streams = backbones.Streams(space=space, mean=MEAN, std=STD)  # type: ignore[arg-type]
-    settings = {"kind": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False, **changes}
+    streams = resnet.Streams(space=space, mean=MEAN, std=STD)  # type: ignore[arg-type]
+    settings = {
+        "kind": "resnet",
+        "name": "resnet18",
+        "width": 1,
+        "stem": "small",
+        "zero_init_residual": False,
+        **changes,
+    }
     torch.manual_seed(0)
-    return backbones.build(backbones.Config(**settings, streams=streams)).double().eval()
+    return backbones.build(resnet.Config(**settings, streams=streams)).double().eval()
 
 
 def images(n: int) -> np.ndarray:
@@ -49,7 +57,9 @@ def test_wide_networks_have_the_papers_size(width, parameters) -> None:
     """94 and 375 million parameters (EqCo, Table 7)."""
     with torch.device("meta"):
         network = backbones.build(
-            backbones.Config(kind="resnet50", width=width, stem="imagenet", zero_init_residual=True)
+            resnet.Config(
+                kind="resnet", name="resnet50", width=width, stem="imagenet", zero_init_residual=True
+            )
         )
     assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(parameters, abs=0.05)
     assert network.fc_features == 2048 * width
@@ -57,7 +67,7 @@ def test_wide_networks_have_the_papers_size(width, parameters) -> None:
 
 def test_a_wide_network_runs() -> None:
     network = backbones.build(
-        backbones.Config(kind="resnet18", width=2, stem="small", zero_init_residual=False)
+        resnet.Config(kind="resnet", name="resnet18", width=2, stem="small", zero_init_residual=False)
     )
     assert network(torch.randn(2, 3, 16, 16)).shape == (2, network.fc_features) == (2, 1024)
 
@@ -96,7 +106,7 @@ def test_lab_is_scaled_to_its_range() -> None:
 def test_two_resnet50_have_the_papers_size() -> None:
     """47 million parameters, twice a ResNet-50 (EqCo, Table 2)."""
     with torch.device("meta"):
-        network = two("lab", kind="resnet50", stem="imagenet")
+        network = two("lab", kind="resnet", name="resnet50", stem="imagenet")
     assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(47, abs=0.1)
     assert network.fc_features == 4096
 
@@ -130,7 +140,10 @@ def test_weights_of_one_network_are_refused(tmp_path) -> None:
 
 def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     for name in ("torchvision", "timm", "detectron2"):
-        with pytest.raises(ValueError, match=f"{name} does not know a backbone with streams.*choose onnx"):
+        with pytest.raises(
+            ValueError,
+            match=f"{name} (does not know a backbone|takes residual networks) .*choose onnx",
+        ):
             export.write(two("lab"), name, tmp_path / "out", 32, {})
     save_tensors(two("lab").state_dict(), tmp_path / "backbone.safetensors", {})
     with pytest.raises(ValueError, match="holds the two networks of a backbone with streams"):

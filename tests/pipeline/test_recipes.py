@@ -168,6 +168,12 @@ def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
     assert (list(negatives.evaluations), negatives.optim.kind) == (["simclr_lin"], "sgd")
     v3 = params("fast_moco/adamw_moco_v3")
     assert v3.method.scale == 4 * v3.temperature  # 2 * temperature, times the sum of both directions
+    vit = params("encoders/moco_v3_vit_small")
+    assert (vit.optim.lr(), vit.optim.weight_decay, vit.optim.warmup) == (pytest.approx(2.4e-3), 0.1, 40)
+    assert (vit.temperature, vit.method.scale, vit.optim.decay_1d) == (0.2, 0.8, True)
+    assert (vit.method.projector.hidden, vit.method.predictor.last_norm) == ([4096, 4096], "plain")
+    assert [(view.area[0], view.interpolation) for view in vit.views.values()] == [(0.08, "bilinear")] * 2
+    assert vit.evaluations["mocov3_vit_lin"].optim.lr() == pytest.approx(12)
     fast = params("fast_moco/table1")
     assert (fast.optim.lr(), fast.optim.warmup_start, fast.optim.clip) == (0.1, 0.25, 1.0)
     assert (fast.optim.predictor_lr, fast.temperature) == ("fixed", 1.0)

@@ -7,6 +7,7 @@ import torch
 
 from cl.methods import Setup
 from cl.networks import backbones
+from cl.networks.backbones import resnet
 from cl.runtime.kinds import module_of
 from cl.runtime.memory import growth
 from tests.support.methods import (
@@ -83,7 +84,9 @@ def test_microbatches_hold_the_activations_of_one_at_a_time() -> None:
 
     def taken(microbatches: int) -> int:
         torch.manual_seed(0)
-        network = backbones.Config(kind="resnet18", width=1, stem="small", zero_init_residual=False)
+        network = resnet.Config(
+            kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False
+        )
         setup = Setup(backbones.build(network), 0.1, WHOLE, 8, 0, 32, microbatches)
         task = task_of(module_of("methods", "simclr").Method(config_of("simclr"), setup), loss_config("dcl"))
         task(batch_of([view[:8] for view in images])).backward()  # the gradients' memory

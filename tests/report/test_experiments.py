@@ -54,7 +54,7 @@ def test_a_transfer_counts_only_with_the_same_engine_and_all_images() -> None:
     assert is_same_measurement("random_coco_fpn_box_ap", params, other_loss, "random"), (
         "a baseline does not depend on the loss"
     )
-    deeper = experiment("", run, {}, backbone__kind="resnet18").params
+    deeper = experiment("", run, {}, backbone__name="resnet18").params
     assert not is_same_measurement("random_coco_fpn_box_ap", params, deeper, "random")
     longer = copy.deepcopy(params)
     longer["baselines"]["supervised"]["training"]["optim"]["epochs"] = 1

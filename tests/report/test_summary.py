@@ -95,7 +95,7 @@ def test_baselines_have_rows_which_experiments_share() -> None:
     assert "39.8 ± 0.0" in html
     assert "supervised <span" not in html, "it has no numbers"
     assert "| random baseline |" in markdown
-    larger = own("d", "seed=0", 61.0, backbone__kind="resnet50")
+    larger = own("d", "seed=0", 61.0, backbone__name="resnet50")
     html, _ = page([*THREE, larger], composed_of())
     assert ">random (resnet18) <" in html
     assert ">random (resnet50) <" in html

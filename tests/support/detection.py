@@ -22,6 +22,7 @@ from cl.detection.config import Config
 from cl.detection.data import DataSet, read
 from cl.detection.transfer import Run, fine_tune
 from cl.networks import backbones
+from cl.networks.backbones import resnet
 from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors
 from cl.sources import Source
@@ -30,8 +31,8 @@ from tests.support.project import SHARED
 
 real = pytest.mark.skipif(not SHARED.exists(), reason="needs the real VOC and COCO samples")
 
-RESNET18 = backbones.Config(kind="resnet18", width=1, stem="imagenet", zero_init_residual=False)
-RESNET50 = RESNET18.model_copy(update={"kind": "resnet50"})
+RESNET18 = resnet.Config(kind="resnet", name="resnet18", width=1, stem="imagenet", zero_init_residual=False)
+RESNET50 = RESNET18.model_copy(update={"name": "resnet50"})
 FPN = {"detector": "faster_rcnn_fpn", "pooled": 7, "anchors": [16, 32, 64, 128, 256]}
 SMALL = {
     "iterations": 2,
@@ -62,7 +63,7 @@ def small(params: Params, name: str = "coco_c4", **changes: object) -> Config:
     return Config(**params.transfers[name].model_dump() | SMALL | changes)
 
 
-def build_backbone(config: backbones.Config = RESNET18, seed: int = 0) -> ResNet:
+def build_backbone(config: resnet.Config = RESNET18, seed: int = 0) -> ResNet:
     torch.manual_seed(seed)
     return backbones.build(config)
 

@@ -15,6 +15,7 @@ from cl.contrast import Contrast
 from cl.losses import LossConfig
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks import heads, patches
+from cl.networks.backbones import Backbone
 from cl.networks.target import Ema
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.kinds import kinds, module_of
@@ -84,13 +85,19 @@ def config_of(kind: str, **settings: Any) -> MethodConfig:
 
 
 def build(
-    kind: str, *, bn_groups: int = 1, microbatches: int = 1, cut: patches.Config = WHOLE, **settings: Any
+    kind: str,
+    *,
+    bn_groups: int = 1,
+    microbatches: int = 1,
+    cut: patches.Config = WHOLE,
+    backbone: Backbone | None = None,
+    **settings: Any,
 ) -> BaseMethod:
-    """A method with the tiny encoder, in float64."""
+    """A method with the tiny encoder, unless another is given, in float64."""
     torch.manual_seed(0)
     config = config_of(kind, **settings)
     temperature = TAU if gives(kind) is Contrast else None
-    backbone = TinyTwoStreams() if config.two_streams else TinyBackbone()
+    backbone = backbone or (TinyTwoStreams() if config.two_streams else TinyBackbone())
     setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES, microbatches)
     return module_of("methods", kind).Method(config, setup).double()
 

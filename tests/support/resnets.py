@@ -12,7 +12,7 @@ from torchvision.models import resnet18
 from cl.data.transform import Transform
 from cl.exchange import published
 from cl.networks import backbones
-from cl.networks.backbones import Config
+from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import save_tensors
 
 TRANSFORM = Transform(resize=20, crop=16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=False)
@@ -22,7 +22,9 @@ IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 def save_encoder(path: Path, seed: int = 0, metadata: dict[str, str] | None = None) -> dict[str, Tensor]:
     """Write a network for images of 16 px as `pretrain` does; returns its tensors."""
     torch.manual_seed(seed)
-    network = backbones.build(Config(kind="resnet18", width=1, stem="small", zero_init_residual=False))
+    network = backbones.build(
+        Config(kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False)
+    )
     recorded = {"transform": TRANSFORM.model_dump_json()} if metadata is None else metadata
     save_tensors(network.state_dict(), path, recorded)
     return network.state_dict()

@@ -79,8 +79,7 @@ class Detector(nn.Module):
         segmentations = [s for record in dataset.train for s in record.segmentations or []]
         self.polygons = config.masks and all(isinstance(s, list) for s in segmentations)
         self.cfg = get_cfg()
-        kind = "resnet18" if backbone.fc_features == 512 else "resnet50"
-        keys = settings(config, kind, source, len(dataset.classes), polygons=self.polygons)
+        keys = settings(config, backbone.name, source, len(dataset.classes), polygons=self.polygons)
         for key, value in keys.items():
             self.cfg.merge_from_list([key, value])
         device, self.cfg.MODEL.DEVICE = self.cfg.MODEL.DEVICE, "cpu"  # build_model puts the network there

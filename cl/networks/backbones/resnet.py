@@ -1,15 +1,15 @@
-"""Encoders: torchvision's residual networks without their classifier."""
+"""torchvision's residual networks without their classifier."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from cl.networks import patches
+from cl.networks.backbones import Backbone, BackboneConfig
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.tensor_files import load_state, load_tensors
 
 if TYPE_CHECKING:
     from cl.config import Params
-    from cl.networks.resnet import Network
+
+Name = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 
 
 class Streams(BaseConfig):
@@ -49,44 +49,42 @@ class Streams(BaseConfig):
             )
 
 
-class Config(BaseConfig):
+class Config(BackboneConfig):
     """A network. `stem: small`, for images of 32 to 96 pixels: a 3x3 convolution of stride 1, no pooling.
 
     streams: two such networks; null for one, which sees RGB.
     """
 
-    kind: Literal["resnet18", "resnet50"]
+    kind: Literal["resnet"]
+    name: Name
     width: Literal[1, 2, 4]
     stem: Literal["imagenet", "small"]
     zero_init_residual: bool
     streams: Streams | None = None
 
+    @property
+    def title(self) -> str:
+        return f"{self.name} of width {self.width} with {self.stem} stem"
+
     def check(self, params: "Params") -> None:
-        """Raises ValueError if something needs a single network, but there are two."""
+        """Raises ValueError if something needs a single network, or one that detectron2 has."""
         if self.streams:
             self.streams.check(params)
+        for name, transfer in params.transfers.items():
+            if transfer.engine == "detectron2" and (self.width, self.stem) != (1, "imagenet"):
+                raise ValueError(
+                    f"transfers.{name}.engine=detectron2 takes backbone.stem=imagenet and backbone.width=1, "
+                    f"found {self.stem} and {self.width}; choose engine=torchvision or backbone=resnet50"
+                )
 
 
-def build(config: Config) -> "Network":
-    """The network: (N, 3, H, W) to average-pooled features (N, `fc_features`)."""
+def build(config: Config) -> Backbone:
+    """The network, or both side by side if there are streams."""
     from cl.networks.resnet import Network  # late: torchvision takes seconds to import
 
     if config.streams:
         from cl.networks.two_streams import TwoStreams
 
-        return cast("Network", TwoStreams(config))  # `Streams.check` refuses what needs a single one
-    return Network(config.kind, config.width, config.stem, zero_init_residual=config.zero_init_residual)
-
-
-def load(config: Config, path: Path) -> "Network":
-    """A finished backbone in eval mode.
-
-    Raises:
-        ValueError: the file is missing or damaged, or contains another network.
-    """
-    network = build(config)
-    tensors, _ = load_tensors(path)
-    load_state(
-        network, tensors, path, f"run `dvc repro pretrain` for a {config.kind} with {config.stem} stem"
-    )
-    return network.eval()
+        return TwoStreams(config)
+    network = Network(config.name, config.width, config.stem, zero_init_residual=config.zero_init_residual)
+    return cast("Backbone", network)

@@ -1,0 +1,119 @@
+"""Encoders, one file each: a pydantic `Config`, and `build(config)`, which gives the untrained network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cl.networks import patches
+from cl.runtime.base_config import BaseConfig
+from cl.runtime.kinds import module_of
+from cl.runtime.tensor_files import load_state, load_tensors
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+
+class BackboneConfig(BaseConfig):
+    """What every backbone has."""
+
+    kind: str
+
+    @property
+    def title(self) -> str:
+        """The architecture, for readers; networks whose tensors differ in shape have different titles."""
+        raise NotImplementedError
+
+    def check(self, params: "Params") -> None:
+        """Check the other parameters against the backbone's own rules.
+
+        Raises:
+            ValueError: they do not fit together.
+        """
+
+
+class Backbone(nn.Module):
+    """What is known of every network: (N, 3, H, W) to pooled features (N, `fc_features`)."""
+
+    fc_features: int
+
+
+def build(config: BackboneConfig) -> Backbone:
+    """The network, with random weights."""
+    network: Backbone = module_of("networks.backbones", config.kind).build(config)
+    return network
+
+
+def load(config: BackboneConfig, path: Path) -> Backbone:
+    """A finished backbone in eval mode.
+
+    Raises:
+        ValueError: the file is missing or damaged, or contains another network.
+    """
+    network = build(config)
+    tensors, _ = load_tensors(path)
+    load_state(network, tensors, path, f"run `dvc repro pretrain` for a {config.title}")
+    return network.eval()
+
+
+def check_sizes(name: str, network: nn.Module, params: "Params") -> None:
+    """Check that a network, on the meta device, takes images of all sizes that it will see.
+
+    Raises:
+        ValueError: it does not take one of them.
+    """
+    network.eval()
+    for place, size in _sizes(params):
+        try:
+            with torch.no_grad():
+                network(torch.empty(2, 3, size, size, device="meta"))
+        except (AssertionError, RuntimeError, ValueError) as error:  # each network has its own way
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise ValueError(
+                f"{name} does not take the images of {size} px from {place} ({reason}); choose another size "
+                "there, or another backbone"
+            ) from None
+
+
+def check_parts(name: str, params: "Params") -> None:
+    """Check that nothing needs the stages of a residual network.
+
+    Raises:
+        ValueError: a detector or patches are made from them.
+    """
+    stage = getattr(params.patches, "stage", None)
+    if stage in patches.STITCHED:
+        raise ValueError(
+            f"patches.stage={stage} runs a part of a residual network, but {name} is none; choose "
+            "patches.stage=final, or backbone=resnet50"
+        )
+    for key, transfer in params.transfers.items():
+        if transfer.engine == "detectron2" or "c4" in transfer.detector:
+            raise ValueError(
+                f"transfers.{key} takes a residual network apart, but {name} is none; choose transfer=[], or "
+                "backbone=resnet50"
+            )
+
+
+def _sizes(params: "Params") -> list[tuple[str, int]]:
+    """Where images come from, and their side in pixels when the backbone sees them."""
+    grid = getattr(params.patches, "grid", 1)
+    named: dict[str, Any] = {f"views.{name}": view.size for name, view in params.views.items()}
+    cut = [
+        (place if grid == 1 else f"{place} in a grid of {grid}", size // grid)
+        for place, size in named.items()
+    ]
+    return [*cut, ("dataset.crop", params.dataset.crop)]
+
+
+def has_batch_norm(network: nn.Module) -> bool:
+    """Whether any layer uses the statistics of a batch."""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in network.modules())
+
+
+def output_width(network: nn.Module, size: int) -> int:
+    """The features that a network on the meta device gives for an image of this side."""
+    with torch.no_grad():
+        features: Tensor = network.eval()(torch.empty(2, 3, size, size, device="meta"))
+    return features.shape[1]

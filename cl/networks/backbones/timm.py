@@ -1,0 +1,120 @@
+"""Every network of timm, by timm's name and with timm's names of tensors."""
+
+import difflib
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from pydantic import Field, field_validator
+
+from cl.networks.backbones import (
+    Backbone,
+    BackboneConfig,
+    check_parts,
+    check_sizes,
+    has_batch_norm,
+    output_width,
+)
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+
+class Config(BackboneConfig):
+    """A network that timm builds.
+
+    size: side of the images that positions and windows are made for, in pixels; others are interpolated
+        where the network can, and networks without positions take no notice.
+    pool: `cls`, the class token; `average`, over all places; null, the network's own.
+    drop_path: the largest probability with which a residual branch is left out (stochastic depth).
+    checkpointing: recompute activations in the backward pass instead of keeping them.
+    """
+
+    kind: Literal["timm"]
+    name: str
+    size: int = Field(gt=0, description="pixels")
+    pool: Literal["cls", "average"] | None
+    drop_path: float = Field(ge=0, lt=1)
+    checkpointing: bool
+
+    @field_validator("name")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        import timm  # late: it takes seconds to import
+
+        if not timm.is_model(name):
+            near = difflib.get_close_matches(name, timm.list_models(), n=5) or ["convnext_tiny"]
+            raise ValueError(f"{name} is not a network of timm; choose for example {', '.join(near)}")
+        return name
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} for {self.size} px"
+
+    def check(self, params: "Params") -> None:
+        """Check the sizes of images, and that nothing takes the network apart.
+
+        Raises:
+            ValueError: the network cannot do what the other parameters ask for.
+        """
+        name = f"backbone.name={self.name}"
+        network = _empty(self)
+        check_parts(name, params)
+        check_sizes(name, network, params)
+        if self.checkpointing and has_batch_norm(network):
+            raise ValueError(
+                f"backbone.checkpointing=true would count each batch twice in the batch norm of {name}; "
+                "choose false, and optim.microbatches to save memory"
+            )
+
+
+def build(config: Config) -> Backbone:
+    """The network as `timm.create_model` initialises it, without its classifier."""
+    network = _create(config, _options(config))
+    if config.checkpointing:
+        cast("Any", network).set_grad_checkpointing(True)
+    network.fc_features = output_width(_empty(config), config.size)
+    return network
+
+
+def _empty(config: Config) -> Backbone:
+    """The network on the meta device, in which tensors have shapes and no values."""
+    with torch.device("meta"):
+        return _create(config, _options(config))
+
+
+def _create(config: Config, options: dict[str, Any]) -> Backbone:
+    import timm
+
+    return cast("Backbone", timm.create_model(config.name, num_classes=0, **options))
+
+
+@cache
+def _options(config: Config) -> dict[str, Any]:
+    """The options that this network takes; only trying tells.
+
+    Raises:
+        ValueError: it does not take what the configuration asks for.
+    """
+    asked: dict[str, Any] = {}
+    if config.pool:
+        asked["global_pool"] = {"cls": "token", "average": "avg"}[config.pool]
+    if config.drop_path:
+        asked["drop_path_rate"] = config.drop_path
+    sizes: list[dict[str, Any]] = [
+        {"img_size": config.size, "dynamic_img_size": True},
+        {"img_size": config.size},
+        {},
+    ]
+    for size in sizes:
+        try:
+            with torch.device("meta"):
+                network = _create(config, asked | size)
+                if config.checkpointing:
+                    cast("Any", network).set_grad_checkpointing(True)
+            return asked | size
+        except (TypeError, AssertionError) as error:
+            reason = error
+    raise ValueError(
+        f"{config.name} takes no {' or '.join(asked) or 'checkpointing'} ({reason}); leave it out"
+    )

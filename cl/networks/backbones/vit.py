@@ -1,0 +1,152 @@
+"""Vision transformers as MoCo v3 trains them (Chen, Xie and He 2021), built from timm's blocks.
+
+Positions are two-dimensional sines and cosines, the projection of patches is random and frozen, and all other
+weights are drawn as in the authors' code. Tensors have timm's names.
+"""
+
+import math
+from typing import TYPE_CHECKING, Literal, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from cl.networks.backbones import Backbone, BackboneConfig, check_parts, check_sizes
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
+
+    from cl.config import Params
+
+PERIOD = 10_000  # the longest wave of the positions, over 2 pi
+
+
+class Config(BackboneConfig):
+    """A vision transformer of `depth` blocks.
+
+    size, patch: sides in pixels of the images that positions are made for, and of a patch; at other sizes,
+        the positions are interpolated.
+    positions: sines and cosines that stay fixed, or learned vectors.
+    frozen_patches: the projection of patches stays random ("stop-gradient"), which makes training stable.
+    pool: the class token, or the average over the patches' tokens; both after the last norm.
+    layer_scale: first factor of every branch (CaiT, DINOv2); null for none.
+    registers: tokens besides the class token (DINOv2).
+    drop_path: the largest probability with which a residual branch is left out (stochastic depth).
+    checkpointing: recompute activations in the backward pass instead of keeping them.
+    """
+
+    kind: Literal["vit"]
+    size: int = Field(gt=0, description="pixels")
+    patch: int = Field(gt=0, description="pixels")
+    width: int = Field(gt=0)
+    depth: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    positions: Literal["sincos", "learned"]
+    frozen_patches: bool
+    pool: Literal["cls", "average"]
+    layer_scale: float | None = Field(gt=0)
+    registers: int = Field(ge=0)
+    drop_path: float = Field(ge=0, lt=1)
+    checkpointing: bool
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "Config":
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
+        if self.size % self.patch:
+            raise ValueError(
+                f"size={self.size} must be a multiple of patch={self.patch}; choose another patch"
+            )
+        if self.positions == "sincos" and self.width % 4:
+            raise ValueError(
+                f"positions=sincos needs a width that is a multiple of 4, found width={self.width}"
+            )
+        return self
+
+    @property
+    def title(self) -> str:
+        return (
+            f"transformer of {self.depth} blocks, {self.width} wide with {self.heads} heads, for {self.size} "
+            f"px in patches of {self.patch} px"
+        )
+
+    def check(self, params: "Params") -> None:
+        """Raises ValueError if images are no multiples of a patch, or something takes the network apart."""
+        name = f"backbone={self.kind} with backbone.patch={self.patch}"
+        check_parts(name, params)
+        with torch.device("meta"):
+            check_sizes(name, _unset(self), params)
+
+
+def build(config: Config) -> Backbone:
+    """The network with weights as in MoCo v3."""
+    network = _unset(config)
+    _initialise(network, config)
+    if config.checkpointing:
+        network.set_grad_checkpointing(True)
+    return cast("Backbone", network)
+
+
+def _unset(config: Config) -> "VisionTransformer":
+    from timm.models.vision_transformer import VisionTransformer  # late: it takes seconds to import
+
+    network = VisionTransformer(
+        img_size=config.size,
+        patch_size=config.patch,
+        embed_dim=config.width,
+        depth=config.depth,
+        num_heads=config.heads,
+        num_classes=0,
+        global_pool="token" if config.pool == "cls" else "avg",
+        fc_norm=False,
+        init_values=config.layer_scale,
+        reg_tokens=config.registers,
+        no_embed_class=config.registers > 0,
+        drop_path_rate=config.drop_path,
+        dynamic_img_size=True,
+        weight_init="skip",
+    )
+    cast("Backbone", network).fc_features = config.width
+    return network
+
+
+@torch.no_grad()
+def _initialise(network: "VisionTransformer", config: Config) -> None:
+    for name, layer in network.named_modules():
+        if isinstance(layer, nn.Linear):
+            parts = 3 if name.endswith(".qkv") else 1  # queries, keys and values are separate matrices
+            _draw_uniform(layer.weight, layer.in_features + layer.out_features // parts)
+            nn.init.zeros_(layer.bias)
+    projection = network.patch_embed.proj
+    _draw_uniform(projection.weight, 3 * config.patch**2 + config.width)
+    nn.init.zeros_(projection.bias)
+    projection.requires_grad_(not config.frozen_patches)
+    for token in (network.cls_token, network.reg_token):
+        if token is not None:
+            nn.init.normal_(token, std=1e-6)
+    positions = network.pos_embed
+    assert positions is not None
+    if config.positions == "learned":
+        nn.init.trunc_normal_(positions, std=0.02)
+    else:
+        side = config.size // config.patch
+        prefix = torch.zeros(positions.shape[1] - side**2, config.width)  # no position for the class token
+        positions.copy_(torch.cat([prefix, sines(side, config.width)])[None])
+        positions.requires_grad_(False)
+
+
+def _draw_uniform(weight: Tensor, fan: int) -> None:
+    """Xavier's uniform distribution, `fan` the sum of inputs and outputs."""
+    bound = math.sqrt(6 / fan)
+    nn.init.uniform_(weight, -bound, bound)
+
+
+def sines(side: int, width: int) -> Tensor:
+    """Positions of side x side patches, row by row: (side^2, width).
+
+    A quarter each: sines and cosines of one coordinate, sines and cosines of the other.
+    """
+    rates = PERIOD ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    place = torch.arange(side, dtype=torch.float64)
+    angles = [x.flatten()[:, None] * rates for x in torch.meshgrid(place, place, indexing="ij")]
+    return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], 1).float()

@@ -1,0 +1,142 @@
+"""Methods on every kind of backbone, each at a tiny size."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cl.batch import Batch
+from cl.networks import backbones
+from cl.networks.backbones import BackboneConfig
+from cl.networks.batch_norm import GroupBatchNorm
+from cl.runtime.kinds import kinds, module_of
+from tests.support.methods import (
+    CASES,
+    FAST,
+    WHOLE,
+    Case,
+    batch_of,
+    build,
+    case_name,
+    loss_config,
+    losses_for,
+    task_of,
+    train_step,
+    training_batch,
+    usual_loss,
+    views,
+)
+
+VIT = {
+    "patch": 8,
+    "size": 64,
+    "width": 16,
+    "depth": 3,
+    "heads": 2,
+    "positions": "sincos",
+    "frozen_patches": True,
+}
+VIT |= {"pool": "cls", "layer_scale": None, "registers": 0, "drop_path": 0.0, "checkpointing": False}
+TIMM = {"size": 64, "pool": None, "drop_path": 0.0, "checkpointing": False}
+TINY: dict[str, list[dict[str, Any]]] = {
+    "resnet": [{"name": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False}],
+    "vit": [VIT, {**VIT, "positions": "learned", "pool": "average", "registers": 2, "drop_path": 0.4}],
+    "timm": [
+        {**TIMM, "name": "test_convnext", "drop_path": 0.4, "checkpointing": True},
+        {**TIMM, "name": "test_efficientnet"},
+    ],
+}
+SIZES = 96, 64  # of large views and small crops; networks of timm halve them five times, a cut once
+SETTINGS = [(kind, number) for kind in kinds("networks.backbones") for number in range(len(TINY[kind]))]
+
+
+def config(kind: str, number: int = 0) -> BackboneConfig:
+    found: BackboneConfig = module_of("networks.backbones", kind).Config(kind=kind, **TINY[kind][number])
+    return found
+
+
+def _batch(kind: str, option: dict, number: int) -> Batch:
+    views = training_batch(kind, option, 4, number)
+    large = views.views[0].shape[-1]
+    resized = [F.interpolate(view, SIZES[view.shape[-1] < large]) for view in views.views]
+    return dataclasses.replace(views, views=resized)
+
+
+def trained(
+    case: Case, backbone: BackboneConfig, loss: str, bn_groups: int = 1, microbatches: int = 1
+) -> nn.Module:
+    """Two steps of a method on the backbone, a copy through the state dict, then another step of both."""
+    kind, option, cut = case
+    tasks = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        network = backbones.build(backbone).double()
+        method = build(
+            kind, cut=cut, bn_groups=bn_groups, microbatches=microbatches, backbone=network, **option
+        )
+        tasks.append(task_of(method, loss_config(loss)))
+    first, second = tasks
+    before = copy.deepcopy(first.state_dict())
+    for number in range(2):
+        train_step(first, number, _batch(kind, option, number))
+    second.load_state_dict(first.state_dict())
+    for task in tasks:
+        assert torch.isfinite(train_step(task, 2, _batch(kind, option, 2)))
+    changed = set()
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+        if not torch.equal(tensor, before[name]):
+            changed.add(name)
+    fixed = {
+        name for name, parameter in first.method.backbone.named_parameters() if not parameter.requires_grad
+    }
+    assert not {f"method.backbone.{name}" for name in fixed} & changed
+    assert {f"method.backbone.{name}" for name, p in first.method.backbone.named_parameters()} - changed == {
+        f"method.backbone.{name}" for name in fixed
+    }
+    return first
+
+
+@pytest.mark.parametrize("case", [("simclr", {}, WHOLE), ("moco_v3", {}, FAST)], ids=case_name)
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] == "resnet")) for each in SETTINGS],
+)
+def test_every_backbone_trains_and_continues_equal(kind, number, case) -> None:
+    task = trained(case, config(kind, number), usual_loss(case[0]).kind, bn_groups=2, microbatches=2)
+    norms = [layer for layer in task.modules() if isinstance(layer, GroupBatchNorm)]
+    assert any(norm in set(task.method.backbone.modules()) for norm in norms) == (
+        kind == "resnet" or "efficientnet" in str(TINY[kind][number].get("name"))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+@pytest.mark.parametrize(("kind", "number"), SETTINGS)
+def test_every_method_with_every_loss_trains_on_it(kind, number, case) -> None:
+    if module_of("methods", case[0]).Config.two_streams:
+        pytest.skip("the method needs two networks")
+    for loss in losses_for(case[0]):
+        trained(case, config(kind, number), loss)
+
+
+@pytest.mark.parametrize("kind", ["vit", "timm"])
+def test_recomputation_changes_no_gradient(kind) -> None:
+    """Neither that of a network's own blocks nor that of microbatches, although drop path draws numbers."""
+    gradients = []
+    for checkpointing, microbatches in ((False, 1), (True, 1), (False, 2)):
+        number = 1 if kind == "vit" else 0
+        settings = {"checkpointing": checkpointing, "drop_path": 0.0 if microbatches == 2 else 0.4}
+        torch.manual_seed(0)
+        network = backbones.build(config(kind, number).model_copy(update=settings)).double()
+        task = task_of(build("simclr", microbatches=microbatches, bn_groups=2, backbone=network))
+        task.begin_step(3, 0.0)
+        task(batch_of(views(4, sizes=(64, 64)))).backward()
+        gradients.append([p.grad for p in network.parameters() if p.requires_grad])
+    whole, recomputed, _ = gradients
+    for ours, theirs in zip(whole, recomputed, strict=True):
+        torch.testing.assert_close(ours, theirs)

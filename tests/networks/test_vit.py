@@ -1,0 +1,146 @@
+"""Vision transformers as in MoCo v3, and all others through timm."""
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from dvc.exceptions import InvalidArgumentError
+from timm.layers import BatchNormAct2d
+
+from cl import config
+from cl.networks import backbones
+from cl.networks.backbones import Backbone, vit
+from cl.networks.batch_norm import GroupBatchNorm
+from tests.support.project import compose
+
+
+def network(tmp_path: Path, *overrides: str) -> Backbone:
+    torch.manual_seed(0)
+    return backbones.build(config.check(compose(tmp_path, *overrides)).backbone)
+
+
+def test_positions_are_sines_and_cosines_of_both_coordinates() -> None:
+    """MoCo v3, sec. 3 and its authors' code: 10000^(-i / (D / 4)), a quarter of the width for each wave."""
+    side, width = 3, 8
+    expected = []
+    for one in range(side):
+        for other in range(side):
+            rates = [10000 ** (-i / (width / 4)) for i in range(width // 4)]
+            waves = [(one, math.sin), (one, math.cos), (other, math.sin), (other, math.cos)]
+            expected.append([wave(place * rate) for place, wave in waves for rate in rates])
+    torch.testing.assert_close(vit.sines(side, width), torch.tensor(expected))
+
+
+@pytest.mark.parametrize(("name", "millions"), [("vit_tiny", 5.5), ("vit_small", 21.7), ("vit_base", 85.8)])
+def test_presets_have_the_papers_sizes_and_timms_tensors(name, millions, tmp_path) -> None:
+    """22 and 86 million parameters (MoCo v3, Table 1)."""
+    with torch.device("meta"):
+        theirs = timm.create_model(f"{name}_patch16_224", num_classes=0)
+    params = config.check(compose(tmp_path, f"backbone={name}", "dataset=imagenet", "views=mocov3"))
+    with torch.device("meta"):
+        ours = backbones.build(params.backbone)
+    shapes = {key: tensor.shape for key, tensor in ours.state_dict().items()}
+    assert shapes == {key: tensor.shape for key, tensor in theirs.state_dict().items()}
+    assert sum(p.numel() for p in ours.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+def test_weights_are_drawn_as_in_moco_v3(tmp_path) -> None:
+    """Xavier's bounds, for each of queries, keys and values by itself; patches are projected at random."""
+    ours = network(tmp_path, "backbone=vit_tiny_patch4")
+    tensors, width = ours.state_dict(), 192
+    bounds = {
+        "blocks.3.attn.qkv.weight": 6 / (2 * width),
+        "blocks.3.attn.proj.weight": 6 / (2 * width),
+        "blocks.3.mlp.fc1.weight": 6 / (5 * width),
+        "patch_embed.proj.weight": 6 / (3 * 4 * 4 + width),
+    }
+    for name, square in bounds.items():
+        assert float(tensors[name].abs().max()) == pytest.approx(math.sqrt(square), rel=0.01), name
+        assert float(tensors[name].std()) == pytest.approx(math.sqrt(square / 3), rel=0.02), name
+    assert not any(tensor.any() for name, tensor in tensors.items() if name.endswith("bias"))
+    assert 0 < tensors["cls_token"].std() < 2e-6
+    frozen = {name for name, parameter in ours.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias"}
+    assert torch.equal(tensors["pos_embed"][0, 1:], vit.sines(8, width))
+    assert not tensors["pos_embed"][0, 0].any()
+
+
+def test_features_are_the_class_token_or_the_average(tmp_path) -> None:
+    images = torch.randn(2, 3, 32, 32)
+    for pool in ("cls", "average"):
+        ours = network(tmp_path, "backbone=vit_tiny_patch4", f"backbone.pool={pool}").eval()
+        tokens = ours.forward_features(images)
+        expected = tokens[:, 0] if pool == "cls" else tokens[:, 1:].mean(1)
+        torch.testing.assert_close(ours(images), expected)
+        assert ours(images[..., :16, :16]).shape == (2, ours.fc_features), "other sizes are interpolated"
+
+
+def test_a_norm_with_an_activation_keeps_it_in_groups() -> None:
+    """As timm's convolutional networks have it, after each group's own normalisation."""
+    norm = BatchNormAct2d(4).double()
+    parts = [copy.deepcopy(norm) for _ in range(3)]
+    x = torch.randn(12, 4, 5, 5, dtype=torch.float64)
+    grouped = GroupBatchNorm(copy.deepcopy(norm), 3)
+    expected = torch.cat([part(rows) for part, rows in zip(parts, x.chunk(3), strict=True)])
+    assert (expected >= 0).all()
+    torch.testing.assert_close(grouped(x), expected)
+    assert grouped.state_dict().keys() == norm.state_dict().keys()
+    torch.testing.assert_close(grouped.eval()(x), norm.eval()(x))
+
+
+@pytest.mark.parametrize("name", ["test_convnext", "mobilenetv3_small_050", "regnety_002"])
+def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
+    """Not what timm calls `num_features`: some networks have another layer after pooling."""
+    ours = network(tmp_path, "backbone=timm", f"backbone.name={name}").eval()
+    assert ours(torch.randn(2, 3, 32, 32)).shape == (2, ours.fc_features)
+    theirs = timm.create_model(name, num_classes=0)
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["backbone=timm", "backbone.name=convnext_atoo"],
+            "convnext_atoo is not a network of timm; .* convnext_atto",
+        ),
+        (["backbone=vit_tiny", "backbone.patch=5"], "size=32 must be a multiple of patch=5"),
+        (["backbone=vit_tiny", "backbone.heads=5"], "width=192 must be a multiple of heads=5"),
+        (
+            ["backbone=vit_tiny_patch4", "views.random.size=30"],
+            r"backbone.patch=4 does not take the images of 30 px from views.random .*; choose another size",
+        ),
+        (
+            ["backbone=timm", "backbone.name=test_convnext", "method=moco_v3", "patches=fast"],
+            "does not take the images of 16 px from views.random in a grid of 2",
+        ),
+        (
+            [
+                "backbone=vit_tiny_patch4",
+                "method=moco_v3",
+                "patches=fast",
+                "patches.stage=stage2",
+                "patches.pairs=drawn",
+            ],
+            "patches.stage=stage2 runs a part of a residual network, .* choose patches.stage=final",
+        ),
+        (
+            ["backbone=vit_tiny_patch4", "transfer=[voc_c4]"],
+            "transfers.voc_c4 takes a residual network apart",
+        ),
+        (
+            ["backbone=timm", "backbone.name=test_efficientnet", "backbone.checkpointing=true"],
+            "batch twice in the batch norm of backbone.name=test_efficientnet; choose false",
+        ),
+        (
+            ["backbone=timm", "backbone.name=vgg11", "backbone.drop_path=0.1"],
+            "vgg11 takes no drop_path_rate .*; leave it out",
+        ),
+    ],
+)
+def test_what_a_network_cannot_do_is_refused(overrides, message, tmp_path) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        compose(tmp_path, *overrides)
