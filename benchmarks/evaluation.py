@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from cl.training.optim import Config
     from cl.training.tasks import Probes
 
 BANK, QUERIES, WIDTH, CLASSES, K, TEMPERATURE = 50_000, 10_000, 512, 1000, 200, 0.07
@@ -136,7 +137,9 @@ def grid() -> None:
             )
             optimizer = optim.build(settings, [optim.Part(head, 1 + i) for i, head in enumerate(task.heads)])
 
-            steps[number] = partial(_step, task, optimizer, images.to(here.device), labels.to(here.device))
+            steps[number] = partial(
+                _step, task, optimizer, settings, images.to(here.device), labels.to(here.device)
+            )
         times: dict[int, list[float]] = {number: [] for number in steps}
         for _ in range(2 + 5 * ROUNDS):
             for number, step in steps.items():
@@ -150,14 +153,16 @@ def grid() -> None:
         print(f"{kind} at {size} px, {classes} classes: {rates}", flush=True)
 
 
-def _step(task: "Probes", optimizer: "Optimizer", images: "Tensor", labels: "Tensor") -> None:
+def _step(
+    task: "Probes", optimizer: "Optimizer", settings: "Config", images: "Tensor", labels: "Tensor"
+) -> None:
     import torch
 
     from cl.batch import Batch
     from cl.training.optim import clip_gradients
 
     task(Batch([images], labels, torch.arange(len(labels)))).backward()
-    clip_gradients(optimizer, None)
+    clip_gradients(optimizer, settings)
     optimizer.step()
     optimizer.zero_grad()
 

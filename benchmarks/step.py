@@ -144,7 +144,7 @@ class Ours:
         self.task.begin_step(self.done, 0.0)
         loss = self.task(self.batch)
         loss.backward()
-        optim.clip_gradients(self.optimizer, self.params.optim.clip)
+        optim.clip_gradients(self.optimizer, self.params.optim)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.task.after_step(0.0)

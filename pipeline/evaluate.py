@@ -70,7 +70,7 @@ def load(params: "Params") -> "Encoder":
     backbone = backbones.load(params.backbone, locations.BACKBONE)
     projector = params.method.build_projector(backbone.fc_features)
     tensors, _ = load_tensors(locations.METHOD)
-    prefix = "projector."
+    prefix = f"{params.method.evaluated[1]}."
     projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     return Encoder(backbone, heads={"embedding": projector})
 

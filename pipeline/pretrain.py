@@ -242,7 +242,7 @@ def _save_models(
     }
     if parent:
         metadata["parent"] = json.dumps(parent)
-    save_tensors(task.method.backbone.state_dict(), locations.BACKBONE, metadata)
+    save_tensors(task.method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
     save_tensors(task.method.state_dict(), locations.METHOD, metadata)
     save_tensors(optimizer_state(task.method, optimizer), locations.OPTIMIZER, metadata)
 

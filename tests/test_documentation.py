@@ -117,7 +117,10 @@ def test_the_tables_of_choices_are_those_on_disk() -> None:
     for group, names in listed.items():
         on_disk = {path.stem for path in (CONF / group).glob("*.yaml")}
         if group == "recipe":
-            on_disk = {f"own/{path.stem}" for path in (CONF / "recipe/own").glob("*.yaml")}
+            paths = [
+                path for path in (CONF / group).glob("*/*.yaml") if path.parent.name in ("own", "encoders")
+            ]
+            on_disk = {f"{path.parent.name}/{path.stem}" for path in paths}
         assert names <= on_disk, group
         assert names == on_disk or group in EXTENDED, group
 

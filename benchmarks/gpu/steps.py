@@ -167,7 +167,7 @@ def _one_step(session: Session, params: Params) -> Callable[[], None]:
     def one() -> None:
         task.begin_step(0, 0.0)
         task(inputs(data.batch)).backward()
-        optim.clip_gradients(optimizer, params.optim.clip)
+        optim.clip_gradients(optimizer, params.optim)
         optimizer.step()
         optimizer.zero_grad()
         task.after_step(0.0)

@@ -38,7 +38,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     from sklearn.manifold import TSNE, trustworthiness  # slow to import, and not needed by other stages
 
     positions = np.arange(len(context.val))[: config.images]
-    encoder = Unit(context.method.backbone, [context.method.projector])
+    backbone, projector = context.method.evaluated
+    encoder = Unit(backbone, [projector])
     features, embeddings = extract_all(encoder, context.val, context.source, context.machine, positions)
     rows = (embeddings if config.of == "embedding" else features).cpu().numpy()
     points = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)

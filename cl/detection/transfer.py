@@ -117,6 +117,7 @@ def build_optimizer(detector: Detector, config: Config) -> torch.optim.SGD:
             "weight_decay": 0.0 if is_norm else config.weight_decay,
             "scale": config.backbone_lr if is_pretrained else 1.0,
             "fixed": False,
+            "scheduled_decay": False,
         }
         for is_norm in (False, True)
         for is_pretrained in (True, False)

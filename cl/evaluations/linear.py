@@ -20,6 +20,8 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
+from cl.networks.backbones import Backbone
+from cl.networks.layers import last_blocks
 from cl.runtime.base_config import Seeds
 from cl.runtime.number import Number
 from cl.runtime.tensor_files import fingerprint
@@ -37,11 +39,14 @@ class Config(EvaluationConfig):
 
     features: `augmented`: of the training view, as in the papers; `cached`: of the evaluation view, extracted
         once. The latter is fast but a different protocol, so its metrics have different names.
+    blocks: of a transformer, whose class tokens after these last blocks are the features (DINO takes 4 of
+        ViT-S); null: the backbone's own.
     seeds: train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
     kind: Literal["linear"]
     features: Literal["augmented", "cached"]
+    blocks: int | None = Field(None, gt=0)
     base_lrs: list[Annotated[float, Field(gt=0)]]
     weight_decays: list[Annotated[float, Field(ge=0)]]
     seeds: Seeds | None
@@ -125,15 +130,16 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
     Raises:
         AssertionError: a tensor of the backbone has changed.
+        ValueError: the backbone has not so many blocks.
     """
-    backbone = context.backbone
+    backbone = last_blocks(context.backbone, config.blocks) if config.blocks else context.backbone
     before = fingerprint(backbone)
     truth = labels_of(context.val, context.machine.device)
-    queries = _features(context, context.val)
+    queries = _features(backbone, context, context.val)
     torch.manual_seed(context.seed)
     first = classifier(backbone.fc_features, len(context.classes))
     heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(context.machine.device)
-    rows = _train(config, context, heads, lambda _: _score_all(heads, queries, truth))
+    rows = _train(config, backbone, context, heads, lambda _: _score_all(heads, queries, truth))
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
     table = [_summary(rows, number, *setting) for number, setting in enumerate(config.grid)]
     _write_table(table, context)
@@ -149,7 +155,11 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
 
 def _train(
-    config: Config, context: Context, heads: nn.ModuleList, each_epoch: Callable[[int], dict[str, float]]
+    config: Config,
+    backbone: Backbone,
+    context: Context,
+    heads: nn.ModuleList,
+    each_epoch: Callable[[int], dict[str, float]],
 ) -> list[dict[str, Any]]:
     """Train a head for each setting of the grid; returns the log of the epochs.
 
@@ -160,11 +170,10 @@ def _train(
         optim.Part(head, base_lr / config.optim.base_lr, decay)
         for head, (base_lr, decay) in zip(heads, config.grid, strict=True)
     ]
-    backbone = None if config.features == "cached" else context.backbone
     try:
         return train(
-            Probes(backbone, heads, context.machine),
-            _data(config, context),
+            Probes(None if config.features == "cached" else backbone, heads, context.machine),
+            _data(config, backbone, context),
             config.optim,
             optim.build(config.optim, parts),
             progress=context.progress,
@@ -180,18 +189,20 @@ def _train(
         ) from error
 
 
-def _data(config: Config, context: Context) -> Data:
+def _data(config: Config, backbone: Backbone, context: Context) -> Data:
     labelled = context.train.labelled
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
         return TrainSet(context.train, context.source, list(config.views.values()), plan, labelled)
-    return Stored(_features(context, context.train), labels_of(context.train, context.machine.device), plan)
+    return Stored(
+        _features(backbone, context, context.train), labels_of(context.train, context.machine.device), plan
+    )
 
 
-def _features(context: Context, reader: Reader) -> Tensor:
+def _features(backbone: Backbone, context: Context, reader: Reader) -> Tensor:
     """(n, D): of the labelled images."""
     count = context.progress.count
-    return extract(context.backbone, reader, context.source, context.machine, reader.labelled, count)
+    return extract(backbone, reader, context.source, context.machine, reader.labelled, count)
 
 
 def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:

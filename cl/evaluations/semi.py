@@ -17,6 +17,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
+from cl.networks.layers import parameters_by_depth
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.number import Number
@@ -36,6 +37,8 @@ class Config(EvaluationConfig):
     `list_url`.
 
     backbone_lr: relative to the head's; 0: a linear probe, the backbone frozen in eval mode (Fast-MoCo, 1 %).
+    layer_decay: each layer of the backbone learns at this rate relative to the next (BEiT, MAE); the last
+        at `backbone_lr`. An untrained network learns at the same rate everywhere.
     from_scratch: how an untrained network is trained on the same labels, for the baseline `random`.
     seeds: draw and train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
@@ -46,6 +49,7 @@ class Config(EvaluationConfig):
     list_md5: str | None = Field(pattern="^[0-9a-f]{32}$")
     list_url: str | None
     backbone_lr: float = Field(ge=0)
+    layer_decay: float = Field(1.0, gt=0, le=1)
     seeds: Seeds | None
     optim: Training
     from_scratch: Training
@@ -100,7 +104,9 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     write_predictions(predicted, truth, context)
     metrics = {"top1": top1(predicted, truth), "labels": float(len(chosen))}
     if context.encoder.untrained:
-        scratch = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
+        scratch = config.model_copy(
+            update={"backbone_lr": 1.0, "layer_decay": 1.0, "optim": config.from_scratch}
+        )
         predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
         metrics["scratch_top1"] = top1(predicted, truth)
     return metrics
@@ -134,7 +140,11 @@ def fine_tune(
         task = Probes(backbone, nn.ModuleList([head]), machine)
     else:
         task = Classification(backbone, head, machine, shared=plan.ranks == ranks())
-        parts.append(optim.Part(backbone, config.backbone_lr))
+        layers = parameters_by_depth(backbone) if config.layer_decay < 1 else [list(backbone.parameters())]
+        rates = [config.backbone_lr * config.layer_decay**above for above in reversed(range(len(layers)))]
+        parts += [
+            optim.Part(nn.ParameterList(layer), rate) for layer, rate in zip(layers, rates, strict=True)
+        ]
     train(
         task,
         TrainSet(context.train, context.source, list(config.views.values()), plan, chosen),

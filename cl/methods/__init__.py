@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from pydantic import Field
@@ -34,6 +34,7 @@ class MethodConfig(BaseConfig):
     least_views: how many views per image it needs.
     two_streams: whether it needs a backbone of two networks.
     queues_negatives: whether its negatives are a queue of earlier keys.
+    evaluated: the names of its modules that are evaluated, a backbone and its projector.
     """
 
     gives: ClassVar[type[Term]]
@@ -45,6 +46,7 @@ class MethodConfig(BaseConfig):
     least_views: ClassVar[int] = 2
     two_streams: ClassVar[bool] = False
     queues_negatives: ClassVar[bool] = False
+    evaluated: ClassVar[tuple[str, str]] = ("backbone", "projector")
     kind: str
     projector: heads.Config
     scale: float = Field(gt=0)
@@ -111,6 +113,13 @@ class BaseMethod(nn.Module):
         self.temperature = setup.temperature
         self.backbone = setup.backbone
         self.projector = config.build_projector(self.backbone.fc_features)
+        self._evaluated = config.evaluated
+
+    @property
+    def evaluated(self) -> "tuple[Backbone, nn.Module]":
+        """The backbone and the projector that are evaluated."""
+        backbone, projector = map(self.get_submodule, self._evaluated)
+        return cast("Backbone", backbone), projector
 
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""

@@ -1,7 +1,7 @@
 """DINO: predict a teacher's centred and sharpened code of one view from another."""
 
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -33,8 +33,12 @@ class TeacherTemperature(BaseConfig):
 
 
 class Config(PrototypeConfig):
-    """`centre_momentum` is that of the centre, a moving average of the teacher's logits."""
+    """The teacher is what is evaluated.
 
+    centre_momentum: of the centre, a moving average of the teacher's logits.
+    """
+
+    evaluated: ClassVar = ("target.0", "target.1")
     kind: Literal["dino"]
     ema: Ema
     teacher_temperature: TeacherTemperature

@@ -11,9 +11,13 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """Linear layers of the `hidden` widths with ReLU, then one to `out`; `norm`: batch norm before ReLU."""
+    """Linear layers of the `hidden` widths, each with an activation, then one to `out`.
+
+    norm: batch norm before each activation.
+    """
 
     hidden: list[int]
+    activation: Literal["relu", "gelu"] = "relu"
     out: int = Field(gt=0)
     norm: bool
     last_norm: Literal["none", "affine", "plain", "cosine"] = Field(
@@ -63,7 +67,7 @@ def build(config: Config, width: int) -> nn.Sequential:
         layers.append(nn.Linear(width, hidden, bias=not config.norm))
         if config.norm:
             layers.append(nn.BatchNorm1d(hidden))
-        layers.append(nn.ReLU(inplace=True))
+        layers.append(nn.GELU() if config.activation == "gelu" else nn.ReLU(inplace=True))
         width = hidden
     if config.last_norm == "cosine":
         layers.append(NormLinear(width, config.out))

@@ -35,6 +35,9 @@ class Target(nn.Sequential):
     def __init__(self, backbone: nn.Module, projector: nn.Module, ema: Ema, microbatches: int) -> None:
         super().__init__(copy.deepcopy(backbone), copy.deepcopy(projector))
         self.requires_grad_(False)
+        for module in self.modules():
+            if hasattr(module, "drop_prob"):
+                module.drop_prob = 0.0  # type: ignore[assignment]  # a target leaves out no residual branch
         self.ema, self.microbatches = ema, microbatches
 
     @torch.no_grad()

@@ -64,9 +64,10 @@ def watch(
     batch's positive pairs. `kept` is as in `extract`.
     """
     chosen = val.evaluated[: config.queries]  # the shards are shuffled: any part is a fair sample
-    features = partial(extract, task.method.backbone, source=source, machine=task.machine, kept=kept)
+    backbone, projector = task.method.evaluated
+    features = partial(extract, backbone, source=source, machine=task.machine, kept=kept)
     queries = features(val, positions=chosen)
-    embeddings = F.normalize(task.method.projector(queries), dim=1)
+    embeddings = F.normalize(projector(queries), dim=1)
     measured: dict[str, float] = {}
     if train.manifest.classes:
         truth = to_device(torch.from_numpy(val.labels[chosen]), queries.device)
@@ -91,7 +92,10 @@ def _knn(
     chosen = train.evaluated[: config.bank]
     bank = features(train, positions=chosen)
     labels = to_device(torch.from_numpy(train.labels[chosen]), bank.device)
-    networks: dict[str, nn.Module] = {"knn_top1": nn.Identity(), "knn_embedding_top1": task.method.projector}
+    networks: dict[str, nn.Module] = {
+        "knn_top1": nn.Identity(),
+        "knn_embedding_top1": task.method.evaluated[1],
+    }
     measured = {}
     for name, network in networks.items():
         keys, rows = (F.normalize(network(features), dim=1) for features in (bank, queries))

@@ -44,17 +44,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+SPEAKING = (".kind", ".name")  # parameters whose values need no explanation
+
+
 def labels(rows: list[dict[str, Any]], excluded: str = "") -> list[str]:
-    """A label for each row: its kinds if they tell the rows apart, otherwise every key that varies."""
+    """A label for each row: its kinds and names if these tell the rows apart, otherwise all that varies."""
     keys = [key for key in varying_keys(rows) if key != excluded] if rows else []
-    kinds = [key for key in keys if key.endswith(".kind")]
-    if len({tuple(str(row.get(key)) for key in kinds) for row in rows}) < len(rows):
-        kinds = keys
-    return [", ".join(_label(key, row.get(key)) for key in kinds) for row in rows]
+    speaking = [key for key in keys if key.endswith(SPEAKING)]
+    if len({tuple(str(row.get(key)) for key in speaking) for row in rows}) < len(rows):
+        speaking = keys
+    return [", ".join(_label(key, row.get(key)) for key in speaking) for row in rows]
 
 
 def _label(key: str, value: Any) -> str:
-    return str(value) if key.endswith(".kind") else f"{key} {value}"
+    return str(value) if key.endswith(SPEAKING) else f"{key} {value}"
 
 
 def _chart(x: str, metric: str, lines: dict[str, Line]) -> Chart:

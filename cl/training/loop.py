@@ -67,8 +67,9 @@ def train(
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
             lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
+            optim.set_decay(optimizer, config, step / steps)
             _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
-            loss, norm = _optimize(model, inputs(batch), optimizer, config.clip)
+            loss, norm = _optimize(model, inputs(batch), optimizer, config)
             task.after_step(done / steps)
             ledger.add(step, lr, task.reported(loss), norm, task.largest_logit)
             stopping, saving = requests.heard(done, stop)
@@ -96,12 +97,12 @@ def _begin(task: Task, step: int, progress: float, steps_per_epoch: int) -> None
 
 
 def _optimize(
-    model: nn.Module, batch: Any, optimizer: Optimizer, clip: float | None
+    model: nn.Module, batch: Any, optimizer: Optimizer, config: optim.Config
 ) -> tuple[Tensor, Tensor]:
     """Take one optimizer step; returns the loss and the norm of the gradient before clipping."""
     loss = model(batch)
     loss.backward()
-    norm = optim.clip_gradients(optimizer, clip)
+    norm = optim.clip_gradients(optimizer, config)
     optimizer.step()
     optimizer.zero_grad()
     return loss, norm

@@ -41,8 +41,12 @@ class Config(BaseConfig):
     betas: tuple[float, float] | None = Field(description="only for kind=adamw")
     lars: Lars | None = Field(description="only for kind=lars")
     weight_decay: float = Field(ge=0)
+    final_weight_decay: float | None = Field(
+        None, ge=0, description="where the decay ends, on half a cosine over the whole run; null: constant"
+    )
     decay_1d: bool = Field(description="weight decay on biases and norm layers too")
     clip: float | None = Field(gt=0, description="largest norm of the gradient over all parameters")
+    clip_each: float | None = Field(None, gt=0, description="largest norm of the gradient of each tensor")
     warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`; see `warmup`")
     warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
     schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(
@@ -177,12 +181,14 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
 def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[dict[str, Any]]:
     """Matrices, then biases and norm layers; first those scheduled, then the `unscheduled` (ids)."""
     decay = config.weight_decay if part.weight_decay is None else part.weight_decay
+    scheduled = config.final_weight_decay is not None and part.weight_decay is None
     others = {id(p) for p in part.without.parameters()} if part.without else set()
     trained = [p for p in part.module.parameters() if p.requires_grad and id(p) not in others]
     for fixed, vectors in product((False, True), repeat=2):
         yield {
             "params": [p for p in trained if (id(p) in unscheduled, p.ndim <= 1) == (fixed, vectors)],
             "weight_decay": decay if config.decay_1d or not vectors else 0.0,
+            "scheduled_decay": scheduled and (config.decay_1d or not vectors),
             "scale": part.rate * (part.rate_1d if vectors else 1.0),
             "fixed": fixed,
         }
@@ -195,12 +201,35 @@ def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
     return largest * factor
 
 
-def clip_gradients(optimizer: Optimizer, largest: float | None) -> Tensor:
-    """Scale the gradients down to a norm of at most `largest`, if given; return their norm before that."""
+def set_decay(optimizer: Optimizer, config: Config, progress: float) -> None:
+    """Set the weight decay of the groups that follow its schedule, if there is one (DINO).
+
+    Args:
+        progress: fraction of all steps that are done.
+    """
+    if config.final_weight_decay is None:
+        return
+    change = config.weight_decay - config.final_weight_decay
+    for group in optimizer.param_groups:
+        if group["scheduled_decay"]:
+            group["weight_decay"] = config.final_weight_decay + change * _cosine(progress, 0)
+
+
+def clip_gradients(optimizer: Optimizer, config: Config) -> Tensor:
+    """Scale the gradients down to what `clip` and `clip_each` allow; return the norm of all before that.
+
+    A tensor with norm n is scaled by min(1, clip_each / (n + 1e-6)), and all tensors likewise by `clip`.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if largest:
-        nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if config.clip_each:
+        norms = torch.stack(torch._foreach_norm(gradients))
+        factors = (config.clip_each / (norms + 1e-6)).clamp(max=1)
+        torch._foreach_mul_(gradients, factors.unbind())
+    if config.clip:
+        whole = nn.utils.get_total_norm(gradients) if config.clip_each else norm
+        nn.utils.clip_grads_with_norm_(parameters, config.clip, whole)
     return norm
 
 

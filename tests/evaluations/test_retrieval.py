@@ -44,8 +44,8 @@ def nearest_places(config: retrieval.Config, reader: Reader, params) -> dict[str
     bank = np.stack([unit(centre(reader.pixels(i), 32, 32)) for i in range(len(reader))])
     places = {}
     for position, key in enumerate(reader.keys.tolist()):
-        query = unit(crop_of(view, reader, position))
-        places[key.decode()] = int((bank @ query > bank[position] @ query).sum()) + 1
+        similarity = bank @ unit(crop_of(view, reader, position))
+        places[key.decode()] = int((similarity > similarity[position]).sum()) + 1
     return places
 
 

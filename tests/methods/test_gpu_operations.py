@@ -42,7 +42,7 @@ def operations(overrides: tuple[str, ...], ranks: int = 1) -> Counter[str]:
         with Counting() as counting:
             task.begin_step(step, 0.0)
             task(Batch([images, images], positions, positions)).backward()
-            optim.clip_gradients(optimizer, params.optim.clip)
+            optim.clip_gradients(optimizer, params.optim)
             optimizer.step()
             optimizer.zero_grad()
             task.after_step(0.0)

@@ -264,3 +264,43 @@ def test_adamw_equals_pytorchs() -> None:
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.defaults["betas"] == (0.8, 0.99)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+
+
+def test_the_weight_decay_follows_half_a_cosine() -> None:
+    """Of matrices only, unless a part has its own; the gradient stays what it is."""
+    module, probe = nn.Linear(2, 2), nn.Linear(2, 2)
+    parts = [optim.Part(module), optim.Part(probe, weight_decay=0.5)]
+    scheduled = config(weight_decay=0.04, final_weight_decay=0.4)
+    optimizer = optim.build(scheduled, parts)
+    for step in range(5):
+        optim.set_decay(optimizer, scheduled, step / 4)
+        decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+        expected = 0.4 + 0.5 * (0.04 - 0.4) * (1 + math.cos(math.pi * step / 4))
+        assert decays[id(module.weight)] == pytest.approx(expected)
+        assert (decays[id(module.bias)], decays[id(probe.weight)]) == (0.0, 0.5)
+    constant = optim.build(config(), parts)
+    optim.set_decay(constant, config(), 1.0)
+    assert {group["weight_decay"] for group in constant.param_groups} == {0.01, 0.0, 0.5}
+
+
+def test_gradients_are_clipped_tensor_by_tensor_and_then_together() -> None:
+    torch.manual_seed(0)
+    gradients = [torch.randn(3, 4), 0.01 * torch.randn(5), torch.zeros(2)]
+
+    def clipped(**options) -> tuple[list[Tensor], Tensor]:  # type: ignore[no-untyped-def]
+        parameters = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer = torch.optim.SGD(parameters, 1.0)
+        norm = optim.clip_gradients(optimizer, config(**options))
+        return [p.grad for p in parameters if p.grad is not None], norm
+
+    whole = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+    each = [g * min(1.0, 0.5 / (float(g.norm()) + 1e-6)) for g in gradients]
+    found, norm = clipped(clip_each=0.5)
+    torch.testing.assert_close(found, each)
+    torch.testing.assert_close(norm, whole)
+    rest = torch.cat([gradient.flatten() for gradient in each]).norm()
+    found, norm = clipped(clip_each=0.5, clip=0.2)
+    torch.testing.assert_close(found, [g * 0.2 / (rest + 1e-6) for g in each])
+    torch.testing.assert_close(norm, whole)

@@ -71,7 +71,7 @@ class Experiment:
         labels = torch.zeros(len(views[0]), dtype=torch.int64)
         loss = self.model(Batch(views, labels, local_part(self.positions())))
         loss.backward()
-        self.norm = optim.clip_gradients(self.optimizer, self.params.optim.clip)
+        self.norm = optim.clip_gradients(self.optimizer, self.params.optim)
         for name, p in self.method.named_parameters():
             if p.grad is not None:
                 self.norms.setdefault(name, []).append(float(p.grad.norm()))

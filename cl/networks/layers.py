@@ -1,0 +1,57 @@
+"""The layers of an encoder, from its input to its output: for rates by depth, and for features within."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from cl.networks.backbones import Backbone
+
+RESIDUAL = {"stem": r"^(?:conv1|bn1)\.", "blocks": r"^layer(\d+)\.(\d+)\."}  # torchvision's names
+
+
+def parameters_by_depth(network: nn.Module) -> list[list[nn.Parameter]]:
+    """The parameters of each layer: the stem, then block by block; a final norm is in the last one.
+
+    The layers of a timm network are those that timm itself uses for layer-wise decay.
+    """
+    from timm.models import group_parameters  # late: it takes seconds to import
+
+    matcher = network.group_matcher(coarse=False) if hasattr(network, "group_matcher") else RESIDUAL  # type: ignore[operator]
+    groups = group_parameters(network, matcher)
+    named = dict(network.named_parameters())
+    return [[named[name] for name in names] for _, names in sorted(groups.items())]
+
+
+class LastBlocks(Backbone):
+    """The class tokens of a transformer's last blocks, after its final norm (DINO, appendix F.2)."""
+
+    def __init__(self, network: Backbone, blocks: int) -> None:
+        super().__init__()
+        self.network, self.blocks = cast("Any", network), blocks
+        self.fc_features = blocks * network.fc_features
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) to (N, blocks width), the first of these blocks first."""
+        _, tokens = zip(
+            *self.network.forward_intermediates(
+                images, indices=self.blocks, norm=True, return_prefix_tokens=True, intermediates_only=True
+            ),
+            strict=True,
+        )
+        return torch.cat([prefix[:, 0] for prefix in tokens], 1)
+
+
+def last_blocks(network: Backbone, blocks: int) -> LastBlocks:
+    """The network with these features instead of its own.
+
+    Raises:
+        ValueError: it has no class token, or fewer blocks.
+    """
+    found = len(getattr(network, "blocks", [])) if getattr(network, "cls_token", None) is not None else 0
+    if found < blocks:
+        raise ValueError(
+            f"blocks={blocks} takes the class tokens of the last {blocks} blocks of a transformer, but this "
+            f"backbone has {found} blocks with one; choose blocks={found or 'null'}"
+        )
+    return LastBlocks(network, blocks)
