@@ -69,13 +69,14 @@ def recognise(
     if config:
         prefix = _choose_prefix(_descriptions.prefixes(tensors, config), tensors, file, prefix, config.title)
         found = _described(below(tensors, prefix), config, file)
+        origin = "named by its metadata, its description or timm"
     else:
         layouts: dict[str, ModuleType] = {
             start: layout for layout in (_resnets, _transformers) for start in layout.prefixes(tensors)
         }
         prefix = _choose_prefix(list(layouts), tensors, file, prefix)
         found = layouts[prefix].recognise(tensors, prefix, metadata, file)
-    origin = ORIGINS.get(prefix, f"names below {prefix!r}")
+        origin = ORIGINS.get(prefix, f"names below {prefix!r}")
     network = found.network.eval()
     return ForeignEncoder(network, found.config, origin, fingerprint(network), metadata, found.deviation)
 
