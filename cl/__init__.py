@@ -21,9 +21,10 @@ def load(
     `encoder.transform = encoder.transform.model_copy(update={"resize": 512, "crop": 448})` changes it.
 
     Args:
-        file: models/backbone.safetensors, a file of `pipeline.export`, a checkpoint of torchvision, timm,
-            MoCo, MoCo v3, SimSiam, lightly or solo-learn, or a name such as `torchvision:resnet50` or
-            `timm:resnet50.a1_in1k`.
+        file: models/backbone.safetensors, a file of `pipeline.export`, a ResNet of torchvision, timm, MoCo,
+            MoCo v3, SimSiam, lightly or solo-learn, a vision transformer of timm, DINO, DINOv2, MoCo v3 or
+            MAE, weights with timm's config.json beside them, or a name such as `torchvision:resnet50` or
+            `timm:convnext_tiny.fb_in1k`.
         device: where the encoder computes; default: the CPU.
         prefix: the prefix of its tensor names, if the file holds several encoders.
 

@@ -13,6 +13,8 @@ from cl.console.wording import counted
 from pipeline import command, launch, locations
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from cl.console.progress import Progress
     from cl.exchange.embedding import EmbeddingJob
     from cl.exchange.encoder import Encoder
@@ -61,6 +63,7 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     _check(folder, to, resize, crop)
     import cl
     from cl.exchange import embedding
+    from cl.networks.backbones import check_size
     from cl.runtime import machine
     from cl.sources._shared.reasons import lines
 
@@ -68,6 +71,7 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     progress = command.progress("embed")
     encoder = cl.load(file, device=here.device, prefix=prefix)
     _choose_size(encoder, resize, crop, progress)
+    check_size(file, encoder.network, encoder.transform.crop, "--crop")
     job = embedding.EmbeddingJob(folder, encoder, to)
     is_main, wait_for_all = command.is_main_process(), _barrier()
     with embedding.exclusive(job) if is_main else nullcontext():
@@ -108,11 +112,17 @@ def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, progr
         raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
     if resize:
         encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
-    elif encoder.transform is IMAGENET and encoder.network.conv1.stride == (1, 1):
+    elif encoder.transform is IMAGENET and _is_for_small_images(encoder.network):
         progress.say(
             f"the encoder was built for small images, but gets crops of {IMAGENET.crop} px, because its file "
             "records no size: give that of its training, for example --resize 32 --crop 32"
         )
+
+
+def _is_for_small_images(network: "nn.Module") -> bool:
+    """Whether it is a ResNet with our stem for small images."""
+    first = getattr(network, "conv1", None)
+    return first is not None and first.stride == (1, 1)
 
 
 def _barrier() -> Callable[[], None]:

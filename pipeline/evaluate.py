@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 @click.option(
     "--backbone",
     "file",
-    help="Another encoder: a checkpoint of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, "
-    "a file of pipeline.export, torchvision:resnet50 or timm:resnet50.a1_in1k.",
+    help="Another encoder: a ResNet of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, a vision "
+    "transformer of timm, DINO, DINOv2, MoCo v3 or MAE, weights with timm's config.json beside them, a file "
+    "of pipeline.export, torchvision:resnet50 or timm:<name>.",
 )
 @click.option(
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
@@ -43,7 +44,7 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     if file is None:
         encoder = load(params)
     else:
-        encoder, notes = foreign(file, prefix)
+        encoder, notes = foreign(file, prefix, params.dataset.crop)
     for name in selected:
         run(name, encoder, params, notes)
 
@@ -75,12 +76,21 @@ def load(params: "Params") -> "Encoder":
     return Encoder(backbone, heads={"embedding": projector})
 
 
-def foreign(file: str, prefix: str | None) -> "tuple[Encoder, dict[str, Any]]":
-    """A foreign backbone without heads, and its notes, which include the folder of its results."""
+def foreign(file: str, prefix: str | None, crop: int) -> "tuple[Encoder, dict[str, Any]]":
+    """A foreign backbone without heads, and its notes, which include the folder of its results.
+
+    Args:
+        crop: side in pixels of the images that it is evaluated on.
+
+    Raises:
+        ValueError: `cl.exchange.foreign.load` refuses the file, or the encoder does not take such images.
+    """
     from cl.evaluations import Encoder
     from cl.exchange import foreign
+    from cl.networks import backbones
 
     found = foreign.load(file, prefix)
+    backbones.check_size(f"{file}, a {found.config.title},", found.network, crop, "dataset.crop")
     command.progress("backbone").say(f"{file}: {found.config.title}, {found.origin}")
     notes = {
         "backbone": file,

@@ -11,7 +11,7 @@ from cl.data.transform import ImageLike, Transform
 from cl.exchange import foreign
 
 if TYPE_CHECKING:
-    from cl.networks.resnet import Network
+    from cl.networks.backbones import Backbone
 
 IMAGENET = Transform(
     resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
@@ -26,7 +26,7 @@ class Encoder(nn.Module):
     sha256: a hash of all parameters and buffers.
     """
 
-    def __init__(self, network: "Network", transform: Transform, sha256: str) -> None:
+    def __init__(self, network: "Backbone", transform: Transform, sha256: str) -> None:
         super().__init__()
         self.network, self.transform, self.sha256 = network, transform, sha256
         self.width = network.fc_features

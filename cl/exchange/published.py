@@ -1,14 +1,16 @@
 """Weights that torchvision and timm publish under a name, downloaded once.
 
-`torchvision:<network>[:<weights>]`, like torchvision:resnet50:IMAGENET1K_V2, or `timm:<name>`, like
-timm:resnet50.a1_in1k, with timm's own names.
+`torchvision:<network>[:<weights>]`, like torchvision:resnet50:IMAGENET1K_V2, for its ResNets;
+`timm:<name>`, like timm:convnext_tiny.fb_in1k, for every network of timm, with timm's own names.
 """
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
 import torch
 
+from cl.exchange._descriptions import metadata
 from cl.networks.resnet import BLOCKS
 
 
@@ -17,13 +19,13 @@ def is_name(name: str) -> bool:
     return name.startswith(("torchvision:", "timm:"))
 
 
-def fetch(name: str) -> tuple[Path, str | None]:
-    """The file with these weights, and its licence if it is known.
+def fetch(name: str) -> tuple[Path, dict[str, str]]:
+    """The file with these weights, and what is known of it: licence and network.
 
     Raises:
         ValueError: there are no such weights, or they cannot be downloaded.
     """
-    return _timm(name) if name.startswith("timm:") else (_torchvision(name), None)
+    return _timm(name) if name.startswith("timm:") else (_torchvision(name), {})
 
 
 def torchvision_url(name: str) -> str:
@@ -59,7 +61,7 @@ def _torchvision(name: str) -> Path:
     return file
 
 
-def _timm(name: str) -> tuple[Path, str | None]:
+def _timm(name: str) -> tuple[Path, dict[str, str]]:
     model = name.removeprefix("timm:")
     try:
         import timm
@@ -81,4 +83,6 @@ def _timm(name: str) -> tuple[Path, str | None]:
             f"{name} cannot be downloaded ({reason}); load it once where there is a connection, and copy the "
             "folder that HF_HOME names"
         ) from error
-    return Path(file), found.license
+    architecture = model.split(".")[0]
+    known = metadata({"architecture": architecture, "pretrained_cfg": dataclasses.asdict(found)})
+    return Path(file), known | ({"licence": found.license} if found.license else {})

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cl.networks.backbones import BackboneConfig
+from cl.networks.backbones import BackboneConfig, with_positions_of
 from cl.runtime.tensor_files import below, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
@@ -62,17 +62,19 @@ class Start:
             )
 
     def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:
-        """Give a new network the weights of `init`, if there are any.
+        """Give a new network the weights of `init`, if there are any; positions are interpolated to its size.
 
         Raises:
             ValueError: they belong to another architecture.
         """
         if not (tensors := below(self.tensors, "backbone.")):
             return
-        found, expected = self.origin["architecture"], config.title
+        found, expected = self.origin["architecture"], config.architecture
         if found != expected:
             raise ValueError(f"init gives a {found}, but backbone is a {expected}; choose the same")
-        network.load_state_dict(tensors)
+        tensors = with_positions_of(network, tensors)
+        path = Path("models/start.safetensors")
+        load_state(network, tensors, path, "choose the size of images that init was trained with")
 
     def load_state(self, method: nn.Module, optimizer: Optimizer) -> None:
         """Give a new method and its optimizer the state of `start_from`, if there is one; frees the tensors.
@@ -105,7 +107,7 @@ def _fixed(parameters: dict[str, Any]) -> dict[str, Any]:
 def from_backbone(network: nn.Module, config: BackboneConfig, origin: dict[str, Any]) -> Start:
     """A start from the weights of a network."""
     tensors = {f"backbone.{name}": tensor for name, tensor in network.state_dict().items()}
-    return Start(tensors, {**origin, "architecture": config.title})
+    return Start(tensors, {**origin, "architecture": config.architecture})
 
 
 def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:

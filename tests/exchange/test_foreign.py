@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -152,6 +153,8 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     found = foreign.load("timm:resnet50.a1_in1k")
     torch.testing.assert_close(found.network(IMAGES), features(network))
     assert start.licence(found.metadata) == "apache-2.0"
+    put_timm_weights(timm.create_model("test_convnext"), "test_convnext.r160_in1k", tmp_path)
+    assert foreign.load("timm:test_convnext.r160_in1k").config.title == "test_convnext for 160 px"
     expected = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     assert weights.resolve_init("timm:resnet50.a1_in1k")["hash"] == expected
     with pytest.raises(
@@ -198,8 +201,11 @@ def below_numbers() -> dict:
             r"holds more than tensors and .* \(posix.system\).*if you trust it",
         ),
         ({"state_dict": {}, "hyper_parameters": SimpleNamespace()}, r"\(types.SimpleNamespace\)"),
-        ({"a": torch.zeros(1)}, "should hold one residual network, found tensors such as a"),
-        ({}, "should hold one residual network, found no tensors at all"),
+        (
+            {"a": torch.zeros(1)},
+            "should hold one residual network or vision transformer, found tensors such as a; ",
+        ),
+        ({}, "should hold one .*, found no tensors at all"),
         ([1, 2], "holds a list, expected named tensors"),
         (two_networks, "found those below 'first.', 'second.'; choose one with --prefix"),
         (
@@ -208,18 +214,21 @@ def below_numbers() -> dict:
         ),
         (
             lambda: without("layer3.1.bn2.weight"),
-            'is not a resnet18 with imagenet stem: .*Missing key.*"layer3.1.bn2.weight"',
+            "is not a resnet18 with imagenet stem: it lacks layer3.1.bn2.weight; for another network of timm",
         ),
         (
             lambda: {**without(""), "layer2.0.se.weight": torch.zeros(2)},
-            'Unexpected key.*"layer2.0.se.weight"',
+            "it has layer2.0.se.weight, which such a network lacks",
         ),
-        (lambda: {**without(""), "attention.weight": torch.zeros(2)}, 'Unexpected key.*"attention.weight"'),
+        (lambda: {**without(""), "attention.weight": torch.zeros(2)}, "it has attention.weight, which"),
         (
             lambda: below_numbers() | {"attention.weight": torch.zeros(2)},
-            'Unexpected key.*"attention.weight"',
+            "it has attention.weight, which",
         ),
-        (lambda: {**without(""), "layer1.0.conv1.weight": torch.zeros(64, 32, 3, 3)}, "size mismatch"),
+        (
+            lambda: {**without(""), "layer1.0.conv1.weight": torch.zeros(64, 32, 3, 3)},
+            r"has layer1.0.conv1.weight of shape \[64, 32, 3, 3\], expected \[64, 64, 3, 3\]",
+        ),
     ],
 )
 def test_a_file_that_is_not_an_encoder_is_refused(content, message, tmp_path, monkeypatch) -> None:

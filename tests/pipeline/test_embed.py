@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import cl
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
 from tests.support.resnets import save_encoder
 from tests.support.stages import Stage, answers, start
+from tests.support.transformers import transformer
 
 READABLE, UNREADABLE = 600, 70  # in parts of 64, the first of which has no image that can be read
 PATIENCE = 120  # seconds
@@ -194,7 +196,9 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
     (tmp_path / "empty/notes.txt").touch()
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk/a.jpg").write_bytes(b"no image")
+    torch.save(transformer().state_dict(), tmp_path / "vit.pth")
     to, of = f"{tmp_path}/features.npy", ("--backbone", str(encoder))
+    small = ("--backbone", str(tmp_path / "vit.pth"), "--resize", "30", "--crop", "30")
     mistakes = {
         ("none", "--to", to): "no folder none; give the folder that contains the images",
         (str(tmp_path / "empty"), "--to", to, *of): "no images below",
@@ -204,6 +208,7 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         (str(images), "--to", f"{tmp_path}/locked.npy", *of): "another process is writing",
         (str(images), "--to", to, *of, "--prefix", "a."): "holds no encoder below 'a.', only below ''",
         (str(images), "--to", f"{tmp_path}/notes.npy", *of): "notes.txt, which pipeline.embed did not write",
+        (str(images), "--to", to, *small): "vit.pth does not take the images of 30 px from --crop (",
         (str(images), "--to", to, *of, "--crop", "16"): "found --resize None with --crop 16; give both or",
         (str(images), "--to", to, *of, "--crop", "16", "--resize", "8"): "crop=16 is larger than resize=8",
         (

@@ -1,7 +1,8 @@
 """Encoders, one file each: a pydantic `Config`, and `build(config)`, which gives the untrained network."""
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,12 @@ class BackboneConfig(BaseConfig):
 
     @property
     def title(self) -> str:
-        """The architecture, for readers; networks whose tensors differ in shape have different titles."""
+        """The architecture and the size of its images, for readers."""
+        return self.architecture
+
+    @property
+    def architecture(self) -> str:
+        """Different for networks whose tensors differ in shape, apart from positions."""
         raise NotImplementedError
 
     def check(self, params: "Params") -> None:
@@ -63,17 +69,26 @@ def check_sizes(name: str, network: nn.Module, params: "Params") -> None:
     Raises:
         ValueError: it does not take one of them.
     """
-    network.eval()
     for place, size in _sizes(params):
-        try:
-            with torch.no_grad():
-                network(torch.empty(2, 3, size, size, device="meta"))
-        except (AssertionError, RuntimeError, ValueError) as error:  # each network has its own way
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise ValueError(
-                f"{name} does not take the images of {size} px from {place} ({reason}); choose another size "
-                "there, or another backbone"
-            ) from None
+        check_size(name, network, size, place)
+
+
+def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
+    """Check that a network, on any device, takes square images of this side in pixels.
+
+    Raises:
+        ValueError: it does not, for example because its patches do not divide them.
+    """
+    device = next(network.parameters()).device
+    try:
+        with torch.no_grad():
+            network.eval()(torch.zeros(2, 3, size, size, device=device))
+    except (AssertionError, RuntimeError, ValueError) as error:  # each network has its own way
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"{name} does not take the images of {size} px from {place} ({reason}); choose another size "
+            "there, or another backbone"
+        ) from None
 
 
 def check_parts(name: str, params: "Params") -> None:
@@ -117,3 +132,19 @@ def output_width(network: nn.Module, size: int) -> int:
     with torch.no_grad():
         features: Tensor = network.eval()(torch.empty(2, 3, size, size, device="meta"))
     return features.shape[1]
+
+
+def with_positions_of(network: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, with positions of patches interpolated to the size of images that a network is made for.
+
+    Bicubic and antialiased, as timm does it; positions of other tokens stay. Networks without absolute
+    positions (1, tokens, D) are left as they are.
+    """
+    found, expected = tensors.get("pos_embed"), network.state_dict().get("pos_embed")
+    if found is None or expected is None or found.ndim != 3 or found.shape == expected.shape:
+        return tensors
+    from timm.layers import resample_abs_pos_embed  # late: it takes seconds to import
+
+    grid = list(cast("Any", network).patch_embed.grid_size)
+    others = expected.shape[1] - math.prod(grid)
+    return tensors | {"pos_embed": resample_abs_pos_embed(found, grid, num_prefix_tokens=others)}

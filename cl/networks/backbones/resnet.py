@@ -63,7 +63,7 @@ class Config(BackboneConfig):
     streams: Streams | None = None
 
     @property
-    def title(self) -> str:
+    def architecture(self) -> str:
         return f"{self.name} of width {self.width} with {self.stem} stem"
 
     def check(self, params: "Params") -> None:

@@ -49,7 +49,11 @@ class Config(BackboneConfig):
 
     @property
     def title(self) -> str:
-        return f"{self.name} for {self.size} px"
+        return f"{self.architecture} for {self.size} px"
+
+    @property
+    def architecture(self) -> str:
+        return self.name
 
     def check(self, params: "Params") -> None:
         """Check the sizes of images, and that nothing takes the network apart.

@@ -65,9 +65,14 @@ class Config(BackboneConfig):
 
     @property
     def title(self) -> str:
+        return f"{self.architecture}, for {self.size} px"
+
+    @property
+    def architecture(self) -> str:
+        registers = f", with {self.registers} registers" if self.registers else ""
         return (
-            f"transformer of {self.depth} blocks, {self.width} wide with {self.heads} heads, for {self.size} "
-            f"px in patches of {self.patch} px"
+            f"transformer of {self.depth} blocks, {self.width} wide with {self.heads} heads, in patches of "
+            f"{self.patch} px{registers}{', with layer scale' if self.layer_scale else ''}"
         )
 
     def check(self, params: "Params") -> None:
