@@ -1,43 +1,94 @@
 """export: write the pretrained backbone in the format of another program."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline import command, locations, outputs
 
-FORMATS = ("torchvision", "timm", "detectron2", "onnx")
+if TYPE_CHECKING:
+    from cl.config import Params
+    from cl.data.transform import Transform
+    from cl.networks.backbones import Backbone
+
+FORMATS = ("torchvision", "timm", "hub", "detectron2", "onnx")
 
 
 @click.command()
 @click.argument("format", type=click.Choice(FORMATS))
 @click.option(
     "--to",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to write; default: exports/<format>.<suffix>.",
+    type=click.Path(path_type=Path),
+    help="The file to write, for timm and hub the folder; default: exports/<format>.<suffix>.",
 )
+@click.option("--license", default="other", help="For hub: what others may do with it, such as cc-by-4.0.")
 @command.entry_point
-def main(format: str, to: Path | None) -> None:
-    """Write models/backbone.safetensors in the FORMAT of another program."""
+def main(format: str, to: Path | None, license: str) -> None:
+    """Write models/backbone.safetensors in the FORMAT of another program.
+
+    timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, to be uploaded to
+    the Hugging Face hub.
+    """
     params = command.params()
     from cl.exchange import export
     from cl.exchange.encoder import transform_in
     from cl.networks import backbones
     from cl.runtime.tensor_files import load_tensors
 
-    suffix = export.SUFFIXES[format]
-    path = to or Path("exports") / f"{format}.{suffix}"
-    if path.suffix != f".{suffix}":
-        raise ValueError(f"--to {path} does not end in .{suffix}, the suffix of {format} files")
+    suffix = f".{export.SUFFIXES[format]}" if format in export.SUFFIXES else ""
+    path = to or Path("exports") / f"{format}{suffix}"
+    if suffix and path.suffix != suffix:
+        raise ValueError(f"--to {path} does not end in {suffix}, the suffix of {format} files")
+    if not suffix and path.is_file():
+        raise ValueError(f"--to {path} is a file, but {format} needs a folder; give another name")
     outputs.require(locations.BACKBONE)
     network = backbones.load(params.backbone, locations.BACKBONE)
-    mean = [round(value, 4) for value in params.dataset.mean]
-    std = [round(value, 4) for value in params.dataset.std]
-    transform = transform_in(load_tensors(locations.BACKBONE)[1]).model_dump_json()
-    metadata = {"network": params.backbone.model_dump_json(), "transform": transform}
-    export.write(network, format, path, params.dataset.crop, metadata)
-    inputs = f"RGB in [0, 1], mean {mean}, std {std}"
-    click.echo(f"{path}: {params.backbone.title}, {network.fc_features} features; {inputs}")
+    recorded = load_tensors(locations.BACKBONE)[1]
+    transform = transform_in(recorded)
+    metadata = {"network": params.backbone.model_dump_json(), "transform": transform.model_dump_json()}
+    if suffix:
+        export.write(network, format, path, params.dataset.crop, metadata)
+    else:
+        description = _description(params, network, transform, required=format == "timm")
+        library = "timm" if description else "cl"
+        card = ""
+        if format == "hub":
+            card = _card(params, transform, recorded, name=path.name, license=license, library=library)
+        export.write_folder(network, path, description, card, recorded | metadata)
+    click.echo(f"{path}: {params.backbone.title}, {network.fc_features} features; {_inputs(transform)}")
+
+
+def _description(
+    params: "Params", network: "Backbone", transform: "Transform", *, required: bool
+) -> dict[str, Any] | None:
+    """What timm reads; None if it does not have the network, and need not."""
+    from cl.exchange import export
+
+    try:
+        return export.describe(params.backbone, network.fc_features, transform)
+    except ValueError:
+        if required:
+            raise
+        return None
+
+
+def _card(params: "Params", transform: "Transform", recorded: dict[str, str], **more: str) -> str:
+    from cl.report.page import model_card
+    from pipeline.origin import origin
+
+    values = params.model_dump(mode="json")
+    more |= {"network": params.backbone.title, "transform": _inputs(transform)}
+    return model_card(values, command.RESULTS, origin(values), recorded, **more)
+
+
+def _inputs(transform: "Transform") -> str:
+    """What images must look like."""
+    mean, std = ([round(value, 4) for value in values] for values in (transform.mean, transform.std))
+    return (
+        f"RGB in [0, 1], resized to {transform.resize} px and cropped to {transform.crop} px, mean {mean}, "
+        f"std {std}"
+    )
 
 
 if __name__ == "__main__":

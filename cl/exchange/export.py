@@ -1,10 +1,13 @@
 """Exports of the backbone to the formats of other programs."""
 
 import copy
+import json
 import pickle
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torchvision.models.resnet import ResNet
@@ -14,16 +17,19 @@ from cl.networks.two_streams import TwoStreams
 from cl.runtime.tensor_files import save_tensors
 
 if TYPE_CHECKING:
-    from cl.networks.backbones import Backbone
+    from cl.data.transform import Transform
+    from cl.networks.backbones import Backbone, BackboneConfig
     from cl.networks.resnet import Network
 
-SUFFIXES = {"torchvision": "safetensors", "timm": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
+SUFFIXES = {"torchvision": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
+FOLDERS = ("timm", "hub")
+WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # timm's names and the hub's
 
 
 def write(network: "Backbone", format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
     """Write the network, without a classifier, to a file.
 
-    torchvision, timm: safetensors; both use the same names for these networks; timm needs num_classes=0.
+    torchvision: safetensors.
     detectron2: a pickled dictionary for MODEL.WEIGHTS of a ResNet. Set INPUT.FORMAT to RGB,
         RESNETS.STRIDE_IN_1X1 to False, and PIXEL_MEAN and PIXEL_STD to the RGB values times 255.
     onnx: maps images (N, 3, size, size) to features (N, D), for any N.
@@ -34,22 +40,84 @@ def write(network: "Backbone", format: str, path: Path, size: int, metadata: dic
     Raises:
         ValueError: the format cannot hold this network, or a package for it is not installed.
     """
-    if format == "timm" and isinstance(network, TwoStreams):
-        raise ValueError("timm does not know a backbone with streams, which is two networks; choose onnx")
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
+        others = "onnx" if isinstance(network, TwoStreams) else "timm, hub or onnx"
         raise ValueError(
-            f"{format} takes residual networks of one stream, and this backbone is none; choose onnx"
+            f"{format} takes residual networks of one stream, and this backbone is none; choose {others}"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
+    with _finished(path) as partial:
         match format:
-            case "torchvision" | "timm":
+            case "torchvision":
                 save_tensors(network.state_dict(), partial, metadata)
             case "detectron2":
                 _write_detectron2(network, partial)
             case "onnx":
                 _write_onnx(network, partial, size)
+
+
+def write_folder(
+    network: "Backbone", folder: Path, description: dict[str, Any] | None, card: str, metadata: dict[str, str]
+) -> None:
+    """Write a folder for `timm.create_model("local-dir:<folder>", pretrained=True)` or the Hugging Face hub.
+
+    Args:
+        description: what `describe` returns; None for a network that timm does not have.
+        card: the page that the hub shows; empty for none.
+
+    Raises:
+        ValueError: the folder has other files.
+    """
+    files = {DESCRIPTION: json.dumps(description, indent=2) if description else "", CARD: card}
+    strange = [path.name for path in folder.glob("*") if path.name not in (WEIGHTS, *files)]
+    if strange:
+        raise ValueError(
+            f"{folder} has other files, for example {min(strange)}; give --to another folder, or a new one"
+        )
+    for name, content in files.items():
+        if content:
+            with _finished(folder / name) as partial:
+                partial.write_text(content)
+        else:
+            (folder / name).unlink(missing_ok=True)
+    with _finished(folder / WEIGHTS) as partial:
+        save_tensors(network.state_dict(), partial, metadata)
+
+
+def describe(config: "BackboneConfig", features: int, transform: "Transform") -> dict[str, Any]:
+    """The content of timm's config.json, from which timm builds the network and its transform.
+
+    Args:
+        features: that the network gives per image.
+
+    Raises:
+        ValueError: timm does not have this network.
+    """
+    name, arguments = config.in_timm()
+    size = [3, transform.crop, transform.crop]
+    return {
+        "architecture": name,
+        "num_classes": 0,
+        "num_features": features,
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": size,
+            "num_classes": 0,
+            "interpolation": "bilinear",
+            "crop_pct": transform.crop / transform.resize,
+            "crop_mode": "center",
+            "mean": list(transform.mean),
+            "std": list(transform.std),
+        },
+    }
+
+
+@contextmanager
+def _finished(path: Path) -> Iterator[Path]:
+    """A path to write to, which gets the name `path` only on success."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -40,26 +40,49 @@ def render(params: dict[str, Any], results: Path, origin: Origin) -> tuple[str, 
         results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
-    baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
-    found = tables(params, read, baselines)
     context = {
-        "params": params,
-        "title": _title(params, origin),
-        "origin": origin,
-        "data": read.metrics("prepare"),
-        "provenance": read.provenance("pretrain"),
+        **_overview(params, read, origin),
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
         "baselines": {name: _baseline(config) for name, config in params["baselines"].items()},
-        "tables": found,
-        "verdict": _verdict([row for rows in found.values() for row in rows]),
         "curves": [*pretraining(read), *classifiers(params, read)],
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
         **_details(params, read),
     }
     html, markdown = (environment().get_template(f"report.{suffix}") for suffix in ("html", "md"))
     return html.render(context), markdown.render(context)
+
+
+def model_card(
+    params: dict[str, Any], results: Path, origin: Origin, metadata: dict[str, str], *, name: str, **more: str
+) -> str:
+    """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
+
+    Args:
+        metadata: of the file of the backbone.
+        name: of the folder that is published.
+        more: `network`, `transform`, `license` and `library`, with which it is loaded: timm or cl.
+    """
+    read = ResultFiles(results, pictures=False)
+    context = {**_overview(params, read, origin), "metadata": metadata, "name": name, **more}
+    return environment().get_template("card.md").render(context)
+
+
+def _overview(params: dict[str, Any], read: ResultFiles, origin: Origin) -> dict[str, Any]:
+    """What was trained on what, and its results beside those of the baselines."""
+    baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
+    found = tables(params, read, baselines)
+    return {
+        "params": params,
+        "title": _title(params, origin),
+        "origin": origin,
+        "data": read.metrics("prepare"),
+        "dataset": dataset_name(params),
+        "provenance": read.provenance("pretrain"),
+        "tables": found,
+        "verdict": _verdict([row for rows in found.values() for row in rows]),
+    }
 
 
 def _title(params: dict[str, Any], origin: Origin) -> str:

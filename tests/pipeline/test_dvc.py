@@ -1,5 +1,6 @@
 """The pipeline as a user runs it: DVC in a fresh copy of the project, at the smallest sizes."""
 
+import hashlib
 import json
 import re
 import resource
@@ -124,10 +125,14 @@ def test_a_fresh_clone_fetches_only_what_its_report_needs(clone, tmp_path) -> No
 
 
 def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
-    """torchvision's format through the commands, the others through their own libraries if installed."""
+    """torchvision's format and a folder for the hub through the commands, others through their libraries."""
     stored = clone.metrics("evaluate/knn")["knn_top1"]
     ours = str(tmp_path / "ours.safetensors")
-    stages = [Stage(("export", "torchvision", "--to", ours)), Stage(("evaluate", "--backbone", ours))]
+    stages = [
+        Stage(("export", "torchvision", "--to", ours)),
+        Stage(("evaluate", "--backbone", ours)),
+        Stage(("export", "hub", "--to", str(tmp_path / "timm"), "--license", "cc-by-4.0")),
+    ]
     for answer in answers(clone.folder, stages):
         assert answer.code == 0, answer.stderr
     (result,) = clone.folder.glob("others/ours-*/knn.json")
@@ -142,9 +147,15 @@ def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
     params = load(clone.folder / "params.yaml")
     network = backbones.load(params.backbone, clone.folder / "models/backbone.safetensors")
     readers = [Reader(clone.folder / "data/shards", split) for split in ("train", "val")]
+    card = (tmp_path / "timm/README.md").read_text()
+    assert "\nlicense: cc-by-4.0\n" in card
+    assert f"| knn | top-1 | {stored:.1f} [" in card
+    manifest = (clone.folder / "data/shards/manifest.json").read_bytes()
+    assert hashlib.sha256(manifest).hexdigest() in card
     for name, read_back in READERS.items():
-        path = tmp_path / f"{name}.{export.SUFFIXES[name]}"
-        export.write(network, name, path, params.dataset.crop, {})
+        path = tmp_path / (name if name in export.FOLDERS else f"{name}.{export.SUFFIXES[name]}")
+        if name not in export.FOLDERS:
+            export.write(network, name, path, params.dataset.crop, {})
         try:
             theirs = read_back(path)
         except ImportError as error:

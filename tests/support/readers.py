@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from cl.runtime.tensor_files import load_tensors
 from tests.support.resnets import detectron2_network
 
 
@@ -23,12 +22,10 @@ class OnnxNetwork(nn.Module):
         return torch.from_numpy(self.session.run(["features"], {"images": images.contiguous().numpy()})[0])
 
 
-def timm_network(path: Path) -> nn.Module:
+def timm_network(folder: Path) -> nn.Module:
     import timm
 
-    network = timm.create_model("resnet18", num_classes=0)
-    network.load_state_dict(load_tensors(path)[0])
-    return network
+    return timm.create_model(f"local-dir:{folder}", pretrained=True)
 
 
 READERS: dict[str, Callable[[Path], nn.Module]] = {

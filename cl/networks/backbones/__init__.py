@@ -31,6 +31,14 @@ class BackboneConfig(BaseConfig):
         """Different for networks whose tensors differ in shape, apart from positions."""
         raise NotImplementedError
 
+    def in_timm(self) -> tuple[str, dict[str, Any]]:
+        """The name and the arguments with which `timm.create_model` builds this network.
+
+        Raises:
+            ValueError: timm does not have it.
+        """
+        raise NotImplementedError
+
     def check(self, params: "Params") -> None:
         """Check the other parameters against the backbone's own rules.
 

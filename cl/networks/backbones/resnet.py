@@ -1,6 +1,6 @@
 """torchvision's residual networks without their classifier."""
 
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cl.networks import patches
 from cl.networks.backbones import Backbone, BackboneConfig
@@ -65,6 +65,14 @@ class Config(BackboneConfig):
     @property
     def architecture(self) -> str:
         return f"{self.name} of width {self.width} with {self.stem} stem"
+
+    def in_timm(self) -> tuple[str, dict[str, Any]]:
+        if self.streams or (self.width, self.stem) != (1, "imagenet"):
+            raise ValueError(
+                f"timm has no {self.title}{' and two streams' if self.streams else ''}; choose "
+                f"{'onnx' if self.streams else 'torchvision or onnx'}"
+            )
+        return self.name, {}
 
     def check(self, params: "Params") -> None:
         """Raises ValueError if something needs a single network, or one that detectron2 has."""

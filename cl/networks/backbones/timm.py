@@ -55,6 +55,9 @@ class Config(BackboneConfig):
     def architecture(self) -> str:
         return self.name
 
+    def in_timm(self) -> tuple[str, dict[str, Any]]:
+        return self.name, _options(self.model_copy(update={"drop_path": 0, "checkpointing": False}))
+
     def check(self, params: "Params") -> None:
         """Check the sizes of images, and that nothing takes the network apart.
 

@@ -5,7 +5,7 @@ weights are drawn as in the authors' code. Tensors have timm's names.
 """
 
 import math
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -75,6 +75,9 @@ class Config(BackboneConfig):
             f"{self.patch} px{registers}{', with layer scale' if self.layer_scale else ''}"
         )
 
+    def in_timm(self) -> tuple[str, dict[str, Any]]:
+        return "vit_base_patch16_224", _arguments(self)  # which replace all that this name stands for
+
     def check(self, params: "Params") -> None:
         """Raises ValueError if images are no multiples of a patch, or something takes the network apart."""
         name = f"backbone={self.kind} with backbone.patch={self.patch}"
@@ -96,23 +99,27 @@ def _unset(config: Config) -> "VisionTransformer":
     from timm.models.vision_transformer import VisionTransformer  # late: it takes seconds to import
 
     network = VisionTransformer(
-        img_size=config.size,
-        patch_size=config.patch,
-        embed_dim=config.width,
-        depth=config.depth,
-        num_heads=config.heads,
-        num_classes=0,
-        global_pool="token" if config.pool == "cls" else "avg",
-        fc_norm=False,
-        init_values=config.layer_scale,
-        reg_tokens=config.registers,
-        no_embed_class=config.registers > 0,
-        drop_path_rate=config.drop_path,
-        dynamic_img_size=True,
-        weight_init="skip",
+        **_arguments(config), num_classes=0, drop_path_rate=config.drop_path, weight_init="skip"
     )
     cast("Backbone", network).fc_features = config.width
     return network
+
+
+def _arguments(config: Config) -> dict[str, Any]:
+    """Those that decide what a trained network computes."""
+    return {
+        "img_size": config.size,
+        "patch_size": config.patch,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "global_pool": "token" if config.pool == "cls" else "avg",
+        "fc_norm": False,
+        "init_values": config.layer_scale,
+        "reg_tokens": config.registers,
+        "no_embed_class": config.registers > 0,
+        "dynamic_img_size": True,
+    }
 
 
 @torch.no_grad()
