@@ -3,18 +3,27 @@
 `python -W ignore -m benchmarks.encoders` takes steps of SimCLR on two views per image, each case in a process
 of its own, so that peak memory is measured separately. The cases take turns; a rate is the best of its turns.
 On a GPU, memory is that of the device.
+
+`python -W ignore -m benchmarks.encoders learning` pretrains two backbones of today on the embedded data over
+three seeds, and compares their kNN top-1 with that of the same encoders before training. Each finished run is
+a row of docs/results/encoders.csv, and is not run again. Needs data/shards of the default experiment.
 """
 
+import csv
 import json
 import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 
+from benchmarks.methods import KNN, RANDOM, metrics
 from benchmarks.parameters import parameters
 from benchmarks.step import Ours
+from pipeline.compose import compose
+from pipeline.workplace import copy_of_project
 
 ROUNDS, WARM, STEPS = 2, 1, 2
 IMAGES = {"cpu": {224: 4, 32: 64}, "cuda": {224: 128, 32: 1024}}  # per step, by side in pixels
@@ -41,9 +50,20 @@ CASES: dict[int, dict[str, list[str]]] = {
         "timm convnext_atto": [TIMM, "backbone.name=convnext_atto"],
     },
 }
+FILE = Path("docs/results/encoders.csv")
+COLUMNS = ["backbone", "seed", "knn_top1", "random_knn_top1"]
+ADAMW = ["optim=adamw", "optim.base_lr=1e-3", "optim.warmup_epochs=2"]
+LEARNING = {
+    "vit_tiny, patches of 8 px": ["backbone=vit_tiny_patch4", "backbone.patch=8", *ADAMW],
+    "timm convnext_atto": [TIMM, "backbone.name=convnext_atto", *ADAMW],
+}
+SEEDS = (0, 1, 2)
 
 
 def main() -> None:
+    if sys.argv[1:] == ["learning"]:
+        learn()
+        return
     if len(sys.argv) > 1:
         print(json.dumps(measure(int(sys.argv[1]), sys.argv[2])))
         return
@@ -67,6 +87,30 @@ def main() -> None:
             print(
                 f"| {name} | {millions:.1f} | {memory:.0f} | {found['rate']:.2f} | {ratio:.2f} |", flush=True
             )
+
+
+def learn() -> None:
+    """Add the rows that are missing."""
+    rows = list(csv.DictReader(FILE.open())) if FILE.exists() else []
+    found = {(row["backbone"], int(row["seed"])) for row in rows}
+    for seed in SEEDS:
+        for name, overrides in LEARNING.items():
+            if (name, seed) not in found:
+                row = [name, seed, *(f"{value:.1f}" for value in learned(overrides, seed))]
+                new = not FILE.exists()
+                with FILE.open("a", newline="") as file:
+                    csv.writer(file, lineterminator="\n").writerows([COLUMNS, row] if new else [row])
+                print(*row, flush=True)
+
+
+def learned(overrides: list[str], seed: int) -> tuple[float, float]:
+    """Accuracy (kNN top-1, percent) after and before pretraining."""
+    with copy_of_project() as place:
+        compose(place.folder / "params.yaml", [*overrides, f"seed={seed}", *KNN])
+        for stage in (("weights",), ("pretrain",), ("evaluate", "knn"), ("baseline", RANDOM)):
+            place.run(*stage)
+        before = metrics(place, "baseline/random")["random_knn_top1"]
+        return metrics(place, "evaluate/knn")["knn_top1"], before
 
 
 def in_a_process(size: int, name: str) -> dict[str, float]:
