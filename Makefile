@@ -43,13 +43,14 @@ format: $(ready)  ## Format the code and fix what the linter can fix.
 	ruff format .
 	ruff check --fix .
 
-bench: $(ready)  ## Measure speed and memory against dense forms and other libraries, side by side.
+bench: $(ready)  ## Measure speed and memory against dense forms, other libraries and an earlier commit, side by side.
 	python -m benchmarks.log_partition
 	python -m benchmarks.sums
 	python -W ignore -m benchmarks.loading
 	python -W ignore -m benchmarks.step
 	python -W ignore -m benchmarks.evaluation
 	python -m benchmarks.remote
+	python -W ignore -m benchmarks.versions
 
 bench-gpu: $(ready)  ## Check results on a CUDA GPU against the CPU, and measure its speed.
 	python -W ignore -m benchmarks.gpu.check

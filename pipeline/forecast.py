@@ -26,14 +26,24 @@ def waiting(params: "Params", ran: Ran, delivered: float) -> float:
     return max(0.0, per_step) * ran.loop["rounds"]
 
 
-def bottleneck(params: "Params", ran: Ran, delivered: float) -> str:
-    """What the training step consumes beside what the data workers alone deliver, in images/s."""
+def bottleneck(params: "Params", ran: Ran, delivered: float, *, workers: bool) -> str:
+    """What the training step consumes beside what its data alone would allow, in images/s.
+
+    Args:
+        workers: whether data workers deliver it; otherwise, the process that trains does so by itself.
+    """
     consumed = images_per_second(params, ran)
-    slower = "the training step limits" if delivered > 1.1 * consumed else "the data workers limit"
+    data = "the data workers limit" if workers else "that limits"
+    slower = "the training step limits" if delivered > 1.1 * consumed else data
+    alone = (
+        f"The data workers alone deliver {number(delivered)} images/s"
+        if workers
+        else "There are no data workers: the process that trains draws boxes and colours, and reads images "
+        f"that are not on the device; this alone would allow {number(delivered)} images/s"
+    )
     return (
         f"A step on {params.optim.batch_size} images takes {ran.loop['seconds']:.3g} s, so pretraining "
-        f"consumes up to {number(consumed)} images/s. The data workers alone deliver {number(delivered)} "
-        f"images/s: {slower} the speed."
+        f"consumes up to {number(consumed)} images/s. {alone}: {slower} the speed."
     )
 
 

@@ -28,7 +28,7 @@ Positive = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--images-per-second",
     type=Positive,
-    help="What the data workers of that machine deliver; by default, what they deliver here.",
+    help="What reading delivers on that machine; by default, what it delivers here.",
 )
 @command.entry_point
 def main(stages: tuple[str, ...], gpu_tflops: float | None, images_per_second: float | None) -> None:
@@ -51,11 +51,13 @@ def main(stages: tuple[str, ...], gpu_tflops: float | None, images_per_second: f
         ran = _rehearse(place, chosen)
         pretraining = ran["pretrain"] if "pretrain" in chosen else None
         if isinstance(pretraining, Ran):
-            delivered = forecast.images_per_second(params, place.rehearse("draw"))
+            drawing = place.rehearse("draw")
+            delivered = forecast.images_per_second(params, drawing)
             pretraining.waiting = forecast.waiting(params, pretraining, delivered)
         click.echo(table({stage: ran[stage] for stage in chosen}))
         if isinstance(pretraining, Ran):
-            click.echo(forecast.bottleneck(params, pretraining, delivered))
+            workers = drawing.report["workers"]
+            click.echo(forecast.bottleneck(params, pretraining, delivered, workers=workers))
             click.echo(forecast.checkpoints(place))
             click.echo(forecast.largest_batch(params, place, pretraining))
             if gpu_tflops:

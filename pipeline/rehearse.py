@@ -26,7 +26,7 @@ REPORT = Path("rehearsal.json")
 @click.argument("names", nargs=-1)
 @command.entry_point
 def main(stage: str, names: tuple[str, ...]) -> None:
-    """Rehearse the STAGE, or one of the parts of pretraining: draw (data workers alone), flops."""
+    """Rehearse the STAGE, or one of the parts of pretraining: draw (its data alone), flops."""
     from cl.runtime.rehearsal import rehearsing
 
     with energy.counters() as counters, rehearsing(counters) as rehearsal:
@@ -51,17 +51,18 @@ def _report(rehearsal: "Rehearsal") -> dict[str, Any]:
 
 @launch.on_all_devices
 def _draw() -> dict[str, Any]:
-    """Draw the batches of pretraining, without training on them."""
+    """Draw the batches of pretraining, without training on them; `workers`: whether data workers do it."""
     from cl.runtime import machine
     from cl.runtime.rehearsal import rounds
     from pipeline import pretrain
 
     params = command.params()
     here = machine.find(params.precision, deterministic=params.deterministic)
-    data = pretrain.cropped(params, _data(params), here, lambda sentence: None)
+    by_workers = _data(params)
+    data = pretrain.cropped(params, by_workers, here, lambda sentence: None)
     for _ in rounds(data.batches(0, data.plan.steps_per_epoch, here.workers), data.plan.steps_per_epoch):
         pass
-    return {}
+    return {"workers": data is by_workers}
 
 
 @launch.on_all_devices

@@ -50,8 +50,9 @@ def shard_folder(tmp_path_factory: pytest.TempPathFactory, params: config.Params
 
 
 @pytest.fixture
-def here() -> machine.Machine:
-    return machine.Machine(torch.device("cpu"), 0, "fp32")
+def here(request: pytest.FixtureRequest) -> machine.Machine:
+    """The CPU, or the device that `tests.support.devices` chooses."""
+    return machine.Machine(torch.device(getattr(request, "param", "cpu")), 0, "fp32")
 
 
 @pytest.fixture

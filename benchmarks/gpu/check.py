@@ -18,6 +18,7 @@ from benchmarks.gpu.images import photographs, squares, stored
 from benchmarks.gpu.session import Session, command, relative_error
 from benchmarks.gpu.training import (
     CPU,
+    STEPS,
     combinations,
     params_of,
     pretrain,
@@ -26,6 +27,7 @@ from benchmarks.gpu.training import (
     write_shards,
 )
 from benchmarks.parameters import parameters
+from cl.config import Params
 from cl.data import augment_gpu
 from cl.data.augment import augment
 from cl.data.device_crops import DeviceTrainSet, bounds, difference, resident
@@ -37,7 +39,6 @@ from cl.runtime import machine, native
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
-from pipeline.compatibility import Cell
 
 EXACT, SINGLE = 1e-8, 2e-3  # largest relative errors, in float64 and float32
 RANKS_TIMEOUT = 300  # seconds
@@ -56,13 +57,14 @@ TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.4")
 def methods(session: Session) -> None:
     """Every method with every loss: some steps in float64 and one in float32, against the CPU in float64."""
     machine.find("fp32", deterministic=False)  # no TF32
-    cells = combinations(every=400 if session.tiny else 1)
-    for number, cell in enumerate(cells):
+    steps = 1 if session.tiny else STEPS
+    for number, cell in enumerate(combinations(session)):
         what = f"{cell.method}, {cell.loss}, {cell.views}, {cell.patches}"
         with session.attempt(what):
-            params = params_of(cell, number)
-            expected = trajectory(params, CPU, torch.float64)
-            exact = relative_error(trajectory(params, session.device, torch.float64)[-1], expected[-1])
+            params = params_of(session, cell, number)
+            expected = trajectory(params, CPU, torch.float64, steps)
+            found = trajectory(params, session.device, torch.float64, steps)
+            exact = relative_error(found[-1], expected[-1])
             single = relative_error(trajectory(params, session.device, torch.float32, 1)[0], expected[0])
             session.report(what, exact < EXACT and single < SINGLE, float64=exact, float32=single)
 
@@ -189,10 +191,11 @@ def resume(session: Session) -> None:
         ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce", "precision=bf16"],
         ["backbone=resnet18", "method=byol", "optim=lars", "precision=bf16"],
         ["backbone=resnet18_small", "optim.microbatches=2", "bn_group=16", "precision=bf16"],
+        ["backbone=resnet18", "optim.compile=true", "precision=bf16"],
     ]
     with tempfile.TemporaryDirectory() as folder:
         shards = write_shards(parameters(*SMALL_RUN), Path(folder))
-        for number, choices in enumerate(cases[:1] if session.tiny else cases):
+        for number, choices in enumerate([["backbone=resnet18"]] if session.tiny else cases):
             with session.attempt(" ".join(choices)):
                 params = parameters(*SMALL_RUN, *choices, *(TINY_RUN if session.tiny else ()))
                 here = machine.find(params.precision, deterministic=True)
@@ -212,11 +215,13 @@ def ranks(session: Session) -> None:
 
     NCCL refuses two processes on one GPU; gloo transports CUDA tensors.
     """
-    cells = combinations(every=400 if session.tiny else 6)
+    cells = combinations(session, every=6)
+    params = [params_of(session, cell, number) for number, cell in enumerate(cells)]
+    method = "fork" if session.tiny else "spawn"  # CUDA cannot be forked
     with tempfile.TemporaryDirectory() as folder:
         for number in (1, 2):
-            settings = (number, folder, str(session.device), cells)
-            processes = mp.start_processes(_rank, settings, number, join=False, start_method="spawn")
+            settings = (number, folder, str(session.device), params)
+            processes = mp.start_processes(_rank, settings, number, join=False, start_method=method)
             while not processes.join(RANKS_TIMEOUT):
                 pass
         single, shared = (torch.load(f"{folder}/{number}.pt", weights_only=True) for number in (1, 2))
@@ -227,14 +232,11 @@ def ranks(session: Session) -> None:
         )
 
 
-def _rank(rank: int, ranks: int, folder: str, device: str, cells: list[Cell]) -> None:
+def _rank(rank: int, ranks: int, folder: str, device: str, params: list[Params]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks)
     native.verify(torch.device(device))
-    found = [
-        trajectory(params_of(cell, number), torch.device(device), torch.float64)[-1]
-        for number, cell in enumerate(cells)
-    ]
+    found = [trajectory(each, torch.device(device), torch.float64)[-1] for each in params]
     if rank == 0:
         torch.save(found, f"{folder}/{ranks}.pt")
     dist.barrier()

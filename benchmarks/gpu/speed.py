@@ -171,7 +171,7 @@ def loading(session: Session) -> None:
         "pixels at short side 256": {"shrink": 256, "encode": "raw"},
     }
     params = parameters("dataset=imagenet", "backbone=resnet50", "views=mocov2")
-    count, batch, steps = (64, 16, 6) if session.tiny else (512, 256, 40)
+    count, batch, steps = (32, 16, 4) if session.tiny else (512, 256, 40)
     workers = max(1, cores() - 1)
     with tempfile.TemporaryDirectory() as folder:
         files = photographs(Path(folder), count)
@@ -193,7 +193,7 @@ def cropping(session: Session) -> None:
     """
     here = Machine(session.device, max(1, cores() - 1), "fp32")
     small, large = ("views=simclr_cifar",), ("dataset=imagenet", "backbone=resnet50", "views=mocov2")
-    count, batch, steps = (64, 32, 8) if session.tiny else (4096, 512, 60)
+    count, batch, steps = (32, 16, 4) if session.tiny else (4096, 512, 60)
     cases: dict[str, tuple[tuple[str, ...], Callable[[Path], list[Image]]]] = {
         "32 px, as CIFAR": (small, lambda folder: squares(folder, count, 32)),
         "96 px, as STL-10": (("views=cld_small_96",), lambda folder: squares(folder, count, 96)),

@@ -27,7 +27,7 @@ from pipeline.pretrain import build
 LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
 SIMCLR = (*LARGE, "method=simclr_imagenet")
 CIFAR = ("recipe=dcl/table3_cifar10",)
-TINY = ("views.random.size=32", "optim.batch_size=8", "precision=fp32")
+TINY = ("views.random.size=16", "optim.batch_size=4", "precision=fp32")
 
 
 class Case(NamedTuple):
@@ -145,7 +145,8 @@ def _flops(session: Session, params: Params) -> float:
 
 def profile(session: Session) -> None:
     """One step under the profiler: kernel launches, slowest kernels, and the lines where the CPU waits."""
-    for name, overrides in {"ResNet-50 SimCLR": SIMCLR, "ResNet-18 CIFAR": CIFAR}.items():
+    cases = {"ResNet-50 SimCLR": SIMCLR, "ResNet-18 CIFAR": CIFAR}
+    for name, overrides in list(cases.items())[: 1 if session.tiny else 2]:
         with session.attempt(name):
             sizes = TINY if session.tiny else ("optim.batch_size=256", "precision=bf16")
             params = parameters(*overrides, *sizes)

@@ -28,7 +28,7 @@ from cl.sources import photos
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
-from pipeline.compatibility import Cell, cells
+from pipeline.compatibility import Cell, cell, cells
 from pipeline.pretrain import build
 
 CPU = torch.device("cpu")
@@ -86,18 +86,20 @@ class RepeatedBatch:
         return lambda _: ready
 
 
-def combinations(every: int = 1) -> list[Cell]:
-    """Every `every`-th combination of method, loss, views and patches that is not refused."""
+def combinations(session: Session, every: int = 1) -> list[Cell]:
+    """Every `every`-th combination of method, loss, views and patches that is not refused; on a CPU, one."""
+    if session.tiny:
+        return [cell("moco_v2", "infonce", "two views", "whole")]
     return [cell for cell in cells() if not cell.refusal][::every]
 
 
-def params_of(cell: Cell, number: int) -> Params:
+def params_of(session: Session, cell: Cell, number: int) -> Params:
     """The parameters of combination `number`, with a small batch of small views."""
     values: dict[str, Any] = dict(cell.values)
     if values["bn_group"] != "global" or number % 2:  # some methods shuffle between groups, and need several
         values["bn_group"] = BN_GROUP
     values["optim"] = {**values["optim"], "batch_size": BATCH}
-    values["backbone"] = {**values["backbone"], "stem": "small"}
+    values["backbone"] = {**values["backbone"], "stem": "imagenet" if session.tiny else "small"}
     values["views"] = {name: {**view, "size": view["size"] // 2} for name, view in values["views"].items()}
     return config.check(values)
 

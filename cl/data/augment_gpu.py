@@ -20,22 +20,38 @@ HUE = 3  # its number in `ColourParams.jitter_order`
 def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
     """As `cl.data.augment.augment`, on the device of the images.
 
-    Everything is computed for all images, but blur, which costs much and may be rare, for those that need it.
+    Jitter is computed for images that need it, which are sorted, and blur, which costs much and may be rare,
+    too; everything else for all of them.
     """
-    on_cpu = ColourParams(*colour_params.unbind(1))
+    rows, ends = sorted_by_hue(ColourParams(*colour_params.unbind(1)))
+    on_cpu = ColourParams(*colour_params[rows].unbind(1))
     blurred = on_cpu.sigma.nonzero()[:, 0]
-    padding = (0, len(images) - len(blurred))
-    *columns, rows = to_device(torch.stack([*on_cpu, F.pad(blurred, padding)]), images.device)  # one copy
-    params, blurred = ColourParams(*columns), rows[: len(blurred)].long()
-    images = images.contiguous()
+    padded = F.pad(blurred, (0, len(images) - len(blurred)))
+    *columns, padded, rows = to_device(torch.stack([*on_cpu, padded, rows]), images.device)  # one copy
+    params, blurred, rows = ColourParams(*columns), padded[: len(blurred)].long(), rows.long()
+    images = images.index_select(0, rows)
     x = _choose(params.flip, images.flip(-1), images) / 255
     for operation in view.order:
         if operation == "blur" and len(blurred):
             changed = blur(x[blurred], params.sigma[blurred], view.blur.kernel)
             x = x.index_copy(0, blurred, changed)
-        elif operation != "blur" and getattr(on_cpu, operation).any():
+        elif operation == "jitter" and ends[-1]:
+            x = _jitter(x, params, ends)
+        elif operation in OPERATIONS and getattr(on_cpu, operation).any():
             x = OPERATIONS[operation](x, params)
-    return ((x - mean) / std).contiguous(memory_format=torch.channels_last)
+    normalised = torch.empty_like(x, memory_format=torch.channels_last)
+    return normalised.index_copy_(0, rows, x.sub_(mean).div_(std))
+
+
+def sorted_by_hue(params: ColourParams[Tensor]) -> tuple[Tensor, list[int]]:
+    """The images (N,) by the place of hue in their jitter, and at which of them each of its four places ends.
+
+    Images without jitter are last.
+    """
+    order = torch.stack(params.jitter_order)  # (4, N)
+    places = (order == HUE).int().argmax(0).where(params.jitter > 0, len(order))
+    ends = places.bincount(minlength=len(order)).cumsum(0)
+    return places.argsort(stable=True), ends[: len(order)].tolist()
 
 
 def _per_image(values: Tensor) -> Tensor:
@@ -62,36 +78,38 @@ def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
     return _choose(params.photometric, changed, x)
 
 
-def _jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
+def _jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
     order = torch.stack(params.jitter_order).long()  # (4, N)
     factors = torch.stack(params.factors).gather(0, order)
-    form = native_jitter if NATIVE.usable(x.device) else jitter
-    return form(x, order.where(params.jitter > 0, -1), factors)
+    if NATIVE.usable(x.device):
+        return native_jitter(x, order.where(params.jitter > 0, -1), factors)
+    return jitter(x, order, factors, ends)
 
 
-def jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
-    """Brightness, contrast, saturation and hue in each image's own order.
+def jitter(x: Tensor, order: Tensor, factors: Tensor, ends: list[int]) -> Tensor:
+    """Brightness, contrast, saturation and hue in each image's own order; overwrites `x`.
 
     Hue, which costs most, is changed in all images at once, between what precedes and what follows it.
 
     Args:
-        order: (4, N) int64, numbers as in `ColourParams.jitter_order`; all -1 for an image without jitter.
+        order: (4, N) int64, numbers as in `ColourParams.jitter_order`.
         factors: (4, N), in this order; for hue, the shift.
+        ends: as from `sorted_by_hue`, by which the images are sorted.
     """
-    jittered, is_hue = order[0] >= 0, order == HUE
-    reached = is_hue.cumsum(0) > 0  # (4, N), from the place of hue on
-    before = factors.where(jittered & ~reached, 1)
-    after = factors.where(reached & ~is_hue, 1)
+    jittered = slice(ends[-1])
     for place in (0, 1, 2):
-        x = blend(x, order[place], before[place])
-    x = _choose(jittered, hue(x, factors.where(is_hue, 0).sum(0)), x)
+        rows = slice(ends[place], ends[-1])  # hue comes later
+        blend_(x[rows], order[place, rows], factors[place, rows])
+    shift = factors.where(order == HUE, 0).sum(0)
+    x[jittered] = hue(x[jittered], shift[jittered])
     for place in (1, 2, 3):
-        x = blend(x, order[place], after[place])
+        rows = slice(ends[place - 1])  # hue came earlier
+        blend_(x[rows], order[place, rows], factors[place, rows])
     return x
 
 
 def native_jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
-    """As `jitter`, by kernels that overwrite `x`, which is contiguous."""
+    """As `jitter`, by kernels, for contiguous `x` in any order; all -1 in `order` for one without jitter."""
     from cl.data import _native_jitter  # imports Triton, which is missing on some systems
 
     return _native_jitter.jitter(x, order, factors)
@@ -102,33 +120,36 @@ def _difference(device: torch.device) -> float:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((24, 3, 40, 40), generator=generator).to(device)
     factors = torch.rand((4, 24), generator=generator).mul(2).sub(0.5).to(device)
-    order = torch.tensor(list(permutations(range(4)))).T.contiguous().to(device)
-    expected = jitter(x, order, factors)
+    orders = sorted(permutations(range(4)), key=lambda order: order.index(HUE))
+    order = torch.tensor(orders).T.contiguous().to(device)
+    expected = jitter(x.clone(), order, factors, [6, 12, 18, 24])
     return native.relative_difference([native_jitter(x, order, factors)], [expected])
 
 
 NATIVE = native.declare("colour jitter", _difference, tolerance=1e-5)
 
 
-def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
+def blend_(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     """Brightness (0), contrast (1) or saturation (2): blend with black, the mean of the gray image, or it.
 
     Args:
-        operation: (N,).
-        factor: (N,); 1 changes nothing.
+        x: is overwritten.
+        operation, factor: (N,).
     """
     gray = _gray(x)
     other = torch.where(_per_image(operation == 1), gray.mean((1, 2, 3), keepdim=True), gray)
-    return _blend(x, other, factor, (1 - factor).where(operation != 0, 0))
+    return _blend_(x, other, factor, (1 - factor).where(operation != 0, 0))
 
 
 def _gray(x: Tensor) -> Tensor:
     """(N, 1, H, W): luma of ITU-R 601, as in torchvision."""
-    return 0.2989 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
+    red, green, blue = x.split(1, 1)
+    return (0.2989 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
 
 
-def _blend(x: Tensor, other: Tensor, factor: Tensor, rest: Tensor) -> Tensor:
-    return (_per_image(factor) * x + _per_image(rest) * other).clamp_(0, 1)
+def _blend_(x: Tensor, other: Tensor, factor: Tensor, rest: Tensor) -> Tensor:
+    """Overwrites `x`."""
+    return x.mul_(_per_image(factor)).add_(_per_image(rest) * other).clamp_(0, 1)
 
 
 def hue(x: Tensor, shift: Tensor) -> Tensor:
@@ -179,7 +200,7 @@ def sharpness(x: Tensor, factor: Tensor) -> Tensor:
     weight[:, :, 1, 1] = 5 / 13
     smooth = x.clone()
     smooth[:, :, 1:-1, 1:-1] = F.conv2d(x, weight, groups=x.shape[1])
-    return _blend(x, smooth, factor, 1 - factor)
+    return _blend_(smooth, x, 1 - factor, factor)
 
 
 def autocontrast(x: Tensor) -> Tensor:
@@ -190,7 +211,6 @@ def autocontrast(x: Tensor) -> Tensor:
 
 
 OPERATIONS = {
-    "jitter": _jitter,
     "grayscale": _grayscale,
     "solarize": _solarize,
     "photometric": _photometric,

@@ -33,7 +33,10 @@ def analysed(shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress)
         setup = Setup(backbone or TinyBackbone(), params.temperature, params.patches, 1, 0, len(train))
         (tmp_path / "out").mkdir(exist_ok=True)
         usual = {
-            "method": module_of("methods", params.method.kind).Method(params.method, setup).eval(),
+            "method": module_of("methods", params.method.kind)
+            .Method(params.method, setup)
+            .eval()
+            .to(here.device),
             "views": list(params.views.values()),
             "train": train,
             "val": val,

@@ -9,6 +9,7 @@ from cl import charts, config
 from cl.analyses import gradient_norm
 from cl.runtime.kinds import kinds, module_of
 from tests.support.analyses import SMALL, tiny_params, unit
+from tests.support.devices import on_all_devices
 from tests.support.project import compose
 
 
@@ -29,6 +30,7 @@ CASES += [
 ]
 
 
+@on_all_devices
 @pytest.mark.parametrize(("kind", "method"), CASES)
 def test_every_analysis_runs_on_every_kind_of_method(kind, method, shipped, analysed) -> None:
     context = analysed(tiny_params(method))

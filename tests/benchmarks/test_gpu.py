@@ -12,9 +12,8 @@ from benchmarks.gpu import check, speed
 from cl.runtime import native
 
 GPU = torch.cuda.is_available()
-FAST = {"native_paths", "partition", "augmentation", "cropping", "backends", "ceilings", "batch_norm"}
 PARTS = [
-    pytest.param(program, part, marks=() if part in FAST else pytest.mark.slow, id=f"{name} {part}")
+    pytest.param(program, part, id=f"{name} {part}")
     for name, program in (("check", check), ("speed", speed))
     for part in program.PARTS
 ]

@@ -51,7 +51,10 @@ def test_both_forms_equal_torchvisions_operations_in_every_order(tmp_path: Path)
     torch.save((x, rows), tmp_path / "images")
     interpret(str(tmp_path / "images"))
     by_kernels = torch.load(tmp_path / "images")
-    plain = augment_gpu._jitter(x, ColourParams(*rows.unbind(1)))
+    places, ends = augment_gpu.sorted_by_hue(ColourParams(*rows.unbind(1)))
+    assert ends == [6, 12, 18, 25]
+    plain = torch.empty_like(x)
+    plain[places] = augment_gpu._jitter(x[places], ColourParams(*rows[places].unbind(1)), ends)
     theirs = torch.stack([reference(image, row) for image, row in zip(x, rows, strict=True)])
     for found in (by_kernels, plain):
         torch.testing.assert_close(found, theirs, atol=5e-6, rtol=0)

@@ -9,6 +9,7 @@ from cl.data.reader import Reader
 from cl.evaluations import numbers_of
 from cl.runtime.kinds import kinds, module_of
 from cl.runtime.tensor_files import fingerprint
+from tests.support.devices import on_all_devices
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import evaluated
 
@@ -20,9 +21,10 @@ FILES = {
 }
 
 
+@on_all_devices
 @pytest.mark.parametrize("kind", kinds("evaluations"))
 def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
-    kind, shard_folder, params, tiny_backbone, tmp_path
+    kind, here, shard_folder, params, tiny_backbone, tmp_path
 ) -> None:
     (name, config), *_ = check(compose(tmp_path, *TINY, f"evaluation=[{FILES[kind]}]")).evaluations.items()
     assert name == FILES[kind]
@@ -32,7 +34,7 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
         optim = config.optim.model_copy(update={"epochs": 1, "batch_size": 24})
         config = config.model_copy(update={"optim": optim})
     readers = [Reader(shard_folder, split) for split in ("train", "val")]
-    context = evaluated(*readers, params, tiny_backbone, tmp_path)
+    context = evaluated(*readers, params, here.place(tiny_backbone), tmp_path, machine=here)
     before = fingerprint(tiny_backbone)
     metrics = module_of("evaluations", kind).evaluate(config, context)
     assert metrics

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from cl.features import knn
 from cl.features.knn import SHOWN, classify, nearest, vote
+from tests.support.devices import NO_GPU
 from tests.support.project import ROOT
 
 MIB = 2**20
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
 def unit(*shape: int) -> Tensor:

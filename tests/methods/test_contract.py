@@ -2,13 +2,14 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from cl.runtime.kinds import module_of
-from cl.runtime.machine import Machine
 from tests.support import golden
+from tests.support.devices import on_all_devices
 from tests.support.methods import (
     CASES,
     as_type,
@@ -17,6 +18,7 @@ from tests.support.methods import (
     case_name,
     cells,
     loss_config,
+    on,
     task_of,
     train_step,
     training_batch,
@@ -42,31 +44,37 @@ def test_no_gradient_reaches_what_is_detached(kind) -> None:
         assert (parameter.grad is not None) == (not name.startswith("target.")), name
 
 
+@on_all_devices
 @pytest.mark.parametrize("bn_groups", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_every_method_trains_saves_and_continues_equal(case, bn_groups) -> None:
+def test_every_method_trains_saves_and_continues_equal(case, bn_groups, here) -> None:
     """Two steps with batches of different sizes, a copy through the state dict, then another step of both."""
     kind, option, cut = case
-    first, second = (task_of(build(kind, cut=cut, bn_groups=bn_groups, **option)) for _ in range(2))
+    methods = [build(kind, cut=cut, bn_groups=bn_groups, **option) for _ in range(2)]
+    first, second = (task_of(method, here=here).to(here.device) for method in methods)
     before = copy.deepcopy(first.state_dict())
     for number in range(2):
-        train_step(first, number, training_batch(kind, option, 4 + 2 * (number % 2), number))
+        batch = training_batch(kind, option, 4 + 2 * (number % 2), number)
+        train_step(first, number, on(here.device, batch))
     second.load_state_dict(first.state_dict())
     for one in (first, second):
-        train_step(one, 2, training_batch(kind, option, 6, 2))
+        train_step(one, 2, on(here.device, training_batch(kind, option, 6, 2)))
+    tolerance = 0 if here.device.type == "cpu" else 1e-9  # a GPU adds in any order
     for name, tensor in first.state_dict().items():
-        assert torch.equal(tensor, second.state_dict()[name]), name
+        torch.testing.assert_close(second.state_dict()[name], tensor, rtol=tolerance, atol=tolerance)
     assert any(not torch.equal(before[name], tensor) for name, tensor in first.state_dict().items())
 
 
+@on_all_devices
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("case", "loss_kind"), cells(CASES))
-def test_every_method_runs_with_every_loss_and_a_batch_of_two(case, loss_kind, precision) -> None:
+def test_every_method_runs_with_every_loss_and_a_batch_of_two(case, loss_kind, precision, here) -> None:
     """Loss and gradients are finite and float32, and every trained tensor gets a gradient."""
     kind, option, cut = case
-    batch = as_type(training_batch(kind, option, 2, 0), torch.float32)
+    batch = on(here.device, as_type(training_batch(kind, option, 2, 0), torch.float32))
     method = build(kind, cut=cut, **option).float()
-    task = task_of(method, loss_config(loss_kind), Machine(torch.device("cpu"), 0, precision))
+    here = replace(here, precision=precision)
+    task = task_of(method, loss_config(loss_kind), here).to(here.device)
     task.begin_epoch(0)
     task.begin_step(0, 0.5)
     loss = task(batch)
@@ -79,9 +87,11 @@ def test_every_method_runs_with_every_loss_and_a_batch_of_two(case, loss_kind, p
     task.after_step(0.6)
 
 
+@on_all_devices
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_ten_steps_give_the_golden_values(case) -> None:
+def test_ten_steps_give_the_golden_values(case, here) -> None:
     """A refactoring leaves them as they were; `make golden` adds those of a new method."""
     expected = json.loads(golden.FILE.read_text())
     assert case_name(case) in expected, "make golden"
-    assert golden.measure(case) == pytest.approx(expected[case_name(case)], rel=1e-10)
+    tolerance = 1e-10 if here.device.type == "cpu" else 1e-7
+    assert golden.measure(case, here) == pytest.approx(expected[case_name(case)], rel=tolerance)

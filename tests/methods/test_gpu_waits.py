@@ -1,21 +1,15 @@
 """On a GPU, a step leaves the CPU free to prepare the next one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from cl.batch import Batch
 from cl.runtime.machine import Machine
 from tests.support.counting import GPU, Counting
-from tests.support.methods import CASES, Case, build, case_name, task_of, train_step, training_batch
+from tests.support.methods import CASES, Case, build, case_name, on, task_of, train_step, training_batch
 
 HERE = Machine(GPU, 0, "fp32")
-
-
-def _on_gpu(batch: Batch, groups: torch.Tensor | None) -> Batch:
-    views = [view.to(GPU) for view in batch.views]
-    return Batch(
-        views, batch.labels.to(GPU), batch.positions.to(GPU), None if groups is None else groups.to(GPU)
-    )
 
 
 @pytest.mark.parametrize("groups", [False, True], ids=["", "groups"])
@@ -34,7 +28,7 @@ def assert_no_wait(case: Case, groups: torch.Tensor | None) -> None:
     kind, option, cut = case
     task = task_of(build(kind, cut=cut, **option), here=HERE).to(GPU).train()
     for step in range(2):
-        batch = _on_gpu(training_batch(kind, option, 16, step), groups)
+        batch = on(GPU, replace(training_batch(kind, option, 16, step), groups=groups))
         with Counting() as counting:
             train_step(task, step, batch)
     assert not counting.waits

@@ -7,6 +7,7 @@ from torch._dynamo.testing import CompileCounter
 from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import in_microbatches
+from cl.training.checkpoints import Checkpoints
 from tests.support.tiny import TinyBackbone
 
 
@@ -32,6 +33,10 @@ def _fresh():
     torch._dynamo.reset()
 
 
+def images_of(number: int) -> torch.Tensor:
+    return torch.randn(8, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+
+
 @pytest.mark.parametrize(("groups", "microbatches"), [(1, 1), (2, 1), (4, 2)])
 def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microbatches: int) -> None:
     """A microbatch that is encoded again for the backward pass is of the first kind."""
@@ -40,7 +45,7 @@ def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microba
     names = list(plain.state_dict())
     compile_forward(compiled, counter)
     for number in range(4):
-        images = torch.randn(8, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+        images = images_of(number)
         torch.testing.assert_close(step(compiled, images, microbatches), step(plain, images, microbatches))
     assert counter.frame_count == 2
     assert list(compiled.state_dict()) == names
@@ -48,3 +53,24 @@ def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microba
         torch.testing.assert_close(compiled.state_dict()[name], value)
     for p, q in zip(compiled.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_network_continues_exactly_from_a_checkpoint(backend: str, tmp_path) -> None:
+    """The one that continues is compiled again, as in another process."""
+    store, ends = Checkpoints(tmp_path), []
+    for first in (0, 2):
+        torch._dynamo.reset()
+        compiled = network(2, 1)
+        compile_forward(compiled, backend)
+        optimizer = torch.optim.SGD(compiled.parameters(), 0.1, momentum=0.9)
+        assert store.restore(compiled, optimizer, print)[0] == first
+        for number in range(first, 4):
+            step(compiled, images_of(number), 1)
+            optimizer.step()
+            optimizer.zero_grad()
+            if number == 1:
+                store.save(2, compiled, optimizer, {})
+        ends.append(compiled.state_dict())
+    for name, value in ends[0].items():
+        assert torch.equal(value, ends[1][name]), name

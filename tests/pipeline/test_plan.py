@@ -123,9 +123,21 @@ def test_slow_data_workers_hold_up_the_steps(params) -> None:
     assert params.optim.batch_size == 32
     assert forecast.waiting(params, ran(0, 0), 32) == pytest.approx(50)
     assert forecast.waiting(params, ran(0, 0), 1000) == 0
-    assert "consumes up to 64 images/s" in forecast.bottleneck(params, ran(0, 0), 32)
-    assert "32 images/s: the data workers limit" in forecast.bottleneck(params, ran(0, 0), 32)
-    assert "the training step limits" in forecast.bottleneck(params, ran(0, 0), 1000)
+    assert "consumes up to 64 images/s" in forecast.bottleneck(params, ran(0, 0), 32, workers=True)
+    assert "32 images/s: the data workers limit" in forecast.bottleneck(params, ran(0, 0), 32, workers=True)
+    assert "the training step limits" in forecast.bottleneck(params, ran(0, 0), 1000, workers=True)
+
+
+def test_a_plan_without_data_workers_says_so(prepared, params, monkeypatch) -> None:
+    monkeypatch.chdir(prepared)
+    with copy_of_project() as place:
+        drawing = place.with_optim(cropping="device").rehearse("draw")
+        assert place.with_optim(cropping="workers").rehearse("draw").report["workers"]
+    assert not drawing.report["workers"]
+    said = forecast.bottleneck(params, ran(0, 0), 1000, workers=False)
+    assert "There are no data workers: the process that trains draws boxes and colours" in said
+    assert "this alone would allow 1000 images/s: the training step limits the speed." in said
+    assert "32 images/s: that limits the speed." in forecast.bottleneck(params, ran(0, 0), 32, workers=False)
 
 
 @pytest.mark.parametrize(

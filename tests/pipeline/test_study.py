@@ -85,7 +85,7 @@ def test_every_arm_of_a_study_composes(name: str, tmp_path: Path, monkeypatch) -
     evaluations = {}
     for arm in study.arms:
         params = config.check(compose(tmp_path, *study.overrides(arm, study.seeds[0])))
-        evaluations[arm] = [f"{entry}_top1" for entry in params.evaluations]
+        evaluations[arm] = [f"{entry}{of}_top1" for entry in params.evaluations for of in ("", "_embedding")]
     assert all(study.metric in metrics for metrics in evaluations.values())
 
 

@@ -7,21 +7,22 @@ import json
 
 import torch
 
-from tests.support.methods import CASES, build, case_name, task_of, training_batch
+from cl.runtime.machine import Machine
+from tests.support.methods import CASES, HERE, build, case_name, on, task_of, training_batch
 from tests.support.project import ROOT
 
 FILE = ROOT / "tests/methods/golden.json"
 
 
-def measure(case) -> list[float]:  # type: ignore[no-untyped-def]
+def measure(case, here: Machine = HERE) -> list[float]:  # type: ignore[no-untyped-def]
     """The last loss and the length of all weights."""
     kind, option, cut = case
-    task = task_of(build(kind, bn_groups=2, cut=cut, **option))
+    task = task_of(build(kind, bn_groups=2, cut=cut, **option), here=here).to(here.device)
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], 0.05, momentum=0.9)
     task.begin_epoch(0)
     for number in range(10):
         task.begin_step(number, number / 10)
-        loss = task(training_batch(kind, option, 8, number))
+        loss = task(on(here.device, training_batch(kind, option, 8, number)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -21,4 +21,4 @@ if __name__ == "__main__":
         print(augment_gpu.NATIVE.difference(CPU))
     else:
         x, colour_params = torch.load(sys.argv[1])
-        torch.save(augment_gpu._jitter(x, ColourParams(*colour_params.unbind(1))), sys.argv[1])
+        torch.save(augment_gpu._jitter(x, ColourParams(*colour_params.unbind(1)), []), sys.argv[1])

@@ -219,6 +219,12 @@ def as_type(batch: Batch, dtype: torch.dtype) -> Batch:
     return Batch([view.to(dtype) for view in batch.views], batch.labels, batch.positions, batch.groups)
 
 
+def on(device: torch.device, batch: Batch) -> Batch:
+    groups = None if batch.groups is None else batch.groups.to(device)
+    views = [view.to(device) for view in batch.views]
+    return Batch(views, batch.labels.to(device), batch.positions.to(device), groups)
+
+
 def train_step(task: PretrainingTask, number: int, batch: Batch) -> Tensor:
     """A step of plain gradient descent; its loss. Step 0 begins an epoch."""
     if number == 0:
