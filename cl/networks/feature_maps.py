@@ -1,5 +1,6 @@
 """The maps of a network of timm that a detector's pyramid is built on."""
 
+import copy
 import math
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ def check(name: str, network: nn.Module, place: str, side: int) -> None:
     height = math.ceil(side / STRIDES[-1]) * STRIDES[-1]
     size = height, height + STRIDES[-1]  # images of detection are seldom square
     try:
-        maps = FeatureMaps(network.eval())
+        maps = FeatureMaps(copy.deepcopy(network)).eval()
         with torch.no_grad():
             found = [tuple(each.shape) for each in maps(torch.empty(1, 3, *size, device="meta"))]
         expected = [(1, level.channels, *(x // level.stride for x in size)) for level in maps.levels]

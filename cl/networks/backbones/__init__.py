@@ -80,7 +80,7 @@ def check_parts(name: str, network: nn.Module, params: "Params") -> None:
     """Check that nothing needs the stages of a residual network, and that detectors find their maps.
 
     Args:
-        network: of timm, on the meta device; loses what detectors do not need.
+        network: of timm, on the meta device.
 
     Raises:
         ValueError: patches or a detector cannot be made from the network.
