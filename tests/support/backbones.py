@@ -1,29 +1,31 @@
-"""Tiny backbones of today: one of each family."""
+"""Tiny backbones of the kinds vit and timm."""
 
 from typing import Any
 
 from cl.networks.backbones import BackboneConfig
 from cl.runtime.kinds import module_of
 
-TIMM = {"kind": "timm", "size": 64, "pool": None, "drop_path": 0.0, "checkpointing": False}
-VIT = {
-    "kind": "vit",
+VIT: dict[str, Any] = {
     "size": 64,
     "patch": 8,
     "width": 16,
-    "depth": 2,
+    "depth": 3,
     "heads": 2,
     "positions": "sincos",
     "frozen_patches": True,
-    "pool": "average",
+    "pool": "cls",
     "layer_scale": None,
-    "registers": 2,
+    "registers": 0,
     "drop_path": 0.0,
     "checkpointing": False,
 }
-PLAIN: dict[str, dict[str, Any]] = {"vit": VIT, "test_vit": TIMM | {"name": "test_vit"}}
-HIERARCHICAL: dict[str, dict[str, Any]] = {
-    name: TIMM | {"name": name}
+TIMM: dict[str, Any] = {"size": 64, "pool": None, "drop_path": 0.0, "checkpointing": False}
+PLAIN = {
+    "vit": {"kind": "vit", **VIT, "pool": "average", "registers": 2},
+    "test_vit": {"kind": "timm", **TIMM, "name": "test_vit"},
+}
+HIERARCHICAL = {
+    name: {"kind": "timm", **TIMM, "name": name}
     for name in (
         "test_convnext",
         "test_efficientnet",
