@@ -11,11 +11,10 @@ from pipeline import command, launch, locations, outputs, resuming
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchvision.models.resnet import ResNet
-
     from cl.config import Params
     from cl.detection.config import Config
     from cl.detection.data import DataSet
+    from cl.networks.backbones import Backbone
     from cl.training.checkpoints import Checkpoints
 
 
@@ -63,7 +62,7 @@ def data(config: "Config") -> "DataSet":
 
 def transfer(
     name: str,
-    backbone: "ResNet",
+    backbone: "Backbone",
     dataset: "DataSet",
     params: "Params",
     *,

@@ -193,6 +193,11 @@ def test_detectron2_refuses_a_small_stem() -> None:
             1000,
             "batch_size=1000 leaves 2 iterations, so that milestones=[200] coincide",
         ),
+        (
+            "transfers.voc_c4.betas",
+            [0.9, 0.999],
+            "momentum=0.9 is only for SGD, but betas=[0.9, 0.999] choose AdamW; choose momentum=0 or",
+        ),
         ("transfers.voc_c4.warmup", 241, "warmup=241 exceeds iterations=240; lower it"),
         (
             "transfers.voc_c4.test",

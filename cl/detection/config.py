@@ -22,6 +22,8 @@ OVERLAPS = {
 class Config(BaseConfig):
     """One transfer protocol; `pipeline/conf/transfer/` has detectron2's C4 protocols and EqCo's FPN.
 
+    detector: C4 takes a residual network apart; FPN takes any backbone, a plain transformer with the simple
+        feature pyramid of ViTDet.
     seeds: trains once per seed and reports mean and standard deviation; null: once, with the run's seed.
     """
 
@@ -54,6 +56,7 @@ class Config(BaseConfig):
     )
     reference_batch: int = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
+    betas: tuple[float, float] | None = Field(description="of AdamW; null for SGD, as in the papers")
     weight_decay: float = Field(ge=0, description="not applied to norm layers")
     train_sides: list[int] = Field(min_length=1, description="short sides to choose from at random, pixels")
     test_side: int = Field(gt=0)
@@ -103,7 +106,7 @@ class Config(BaseConfig):
         warmup_epochs = self.scaled(self.warmup) / steps_per_epoch if self.warmup else 0.0
         steps = self.scaled(self.iterations)
         return optim.Config(
-            kind="sgd",
+            kind="adamw" if self.betas else "sgd",
             batch_size=self.batch_size,
             epochs=steps / steps_per_epoch,
             base_lr=self.base_lr,
@@ -111,7 +114,7 @@ class Config(BaseConfig):
             scaling="linear",
             momentum=self.momentum,
             nesterov=False,
-            betas=None,
+            betas=self.betas,
             lars=None,
             weight_decay=self.weight_decay,
             decay_1d=True,
@@ -141,6 +144,15 @@ class Config(BaseConfig):
             )
         if self.warmup > self.iterations:
             raise ValueError(f"warmup={self.warmup} exceeds iterations={self.iterations}; lower it")
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_takes_its_options(self) -> "Config":
+        if self.betas and self.momentum:
+            raise ValueError(
+                f"momentum={self.momentum} is only for SGD, but betas={list(self.betas)} choose AdamW; "
+                "choose momentum=0 or betas=null"
+            )
         return self
 
     @model_validator(mode="after")

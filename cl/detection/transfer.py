@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torchvision.models.resnet import ResNet
 
 from cl.console.progress import Progress
 from cl.detection.average_precision import Detections
@@ -20,6 +19,7 @@ from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
 from cl.detection.records import Record
 from cl.detection.samples import TrainImages, prefetch
+from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
@@ -30,6 +30,9 @@ from cl.training.tasks import Task
 
 if TYPE_CHECKING:
     from cl.sources import Source
+
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
+NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Detection(Task):
 
 
 def fine_tune(
-    config: Config, backbone: ResNet, dataset: DataSet, source: "Source", run: Run
+    config: Config, backbone: Backbone, dataset: DataSet, source: "Source", run: Run
 ) -> dict[str, float]:
     """Fine-tune all layers of a detector and return its metrics, those of `average_precision.evaluate`.
 
@@ -105,10 +108,10 @@ def _evaluate(detections: list[Detections], dataset: DataSet, config: Config, ou
     return metrics
 
 
-def build_optimizer(detector: Detector, config: Config) -> torch.optim.SGD:
-    """SGD without weight decay on norm layers, and with a separate learning rate for pretrained layers."""
+def build_optimizer(detector: Detector, config: Config) -> torch.optim.Optimizer:
+    """SGD or AdamW, without weight decay on norm layers, and with a separate rate for pretrained layers."""
     assert isinstance(detector, nn.Module)
-    norms = {parameter for norm in _norms(detector) for parameter in norm.parameters()}
+    norms = {p for layer in detector.modules() if isinstance(layer, NORMS) for p in layer.parameters()}
     pretrained = set(detector.pretrained.parameters())
     trained = [p for p in detector.parameters() if p.requires_grad]
     groups = [
@@ -122,6 +125,8 @@ def build_optimizer(detector: Detector, config: Config) -> torch.optim.SGD:
         for is_norm in (False, True)
         for is_pretrained in (True, False)
     ]
+    if config.betas:
+        return torch.optim.AdamW(groups, config.base_lr, betas=config.betas)
     return torch.optim.SGD(groups, config.base_lr, momentum=config.momentum)
 
 
@@ -132,9 +137,9 @@ def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> N
     With n elements per channel in a batch, its mean counts n times, and its unbiased variance is multiplied
     by (n - 1) / n (Wu and Johnson 2021).
     """
-    if not config.precise_bn:
-        return
     norms = _norms(task)
+    if not config.precise_bn or not norms:
+        return
     means, squares = ([torch.zeros_like(norm.running_mean) for norm in norms] for _ in range(2))
     totals = torch.zeros(len(norms), device=task.machine.device)
     start = config.scaled(config.iterations)
@@ -185,7 +190,7 @@ def _counting(counts: Tensor, i: int) -> Callable[[nn.Module, tuple[Tensor]], No
 
 def _norms(module: nn.Module) -> list[Any]:
     """Its batch norms, torch's and those that span processes."""
-    return [m for m in module.modules() if isinstance(m, (nn.modules.batchnorm._BatchNorm, GroupBatchNorm))]
+    return [m for m in module.modules() if isinstance(m, BATCH_NORMS)]
 
 
 def detect(detector: Detector, dataset: DataSet, machine: Machine, progress: Progress) -> list[Detections]:

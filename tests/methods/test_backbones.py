@@ -14,6 +14,7 @@ from cl.networks import backbones
 from cl.networks.backbones import BackboneConfig
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.runtime.kinds import kinds, module_of
+from tests.support.backbones import TIMM, VIT
 from tests.support.methods import (
     CASES,
     FAST,
@@ -31,17 +32,6 @@ from tests.support.methods import (
     views,
 )
 
-VIT = {
-    "patch": 8,
-    "size": 64,
-    "width": 16,
-    "depth": 3,
-    "heads": 2,
-    "positions": "sincos",
-    "frozen_patches": True,
-}
-VIT |= {"pool": "cls", "layer_scale": None, "registers": 0, "drop_path": 0.0, "checkpointing": False}
-TIMM = {"size": 64, "pool": None, "drop_path": 0.0, "checkpointing": False}
 TINY: dict[str, list[dict[str, Any]]] = {
     "resnet": [{"name": "resnet18", "width": 1, "stem": "small", "zero_init_residual": False}],
     "vit": [VIT, {**VIT, "positions": "learned", "pool": "average", "registers": 2, "drop_path": 0.4}],

@@ -129,7 +129,26 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ),
         (
             ["backbone=vit_tiny_patch4", "transfer=[voc_c4]"],
-            "transfers.voc_c4 takes a residual network apart",
+            "transfers.voc_c4.detector=faster_rcnn_c4 takes apart a network of kind=resnet, not backbone=vit "
+            r".* choose a transfer with a pyramid, such as transfer=\[voc_fpn\]",
+        ),
+        (
+            ["backbone=timm", "transfer=[coco_fpn]"],
+            "transfers.coco_fpn.engine=detectron2 builds on networks of kind=resnet, not on "
+            "backbone.name=convnext_atto; choose transfers.coco_fpn.engine=torchvision",
+        ),
+        (
+            [
+                "backbone=timm",
+                "backbone.name=vit_small_patch14_dinov2",
+                "dataset.crop=28",
+                "views.random.size=28",
+            ],
+            r"transfers.voc_fpn needs maps of stride 4, .* \(it has maps of stride 14\); choose for example",
+        ),
+        (
+            ["backbone=timm", "backbone.name=mixer_s16_224"],
+            r"from images of any size; backbone.name=mixer_s16_224 does not give them \(Input height \(64\)",
         ),
         (
             ["backbone=timm", "backbone.name=test_efficientnet", "backbone.checkpointing=true"],

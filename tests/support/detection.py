@@ -22,7 +22,7 @@ from cl.detection.config import Config
 from cl.detection.data import DataSet, read
 from cl.detection.transfer import Run, fine_tune
 from cl.networks import backbones
-from cl.networks.backbones import resnet
+from cl.networks.backbones import Backbone, resnet
 from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors
 from cl.sources import Source
@@ -102,7 +102,7 @@ def noisy(dataset: DataSet) -> list[Detections]:
 
 def tuned(
     config: Config,
-    network: ResNet,
+    network: Backbone,
     dataset: DataSet,
     source: Source,
     *,

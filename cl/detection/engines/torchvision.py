@@ -1,10 +1,10 @@
-"""Detectors built from torchvision's parts on a ResNet; all layers and all batch norms are trained.
+"""Detectors built from torchvision's parts; all layers and all batch norms are trained.
 
-C4: res1 to res4 feed the proposals, and res5 is the head of each region. As in the papers' detectron2 models,
-an extra norm follows res5, and Mask R-CNN's box and mask heads share res5.
+C4, on a ResNet: res1 to res4 feed the proposals, and res5 is the head of each region. As in the papers'
+detectron2 models, an extra norm follows res5, and Mask R-CNN's box and mask heads share res5.
 
-FPN: res2 to res5 feed a pyramid P2 to P6; the head of each region has four convolutions and a linear layer,
-with batch norm in pyramid and head (EqCo, appendix B.5).
+FPN: the maps of any backbone feed a pyramid P2 to P6; the head of each region has four convolutions and a
+linear layer. Pyramid and head have batch norm (EqCo, appendix B.5), or layer norm on a backbone without it.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from PIL import Image as Picture
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN, MaskRCNN
-from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, FastRCNNPredictor
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.rpn import AnchorGenerator
@@ -29,7 +28,9 @@ from torchvision.transforms.functional import pil_to_tensor
 from cl.detection.average_precision import Detections, encode_masks, evaluate
 from cl.detection.config import Config
 from cl.detection.data import DataSet
+from cl.detection.engines import _pyramids
 from cl.detection.samples import Sample, resized_size
+from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import update_running_stats
 from cl.runtime.machine import to_device
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["Detector", "evaluate"]
 
 RATIOS = (0.5, 1.0, 2.0)
-PYRAMID = 256  # channels of the pyramid and of the head's convolutions
 HIDDEN = 1024  # width of the head's linear layer
 MASK_HIDDEN = 256
 
@@ -79,7 +79,7 @@ class MaskHead(nn.Module):
 class Detector(nn.Module):
     """`cl.detection.engines.Detector`; takes over the modules of the backbone."""
 
-    def __init__(self, config: Config, backbone: ResNet, dataset: DataSet, source: "Source") -> None:
+    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, source: "Source") -> None:
         super().__init__()
         self.masks = config.masks
         settings = {
@@ -100,7 +100,8 @@ class Detector(nn.Module):
     @property
     def pretrained(self) -> nn.Module:
         features = self.network.backbone
-        return features.body if isinstance(features, BackboneWithFPN) else features
+        body: nn.Module = getattr(features, "body", features)
+        return body
 
     @property
     def predictor(self) -> nn.Module:
@@ -141,7 +142,8 @@ class _Resized(GeneralizedRCNNTransform):
         return image, target
 
 
-def _c4(config: Config, b: ResNet, classes: int, settings: dict[str, Any]) -> FasterRCNN:
+def _c4(config: Config, b: Backbone, classes: int, settings: dict[str, Any]) -> FasterRCNN:
+    assert isinstance(b, ResNet)
     stem = {"conv1": b.conv1, "bn1": b.bn1, "relu": b.relu, "maxpool": b.maxpool}
     body = nn.Sequential(OrderedDict(stem, res2=b.layer1, res3=b.layer2, res4=b.layer3))
     body.out_channels = b.fc_features // 2
@@ -164,16 +166,15 @@ def _c4(config: Config, b: ResNet, classes: int, settings: dict[str, Any]) -> Fa
     )
 
 
-def _fpn(config: Config, b: ResNet, classes: int, settings: dict[str, Any]) -> FasterRCNN:
-    levels = {"layer1": "0", "layer2": "1", "layer3": "2", "layer4": "3"}  # P2 to P5; P6 is P5 subsampled
-    widths = [b.fc_features // share for share in (8, 4, 2, 1)]
+def _fpn(config: Config, backbone: Backbone, classes: int, settings: dict[str, Any]) -> FasterRCNN:
+    norm = _pyramids.norm_for(backbone)  # first: the pyramid leaves out layers of the backbone
     anchor_sides = tuple((side,) for side in config.anchors)
-    region = (PYRAMID, config.pooled, config.pooled)
+    region = (_pyramids.CHANNELS, config.pooled, config.pooled)
     return FasterRCNN(
-        BackboneWithFPN(b, levels, widths, PYRAMID, norm_layer=nn.BatchNorm2d),
+        _pyramids.build(backbone),
         rpn_anchor_generator=AnchorGenerator(anchor_sides, (RATIOS,) * len(anchor_sides)),
-        box_roi_pool=MultiScaleRoIAlign(list(levels.values()), config.pooled, 2),
-        box_head=FastRCNNConvFCHead(region, [PYRAMID] * 4, [HIDDEN], norm_layer=nn.BatchNorm2d),
+        box_roi_pool=MultiScaleRoIAlign(list(_pyramids.LEVELS), config.pooled, 2),
+        box_head=FastRCNNConvFCHead(region, [_pyramids.CHANNELS] * 4, [HIDDEN], norm_layer=norm),
         box_predictor=FastRCNNPredictor(HIDDEN, classes + 1),
         **settings,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from cl.networks import patches
+from cl.networks import feature_maps, patches
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.kinds import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
@@ -99,11 +99,14 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
         ) from None
 
 
-def check_parts(name: str, params: "Params") -> None:
-    """Check that nothing needs the stages of a residual network.
+def check_parts(name: str, network: nn.Module, params: "Params") -> None:
+    """Check that nothing needs the stages of a residual network, and that detectors find their maps.
+
+    Args:
+        network: of timm, on the meta device.
 
     Raises:
-        ValueError: a detector or patches are made from them.
+        ValueError: patches or a detector cannot be made from the network.
     """
     stage = getattr(params.patches, "stage", None)
     if stage in patches.STITCHED:
@@ -112,11 +115,17 @@ def check_parts(name: str, params: "Params") -> None:
             "patches.stage=final, or backbone=resnet50"
         )
     for key, transfer in params.transfers.items():
-        if transfer.engine == "detectron2" or "c4" in transfer.detector:
+        if "c4" in transfer.detector:
             raise ValueError(
-                f"transfers.{key} takes a residual network apart, but {name} is none; choose transfer=[], or "
-                "backbone=resnet50"
+                f"transfers.{key}.detector={transfer.detector} takes apart a network of kind=resnet, not "
+                f"{name}; choose a transfer with a pyramid, such as transfer=[voc_fpn], or backbone=resnet50"
             )
+        if transfer.engine == "detectron2":
+            raise ValueError(
+                f"transfers.{key}.engine=detectron2 builds on networks of kind=resnet, not on {name}; choose "
+                f"transfers.{key}.engine=torchvision, or backbone=resnet50"
+            )
+        feature_maps.check(name, network, f"transfers.{key}", transfer.test_side)
 
 
 def _sizes(params: "Params") -> list[tuple[str, int]]:

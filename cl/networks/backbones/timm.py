@@ -59,20 +59,20 @@ class Config(BackboneConfig):
         return self.name, _options(self.model_copy(update={"drop_path": 0, "checkpointing": False}))
 
     def check(self, params: "Params") -> None:
-        """Check the sizes of images, and that nothing takes the network apart.
+        """Check the sizes of images, and that nothing needs parts that the network does not have.
 
         Raises:
             ValueError: the network cannot do what the other parameters ask for.
         """
         name = f"backbone.name={self.name}"
         network = _empty(self)
-        check_parts(name, params)
         check_sizes(name, network, params)
         if self.checkpointing and has_batch_norm(network):
             raise ValueError(
                 f"backbone.checkpointing=true would count each batch twice in the batch norm of {name}; "
                 "choose false, and optim.microbatches to save memory"
             )
+        check_parts(name, network, params)
 
 
 def build(config: Config) -> Backbone:

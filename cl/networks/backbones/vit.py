@@ -79,11 +79,12 @@ class Config(BackboneConfig):
         return "vit_base_patch16_224", _arguments(self)  # which replace all that this name stands for
 
     def check(self, params: "Params") -> None:
-        """Raises ValueError if images are no multiples of a patch, or something takes the network apart."""
+        """Raises ValueError if images are no multiples of a patch, or something needs parts it lacks."""
         name = f"backbone={self.kind} with backbone.patch={self.patch}"
-        check_parts(name, params)
         with torch.device("meta"):
-            check_sizes(name, _unset(self), params)
+            network = _unset(self)
+        check_sizes(name, network, params)
+        check_parts(name, network, params)
 
 
 def build(config: Config) -> Backbone:
