@@ -60,6 +60,10 @@ class MethodConfig(BaseConfig):
         """The projector of a backbone that gives this many features."""
         return heads.build(self.projector, features)
 
+    def encoded_size(self, size: int) -> int:
+        """The side in pixels of what the backbone sees of a view of this side."""
+        return size
+
     def large_views(self, views: int) -> int:
         """How many of an image's `views` are large, each with its own role; the rest are small crops."""
         return 2

@@ -38,6 +38,10 @@ class Config(MethodConfig):
         """Each view is a grid by itself."""
         return 1
 
+    def encoded_size(self, size: int) -> int:
+        """The side of a patch; each overlaps half of the next."""
+        return 2 * size // (self.grid + 1)
+
     def check(self, params: "Params") -> None:
         """Patches fill the views, and targets are in the grid."""
         super().check(params)

@@ -115,7 +115,11 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ),
         (
             ["backbone=timm", "backbone.name=test_convnext", "method=moco_v3", "patches=fast"],
-            "does not take the images of 16 px from views.random in a grid of 2",
+            "does not take the images of 16 px from views.random, cut into patches",
+        ),
+        (
+            ["backbone=timm", "backbone.name=test_convnext", "method=cpc_v2"],
+            "does not take the images of 16 px from views.random, cut into patches",
         ),
         (
             [

@@ -131,12 +131,12 @@ def check_parts(name: str, network: nn.Module, params: "Params") -> None:
 def _sizes(params: "Params") -> list[tuple[str, int]]:
     """Where images come from, and their side in pixels when the backbone sees them."""
     grid = getattr(params.patches, "grid", 1)
-    named: dict[str, Any] = {f"views.{name}": view.size for name, view in params.views.items()}
-    cut = [
-        (place if grid == 1 else f"{place} in a grid of {grid}", size // grid)
-        for place, size in named.items()
-    ]
-    return [*cut, ("dataset.crop", params.dataset.crop)]
+    found = [("dataset.crop", params.dataset.crop)]
+    for name, view in params.views.items():
+        side = params.method.encoded_size(view.size) // grid
+        whole = side == view.size
+        found.append((f"views.{name}" if whole else f"views.{name}, cut into patches", side))
+    return found
 
 
 def has_batch_norm(network: nn.Module) -> bool:
