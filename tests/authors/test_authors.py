@@ -122,7 +122,7 @@ def test_a_folder_that_is_not_the_source_gets_one_sentence(tmp_path: Path) -> No
     assert result.exit_code == 1
     assert result.output == (
         f"Error: {tmp_path} is not a clone of facebookresearch/moco at 132aea9 (with moco/builder.py); "
-        "pass the folder of one\n"
+        "pass the folder of one, with that commit checked out\n"
     )
 
 

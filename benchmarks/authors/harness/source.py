@@ -33,7 +33,9 @@ def assign(folders: Iterable[Path], wanted: Iterable[Source]) -> dict[Source, Pa
         fitting = [source for source in sources if source.recognises(folder.expanduser())]
         if not fitting:
             choices = " or ".join(f"{source} (with {source.file})" for source in sources)
-            raise ValueError(f"{folder} is not a clone of {choices}; pass the folder of one")
+            raise ValueError(
+                f"{folder} is not a clone of {choices}; pass the folder of one, with that commit checked out"
+            )
         for source in fitting:
             check_commit(source, folder.expanduser())
         found |= dict.fromkeys(fitting, folder.expanduser().resolve())
