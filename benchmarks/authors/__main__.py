@@ -35,17 +35,18 @@ def main(name: str | None, folders: tuple[Path, ...], only: str | None, tabular:
     if name is None:
         list_names()
         return
-    comparisons = comparisons_of(name)
+    comparisons = [c for c in comparisons_of(name) if only in (None, c.name)]
+    if not comparisons:
+        choices = ", ".join(c.name for c in comparisons_of(name))
+        raise click.ClickException(f"--only {only} is not a comparison of {name}; choices: {choices}")
     try:
         found = assign(folders, [comparison.source for comparison in comparisons])
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    chosen = [c for c in comparisons if c.source in found and only in (None, c.name)]
+    chosen = [c for c in comparisons if c.source in found]
     if not chosen:
         wanted = " or ".join(dict.fromkeys(str(comparison.source) for comparison in comparisons))
         raise click.ClickException(f"nothing to compare with; pass --source with a clone of {wanted}")
-    for source, folder in found.items():
-        say_commit(source, folder)
     failed = [c.name for c in chosen if not agrees(name, c, found[c.source], save=save)]
     if failed:
         raise click.ClickException(f"differs by more than expected: {', '.join(failed)}")
@@ -60,15 +61,6 @@ def list_names() -> None:
 
 def comparisons_of(name: str) -> list[Any]:
     return importlib.import_module(f"benchmarks.authors.{name}").COMPARISONS
-
-
-def say_commit(source: Any, folder: Path) -> None:
-    """Say so if a clone is at another commit than the one of docs/parity.md."""
-    from benchmarks.authors.harness.source import commit_of
-
-    commit = commit_of(folder)
-    if commit is None or not commit.startswith(source.commit):
-        click.echo(f"{folder} is at {commit or 'an unknown commit'}; docs/parity.md compares {source}")
 
 
 def agrees(name: str, comparison: Any, folder: Path, *, save: bool) -> bool:

@@ -12,9 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of, main
+from benchmarks.authors.harness.comparison import STEPS, Training
 from benchmarks.authors.harness.table import table
+from tests.support.commands import git
 from tests.support.project import ROOT
 
+FIRST_STEPS = (
+    3  # show all that a step depends on: weights, target, queues and the optimizer's buffers after two
+)
 TOLERANCE = 1e-8
 NEGLIGIBLE = 1e-3  # of the largest number of its kind: a smaller one may be 0 but for rounding
 
@@ -28,16 +33,19 @@ CASES = [
 
 
 @cache
-def replayed(module: str, name: str) -> dict:
+def replayed(module: str, name: str, steps: int) -> dict:
     """What our side measures; comparisons with several sources may train the same experiment."""
     (comparison,) = (each for each in comparisons_of(module) if each.name == name)
     same = [each.name for each in comparisons_of(module) if experiment(each) == experiment(comparison)]
-    return json.loads(json.dumps(comparison.replay())) if same[0] == name else replayed(module, same[0])
+    if same[0] != name:
+        return replayed(module, same[0], steps)
+    trained = comparison.replay(steps) if isinstance(comparison, Training) else comparison.replay()
+    return json.loads(json.dumps(trained))
 
 
 def experiment(comparison) -> tuple:
     """What determines our side of a training; otherwise the name."""
-    if not hasattr(comparison, "overrides"):
+    if not isinstance(comparison, Training):
         return (comparison.name,)
     return comparison.overrides, comparison.sizes, comparison.steps_per_epoch
 
@@ -64,24 +72,35 @@ def differences(expected, found) -> dict[str, float]:
     return result
 
 
+def until(steps: int, trained: dict) -> dict:
+    """The numbers of a training up to a step; norms of its state are only known after the last."""
+    if steps == STEPS:
+        return trained
+    gradients = {name: norms[:steps] for name, norms in trained["gradients"].items()}
+    return {"losses": trained["losses"][:steps], "gradients": gradients}
+
+
 def cases() -> list:
-    """All that are saved; slow where an earlier one has the same method and loss, whatever its size."""
-    result, seen = [], set()
+    """All that are saved, trainings slow; and the first steps of those with a method or loss that is new."""
+    result, seen = [], {"loss=infonce"}  # with which most methods train
     for file, name in CASES:
         (comparison,) = (each for each in comparisons_of(file.stem) if each.name == name)
-        overrides = getattr(comparison, "overrides", [f"method={name}"])
-        chosen = (choice for choice in overrides if choice.startswith(("method=", "loss=")))
-        kinds = tuple(re.sub(r"_(imagenet|cifar|k16|a\d+)$", "", choice) for choice in chosen) or file
-        marks = [pytest.mark.slow] if kinds in seen else []
-        seen.add(kinds)
-        result.append(pytest.param(file, name, marks=marks, id=name))
+        if not isinstance(comparison, Training):
+            result.append(pytest.param(file, name, STEPS, id=name))
+            continue
+        result.append(pytest.param(file, name, STEPS, marks=pytest.mark.slow, id=f"{name}, all steps"))
+        choices = (c for c in comparison.overrides if c.startswith(("recipe=", "method=", "loss=")))
+        chosen = {re.sub(r"_(imagenet|cifar|k16|keys|a\d+)", "", choice) for choice in choices}
+        if not chosen <= seen:
+            result.append(pytest.param(file, name, FIRST_STEPS, id=name))
+        seen |= chosen
     return result
 
 
-@pytest.mark.parametrize(("file", "name"), cases())
-def test_our_side_gives_the_numbers_with_which_it_agreed(file: Path, name: str) -> None:
-    expected = json.loads(file.read_text())[name]["numbers"]
-    found = differences(expected, replayed(file.stem, name))
+@pytest.mark.parametrize(("file", "name", "steps"), cases())
+def test_our_side_gives_the_numbers_with_which_it_agreed(file: Path, name: str, steps: int) -> None:
+    expected = until(steps, json.loads(file.read_text())[name]["numbers"])
+    found = differences(expected, until(steps, replayed(file.stem, name, steps)))
     worst = max(found, key=lambda entry: found[entry])
     assert found[worst] <= TOLERANCE, f"{worst} differs by {found[worst]:.1e}"
 
@@ -103,7 +122,31 @@ def test_a_folder_that_is_not_the_source_gets_one_sentence(tmp_path: Path) -> No
     assert result.exit_code == 1
     assert result.output == (
         f"Error: {tmp_path} is not a clone of facebookresearch/moco at 132aea9 (with moco/builder.py); "
-        "pass the folder of one\n"
+        "pass the folder of one, with that commit checked out\n"
+    )
+
+
+def test_a_clone_at_another_commit_gets_the_command_that_changes_it(tmp_path: Path) -> None:
+    (tmp_path / "moco").mkdir()
+    (tmp_path / "moco/builder.py").touch()
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "another")
+    result = CliRunner().invoke(main, ["moco", "--source", str(tmp_path)])
+    assert result.exit_code == 1
+    assert re.fullmatch(
+        rf"Error: {tmp_path} is at \w{{7}}, but the comparison is with facebookresearch/moco at 132aea9; "
+        rf"run `git -C {tmp_path} checkout 132aea9`\n",
+        result.output,
+    )
+
+
+def test_an_unknown_comparison_gets_the_choices() -> None:
+    result = CliRunner().invoke(main, ["moco", "--only", "moco_v4"])
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: --only moco_v4 is not a comparison of moco; "
+        "choices: moco_v1, moco_v2, moco_v2_two_processes\n"
     )
 
 

@@ -67,6 +67,16 @@ def test_the_loss_equals_the_loop(images_per_neighbour) -> None:
     assert_same_gradients(method, loss_of(terms, "infonce"), loop(method, inputs, None, 3))
 
 
+def test_what_is_measured_is_the_distance_to_the_own_row() -> None:
+    method = clustered(5.0)
+    inputs = views(8, 1)
+    z = normal(method.projector(method.backbone(inputs[0])))
+    own = method.bank.rows[3:11]
+    term = method(batch_of(inputs, first=3))[0]
+    torch.testing.assert_close(term.squared_distances()[:, 0], (z - own).square().sum(1))
+    torch.testing.assert_close(term.largest_logit(), (z * own).sum(1).amax() / TAU)
+
+
 def test_queries_without_close_or_without_far_neighbours() -> None:
     """Only the floor of 1e-7 is left, whose gradient is 0; or all are close, and the loss is 0."""
     method = clustered(8.0)

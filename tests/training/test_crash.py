@@ -39,17 +39,17 @@ def train(
     shards: Path,
     params: Params,
     scratch: Path,
-    seconds: float,
+    seconds: tuple[float, ...],
     epochs: int,
 ) -> None:
-    """One of the processes of a run that saves itself every `seconds`."""
+    """One of the processes of a run; for each of them a save is due after its `seconds`."""
     torch.set_num_threads(1)
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     here = machine.Machine(torch.device("cpu"), 0, "fp32")
     quiet = Progress("test", console=None)
     quiet.console.quiet = True
-    checkpoints = Counting(scratch, seconds)
+    checkpoints = Counting(scratch, seconds[rank])
     task, _ = train_tiny(shards, params, here, quiet, checkpoints=checkpoints, settings={"epochs": epochs})
     if rank == 0:
         (folder / "saves").write_text(str(checkpoints.saves))
@@ -80,7 +80,7 @@ def test_kills_do_not_change_the_result(ranks, kills, shard_folder, small, tmp_p
     """At random moments, whatever the process is doing, a save included."""
     epochs = 15 + 2 * kills  # of 3 steps each
     for process in start(
-        ranks, tmp_path / "undisturbed", shard_folder, small, tmp_path / "scratch", NEVER, epochs
+        ranks, tmp_path / "undisturbed", shard_folder, small, tmp_path / "scratch", (NEVER,) * ranks, epochs
     ):
         process.join(timeout=120)
         assert process.exitcode == 0
@@ -88,7 +88,7 @@ def test_kills_do_not_change_the_result(ranks, kills, shard_folder, small, tmp_p
     scratch, chance, killed, resumed = tmp_path / "other", random.Random(ranks), 0, set()
     for attempt in range(200):
         folder = tmp_path / f"{attempt}"
-        processes = start(ranks, folder, shard_folder, small, scratch, 0.0, epochs)
+        processes = start(ranks, folder, shard_folder, small, scratch, (0.0,) * ranks, epochs)
         if killed < kills:
             before = newest_step(scratch)
             while newest_step(scratch) == before and any(process.exitcode is None for process in processes):
@@ -109,9 +109,12 @@ def test_kills_do_not_change_the_result(ranks, kills, shard_folder, small, tmp_p
     assert (folder / "finished.safetensors").read_bytes() == expected
 
 
-def test_two_processes_do_not_save_at_every_step(shard_folder, small, tmp_path) -> None:
-    """The first process decides when to save; for the others, which never do, a save is always due."""
-    for process in start(2, tmp_path / "run", shard_folder, small, tmp_path / "scratch", 0.3, 30):
+@pytest.mark.parametrize(("seconds", "saves"), [((NEVER, 0.0), 1), ((0.0, NEVER), 15)])
+def test_the_first_of_two_processes_decides_when_to_save(
+    seconds, saves, shard_folder, small, tmp_path
+) -> None:
+    """For the others, which never save, a save is always due. The last of the 15 steps is saved anyway."""
+    for process in start(2, tmp_path / "run", shard_folder, small, tmp_path / "scratch", seconds, 5):
         process.join(timeout=120)
         assert process.exitcode == 0
-    assert 1 < int((tmp_path / "run" / "saves").read_text()) < 30
+    assert int((tmp_path / "run" / "saves").read_text()) == saves

@@ -97,6 +97,12 @@ def test_warm_up_may_start_above_0_and_the_cosine_end_there() -> None:
     assert factors == pytest.approx([0.25, 0.625, 1, 0.55, 0.1])
 
 
+def test_a_cosine_over_the_whole_run_may_begin_without_warm_up_and_end_above_0() -> None:
+    whole = config(schedule="cosine_whole", warmup_epochs=0, final=0.1)
+    factors = [optim.lr_factor(whole, step, 100, 10) for step in (0, 50, 100)]
+    assert factors == pytest.approx([1, 0.55, 0.1])
+
+
 VARIANTS = {
     "moco_v3": optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio"),
     "simclr": optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio_rate"),
@@ -225,6 +231,14 @@ def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
     assert decay[id(module[0].weight)] == 0.01
     for vector in (module[0].bias, module[1].weight, module[1].bias):
         assert decay[id(vector)] == (0.01 if decay_1d else 0.0)
+
+
+@pytest.mark.parametrize("kind", [{"kind": "sgd"}, {"kind": "lars", "lars": VARIANTS["moco_v3"]}])
+def test_modules_can_have_their_own_weight_decay(kind) -> None:
+    head, body = nn.Linear(3, 2), nn.Linear(4, 3)
+    optimizer = optim.build(config(**kind), [optim.Part(head, weight_decay=0.3), optim.Part(body)])
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0, 0.01, 0]
+    assert {group["lr"] for group in optimizer.param_groups} == {0.6}
 
 
 def test_modules_can_have_different_learning_rates() -> None:

@@ -94,10 +94,10 @@ class Training:
                 differences[kind] = max(differences.get(kind, 0.0), pair.difference())
         return differences, ours.numbers()
 
-    def replay(self) -> Numbers:
-        """What our side measures, in a single process and without the authors' code."""
+    def replay(self, steps: int = STEPS) -> Numbers:
+        """What our side measures in the first steps, in a single process and without the authors' code."""
         ours = self._experiment()
-        for step in range(STEPS):
+        for step in range(steps):
             ours.begin()
             ours.backward(draw_views(step, list(self.sizes)))
             ours.update()

@@ -25,7 +25,7 @@ def assign(folders: Iterable[Path], wanted: Iterable[Source]) -> dict[Source, Pa
     """For each wanted source the folder that holds it.
 
     Raises:
-        ValueError: a folder holds none of them.
+        ValueError: a folder holds none of them, or another commit of one.
     """
     sources = list(dict.fromkeys(wanted))
     found: dict[Source, Path] = {}
@@ -33,13 +33,23 @@ def assign(folders: Iterable[Path], wanted: Iterable[Source]) -> dict[Source, Pa
         fitting = [source for source in sources if source.recognises(folder.expanduser())]
         if not fitting:
             choices = " or ".join(f"{source} (with {source.file})" for source in sources)
-            raise ValueError(f"{folder} is not a clone of {choices}; pass the folder of one")
+            raise ValueError(
+                f"{folder} is not a clone of {choices}; pass the folder of one, with that commit checked out"
+            )
+        for source in fitting:
+            check_commit(source, folder.expanduser())
         found |= dict.fromkeys(fitting, folder.expanduser().resolve())
     return found
 
 
-def commit_of(folder: Path) -> str | None:
-    """The commit that a clone is at, or None where Git does not say."""
+def check_commit(source: Source, folder: Path) -> None:
+    """Refuse a clone at another commit; a folder without Git (an unpacked archive) is taken as it is."""
+    if not (folder / ".git").exists():
+        return
     command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-    run = subprocess.run(command, capture_output=True, text=True)
-    return run.stdout.strip() or None
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    if not commit.startswith(source.commit):
+        raise ValueError(
+            f"{folder} is at {commit[:7] or 'no commit'}, but the comparison is with {source}; "
+            f"run `git -C {folder} checkout {source.commit}`"
+        )
