@@ -5,7 +5,7 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -20,14 +20,16 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
-from cl.networks.backbones import Backbone
-from cl.networks.layers import last_blocks
+from cl.features.layers import last_blocks
 from cl.runtime.base_config import Seeds
 from cl.runtime.number import Number
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import Data, train
 from cl.training.tasks import Probes, classifier
+
+if TYPE_CHECKING:
+    from cl.networks.backbones import Backbone
 
 TOP = ("top1", "top5")
 
@@ -156,7 +158,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
 def _train(
     config: Config,
-    backbone: Backbone,
+    backbone: "Backbone",
     context: Context,
     heads: nn.ModuleList,
     each_epoch: Callable[[int], dict[str, float]],
@@ -189,7 +191,7 @@ def _train(
         ) from error
 
 
-def _data(config: Config, backbone: Backbone, context: Context) -> Data:
+def _data(config: Config, backbone: "Backbone", context: Context) -> Data:
     labelled = context.train.labelled
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
@@ -199,7 +201,7 @@ def _data(config: Config, backbone: Backbone, context: Context) -> Data:
     )
 
 
-def _features(backbone: Backbone, context: Context, reader: Reader) -> Tensor:
+def _features(backbone: "Backbone", context: Context, reader: Reader) -> Tensor:
     """(n, D): of the labelled images."""
     count = context.progress.count
     return extract(backbone, reader, context.source, context.machine, reader.labelled, count)

@@ -17,7 +17,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
-from cl.networks.layers import parameters_by_depth
+from cl.features.layers import parameters_by_depth
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.number import Number

@@ -66,8 +66,7 @@ def train(
     with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(loop), start):
             done = step + 1
-            lr = optim.set_lr(optimizer, config.lr(), optim.lr_factor(config, step, steps, steps_per_epoch))
-            optim.set_decay(optimizer, config, step / steps)
+            lr = optim.follow_schedules(optimizer, config, step, steps, steps_per_epoch)
             _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config)
             task.after_step(done / steps)

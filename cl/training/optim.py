@@ -201,6 +201,14 @@ def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
     return largest * factor
 
 
+def follow_schedules(
+    optimizer: Optimizer, config: Config, step: int, steps: int, steps_per_epoch: int
+) -> float:
+    """Set the learning rate and the weight decay of a step; return the former, before groups scale it."""
+    set_decay(optimizer, config, step / steps)
+    return set_lr(optimizer, config.lr(), lr_factor(config, step, steps, steps_per_epoch))
+
+
 def set_decay(optimizer: Optimizer, config: Config, progress: float) -> None:
     """Set the weight decay of the groups that follow its schedule, if there is one (DINO).
 

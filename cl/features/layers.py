@@ -1,11 +1,12 @@
 """The layers of an encoder, from its input to its output: for rates by depth, and for features within."""
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from cl.networks.backbones import Backbone
+if TYPE_CHECKING:
+    from cl.networks.backbones import Backbone
 
 RESIDUAL = {"stem": r"^(?:conv1|bn1)\.", "blocks": r"^layer(\d+)\.(\d+)\."}  # torchvision's names
 
@@ -23,10 +24,10 @@ def parameters_by_depth(network: nn.Module) -> list[list[nn.Parameter]]:
     return [[named[name] for name in names] for _, names in sorted(groups.items())]
 
 
-class LastBlocks(Backbone):
+class LastBlocks(nn.Module):
     """The class tokens of a transformer's last blocks, after its final norm (DINO, appendix F.2)."""
 
-    def __init__(self, network: Backbone, blocks: int) -> None:
+    def __init__(self, network: "Backbone", blocks: int) -> None:
         super().__init__()
         self.network, self.blocks = cast("Any", network), blocks
         self.fc_features = blocks * network.fc_features
@@ -42,7 +43,7 @@ class LastBlocks(Backbone):
         return torch.cat([prefix[:, 0] for prefix in tokens], 1)
 
 
-def last_blocks(network: Backbone, blocks: int) -> LastBlocks:
+def last_blocks(network: "Backbone", blocks: int) -> "Backbone":
     """The network with these features instead of its own.
 
     Raises:
@@ -54,4 +55,4 @@ def last_blocks(network: Backbone, blocks: int) -> LastBlocks:
             f"blocks={blocks} takes the class tokens of the last {blocks} blocks of a transformer, but this "
             f"backbone has {found} blocks with one; choose blocks={found or 'null'}"
         )
-    return LastBlocks(network, blocks)
+    return cast("Backbone", LastBlocks(network, blocks))
