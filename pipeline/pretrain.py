@@ -71,7 +71,7 @@ def main() -> None:
             each_epoch=lambda epoch: measure(progress=progress),
         )
         if command.is_main_process():
-            _write_results(results, rows, data, params.optim.lr(), task.negatives)
+            _write_results(results, rows, data, params, task)
             results.notes["verdict"] = selection.verdict(rows, params.method.embedding_width).sentence
             progress.say(results.notes["verdict"])
             parent = results.notes["parent"] = beginning.summary(params.start_name)
@@ -205,8 +205,13 @@ def _summary(params: "Params", data: "TrainSet", here: "Machine") -> str:
 
 
 def _write_results(
-    results: command.Results, rows: list[dict[str, Any]], data: "TrainSet", lr: float, negatives: int | None
+    results: command.Results,
+    rows: list[dict[str, Any]],
+    data: "TrainSet",
+    params: "Params",
+    task: "PretrainingTask",
 ) -> None:
+    from cl.networks.batch_norm import has_batch_norm
     from cl.pretraining import view_sheet
     from cl.training.checkpoints import write_epochs
 
@@ -215,8 +220,10 @@ def _write_results(
     last = {"pretrain_loss": "loss", "pretrain_knn_top1": "knn_top1"}  # no kNN without labels
     results.metrics |= {name: rows[-1][column] for name, column in last.items() if column in rows[-1]}
     results.notes |= {
-        "effective_lr": lr,
-        "negatives": negatives,
+        "backbone": params.backbone.title,
+        "batch_norm": has_batch_norm(task.method),
+        "effective_lr": params.optim.lr(),
+        "negatives": task.negatives,
         "images_left_out": _images_left_out(data),
         "images_per_second": round(sum(row["images_per_second"] for row in rows) / len(rows), 1),
     }

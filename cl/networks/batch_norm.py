@@ -144,3 +144,9 @@ def _repeated() -> Iterator[None]:
         yield
     finally:
         _recomputing = False
+
+
+def has_batch_norm(network: nn.Module) -> bool:
+    """Whether any layer uses the statistics of a batch."""
+    kinds = nn.modules.batchnorm._BatchNorm, GroupBatchNorm
+    return any(isinstance(layer, kinds) for layer in network.modules())

@@ -178,6 +178,19 @@ def test_confused_classes_are_shown_with_pictures(values, tmp_path) -> None:
     assert f"data:image/jpeg;base64,{base64.b64encode(b'picture').decode()}" in page
 
 
+def test_the_encoder_is_named_and_batch_norm_only_where_there_is_any(values, tmp_path) -> None:
+    del values["backbone"]["stem"]  # as of a transformer
+    assert ">resnet18<" in render(values, tmp_path)
+    notes = {"effective_lr": 0.1, "images_per_second": 9, "backbone": "transformer of 12 blocks"}
+    notes["hardware"] = {"gpus": [], "cpu": "c", "threads": 1}
+    write(tmp_path, "pretrain", {}, **notes, batch_norm=True)
+    page = render(values, tmp_path).split("all parameters")[0]
+    assert ">transformer of 12 blocks<" in page
+    assert "batch norm over" in page
+    write(tmp_path, "pretrain", {}, **notes, batch_norm=False)
+    assert "batch norm" not in render(values, tmp_path).split("all parameters")[0]
+
+
 def test_augmentations_are_listed(values, tmp_path) -> None:
     page = render(values, tmp_path)
     assert "2 random of 32 px" in page

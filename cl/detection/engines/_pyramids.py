@@ -12,7 +12,8 @@ from torchvision.models.resnet import ResNet
 from torchvision.ops import Conv2dNormActivation, FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from cl.networks.backbones import Backbone, has_batch_norm
+from cl.networks.backbones import Backbone
+from cl.networks.batch_norm import has_batch_norm
 from cl.networks.feature_maps import STRIDES, FeatureMaps
 
 CHANNELS = 256  # of every level

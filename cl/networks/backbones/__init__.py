@@ -139,11 +139,6 @@ def _sizes(params: "Params") -> list[tuple[str, int]]:
     return found
 
 
-def has_batch_norm(network: nn.Module) -> bool:
-    """Whether any layer uses the statistics of a batch."""
-    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in network.modules())
-
-
 def output_width(network: nn.Module, size: int) -> int:
     """The features that a network on the meta device gives for an image of this side."""
     with torch.no_grad():

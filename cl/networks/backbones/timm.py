@@ -12,9 +12,9 @@ from cl.networks.backbones import (
     BackboneConfig,
     check_parts,
     check_sizes,
-    has_batch_norm,
     output_width,
 )
+from cl.networks.batch_norm import has_batch_norm
 
 if TYPE_CHECKING:
     from cl.config import Params

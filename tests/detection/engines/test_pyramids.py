@@ -16,7 +16,7 @@ from cl.detection.engines.torchvision import Detector
 from cl.detection.samples import sample
 from cl.detection.transfer import Detection, build_optimizer, estimate_statistics
 from cl.networks import backbones
-from cl.networks.backbones import has_batch_norm
+from cl.networks.batch_norm import has_batch_norm
 from tests.support.backbones import HIERARCHICAL, PLAIN, config
 from tests.support.detection import FPN, small, tuned
 
