@@ -22,6 +22,16 @@ def render(values: dict, results: Path, origin: Origin = ORIGIN) -> str:
     return render_both(values, results, origin)[0]
 
 
+PRETRAINED = {
+    "commit": "0123456789abcdef",
+    "uncommitted_changes": False,
+    "effective_lr": 1.0,
+    "hardware": {"gpus": [], "cpu": "c", "threads": 1},
+    "images_per_second": 1,
+    "versions": {"torch": "2"},
+}
+
+
 @pytest.fixture
 def values() -> dict:
     return load(ROOT / "params.yaml").model_dump(mode="json")
@@ -69,17 +79,7 @@ def test_the_title_names_method_and_data_set_and_what_was_changed(values, tmp_pa
 
 def test_the_page_gives_the_command_that_repeats_the_run(values, tmp_path) -> None:
     repeat = Origin("simclr", [], "dvc exp run -S loss=dclw -S 'evaluation=[knn]'")
-    write(
-        tmp_path,
-        "pretrain",
-        {},
-        commit="0123456789abcdef",
-        uncommitted_changes=False,
-        effective_lr=1.0,
-        hardware={"gpus": [], "cpu": "c", "threads": 1},
-        images_per_second=1,
-        versions={"torch": "2"},
-    )
+    write(tmp_path, "pretrain", {}, **PRETRAINED)
     page = render(values, tmp_path, repeat)
     assert "git checkout 0123456789ab\ndvc exp run -S loss=dclw -S &#39;evaluation=[knn]&#39;</pre>" in page
     assert "parameters</a> of this run as params.yaml:" in render(values, tmp_path, Origin("a", [], None))
@@ -181,13 +181,11 @@ def test_confused_classes_are_shown_with_pictures(values, tmp_path) -> None:
 def test_the_encoder_is_named_and_batch_norm_only_where_there_is_any(values, tmp_path) -> None:
     del values["backbone"]["stem"]  # as of a transformer
     assert ">resnet18<" in render(values, tmp_path)
-    notes = {"effective_lr": 0.1, "images_per_second": 9, "backbone": "transformer of 12 blocks"}
-    notes["hardware"] = {"gpus": [], "cpu": "c", "threads": 1}
-    write(tmp_path, "pretrain", {}, **notes, batch_norm=True)
+    write(tmp_path, "pretrain", {}, **PRETRAINED, backbone="transformer of 12 blocks", batch_norm=True)
     page = render(values, tmp_path).split("all parameters")[0]
     assert ">transformer of 12 blocks<" in page
     assert "batch norm over" in page
-    write(tmp_path, "pretrain", {}, **notes, batch_norm=False)
+    write(tmp_path, "pretrain", {}, **PRETRAINED, batch_norm=False)
     assert "batch norm" not in render(values, tmp_path).split("all parameters")[0]
 
 
