@@ -6,7 +6,8 @@ On a GPU, memory is that of the device.
 
 `python -W ignore -m benchmarks.encoders learning` pretrains two backbones of today on the embedded data over
 three seeds, and compares their kNN top-1 with that of the same encoders before training. Each finished run is
-a row of docs/results/encoders.csv, and is not run again. Needs data/shards of the default experiment.
+a row of docs/results/encoders.csv, and is not run again. Needs data/shards and data/scenes of the
+default experiment.
 """
 
 import csv
@@ -107,7 +108,7 @@ def learned(overrides: list[str], seed: int) -> tuple[float, float]:
     """Accuracy (kNN top-1, percent) after and before pretraining."""
     with copy_of_project() as place:
         compose(place.folder / "params.yaml", [*overrides, f"seed={seed}", *KNN])
-        for stage in (("weights",), ("pretrain",), ("evaluate", "knn"), ("baseline", RANDOM)):
+        for stage in (("baseline", RANDOM), ("weights",), ("pretrain",), ("evaluate", "knn")):
             place.run(*stage)
         before = metrics(place, "baseline/random")["random_knn_top1"]
         return metrics(place, "evaluate/knn")["knn_top1"], before
