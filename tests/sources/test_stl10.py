@@ -138,7 +138,7 @@ def test_semi_chooses_among_the_labelled_images_only(context, params) -> None:
 
 def test_the_monitor_uses_the_first_labelled_images(context, params, here, quiet) -> None:
     settings = params.optim.monitor.model_copy(update={"bank": 5})
-    method = SimpleNamespace(backbone=context.backbone, projector=torch.nn.Identity())
+    method = SimpleNamespace(evaluated=(context.backbone, torch.nn.Identity()))
     task = SimpleNamespace(
         method=method, machine=here, alignment=torch.zeros(()), has_groups=False, progress=0.0
     )
