@@ -91,7 +91,8 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     settings, labelled = config.training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))
-    task = here.place(Classification(backbone, head, here, shared=plan.ranks == ranks()))
+    shared = plan.ranks == ranks()
+    task = here.place(Classification(backbone, head, here, seed=params.seed, shared=shared))
     run(
         task,
         TrainSet(reader, params.dataset, list(config.training.views.values()), plan, labelled),

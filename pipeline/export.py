@@ -1,5 +1,6 @@
 """export: write the pretrained backbone in the format of another program."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,9 @@ FORMATS = ("torchvision", "timm", "hub", "detectron2", "onnx")
     type=click.Path(path_type=Path),
     help="The file to write, for timm and hub the folder; default: exports/<format>.<suffix>.",
 )
-@click.option("--license", default="other", help="For hub: what others may do with it, such as cc-by-4.0.")
+@click.option("--license", help="For hub: what others may do with it, by the hub's names, such as cc-by-4.0.")
 @command.entry_point
-def main(format: str, to: Path | None, license: str) -> None:
+def main(format: str, to: Path | None, license: str | None) -> None:
     """Write models/backbone.safetensors in the FORMAT of another program.
 
     timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, to be uploaded to
@@ -42,6 +43,12 @@ def main(format: str, to: Path | None, license: str) -> None:
         raise ValueError(f"--to {path} does not end in {suffix}, the suffix of {format} files")
     if not suffix and path.is_file():
         raise ValueError(f"--to {path} is a file, but {format} needs a folder; give another name")
+    if license and format != "hub":
+        raise ValueError(f"--license {license} is only for hub, found {format}; leave it out")
+    if license and not re.fullmatch(r"[a-z0-9.-]+", license):
+        raise ValueError(
+            f"--license {license} is not a name such as mit or cc-by-4.0; choose one of the hub's"
+        )
     outputs.require(locations.BACKBONE)
     network = backbones.load(params.backbone, locations.BACKBONE)
     recorded = load_tensors(locations.BACKBONE)[1]
@@ -54,7 +61,9 @@ def main(format: str, to: Path | None, license: str) -> None:
         library = "timm" if description else "cl"
         card = ""
         if format == "hub":
-            card = _card(params, transform, recorded, name=path.name, license=license, library=library)
+            card = _card(
+                params, transform, recorded, name=path.name, license=license or "other", library=library
+            )
         export.write_folder(network, path, description, card, recorded | metadata)
     click.echo(f"{path}: {params.backbone.title}, {network.fc_features} features; {_inputs(transform)}")
 

@@ -17,7 +17,7 @@ from pipeline import energy
 from pipeline.locations import BACKBONE, METHOD, SHARDS, manifest, manifest_hash
 
 RECORDED = (":!dvc.lock", ":!params.yaml")  # not code; their contents are recorded elsewhere
-VERSIONS = ("torch", "torchvision", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
+VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
 OPTIONAL = ("detectron2",)  # recorded if installed
 
 

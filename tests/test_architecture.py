@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "features": "console data runtime",
     "training": "batch console data networks runtime",
     "pretraining": "batch console contrast data features methods networks runtime training",
-    "evaluations": "batch console data features runtime training",
+    "evaluations": "batch console data features networks runtime training",
     "detection": "console data networks runtime sources training",
     "exchange": "data detection features networks runtime shards sources",
     "analyses": "batch charts console contrast data evaluations features losses methods networks pretraining "

@@ -77,7 +77,10 @@ class Context:
 
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
-        """Unit embeddings (N, D) of `count` views of random batches, augmented like training's large ones."""
+        """Unit embeddings (N, D) of `count` views of random batches, augmented like training's large ones.
+
+        They are those of the encoder that was trained, also where another is evaluated (DINO).
+        """
         for batch in self._batches(self._large(count), batch_size, batches):
             yield [self.method.embed(view) for view in batch.views]
 
@@ -85,7 +88,7 @@ class Context:
     def features(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
         """The backbone's features (N, D) of the same views, as unit rows."""
         for batch in self._batches(self._large(count), batch_size, batches):
-            yield [F.normalize(self.method.backbone(view).float(), dim=1) for view in batch.views]
+            yield [F.normalize(self.method.evaluated[0](view).float(), dim=1) for view in batch.views]
 
     @torch.no_grad()
     def contrast(self, images: int, batch_size: int, *, queue: bool = False) -> Contrast:

@@ -31,7 +31,7 @@ class Config(AnalysisConfig):
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """same_class, if there are labels: percent of the nearest training images that share an image's class."""
-    encoder = Unit(context.method.backbone, [])
+    encoder = Unit(context.method.evaluated[0], [])
     readers = (context.train, context.val)
     bank, queries = (
         extract(encoder, reader, context.source, context.machine, reader.evaluated, context.progress.count)

@@ -20,7 +20,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
-from cl.features.layers import last_blocks
+from cl.networks.layers import last_blocks
 from cl.runtime.base_config import Seeds
 from cl.runtime.number import Number
 from cl.runtime.tensor_files import fingerprint
@@ -70,6 +70,11 @@ class Config(EvaluationConfig):
                 raise ValueError(
                     f"{name}s={values} must include optim.{name}={usual}, which has no effect otherwise"
                 )
+        if self.weight_decays and self.optim.final_weight_decay is not None:
+            raise ValueError(
+                f"optim.final_weight_decay={self.optim.final_weight_decay} schedules one weight decay, found "
+                f"weight_decays={self.weight_decays}; choose weight_decays=[] or final_weight_decay=null"
+            )
         if self.optim.clip and len(self.grid) > 1:
             raise ValueError(
                 f"optim.clip={self.optim.clip} would clip {len(self.grid)} classifiers together; choose null"
@@ -132,7 +137,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
     Raises:
         AssertionError: a tensor of the backbone has changed.
-        ValueError: the backbone has not so many blocks.
+        ValueError: the backbone has fewer blocks.
     """
     backbone = last_blocks(context.backbone, config.blocks) if config.blocks else context.backbone
     before = fingerprint(backbone)
@@ -169,7 +174,7 @@ def _train(
         FloatingPointError: a classifier has diverged.
     """
     parts = [
-        optim.Part(head, base_lr / config.optim.base_lr, decay)
+        optim.Part(head, base_lr / config.optim.base_lr, decay if config.weight_decays else None)
         for head, (base_lr, decay) in zip(heads, config.grid, strict=True)
     ]
     try:

@@ -17,7 +17,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
-from cl.features.layers import parameters_by_depth
+from cl.networks.layers import parameters_by_depth
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.number import Number
@@ -139,7 +139,7 @@ def fine_tune(
     if frozen:
         task = Probes(backbone, nn.ModuleList([head]), machine)
     else:
-        task = Classification(backbone, head, machine, shared=plan.ranks == ranks())
+        task = Classification(backbone, head, machine, seed=context.seed, shared=plan.ranks == ranks())
         layers = parameters_by_depth(backbone) if config.layer_decay < 1 else [list(backbone.parameters())]
         rates = [config.backbone_lr * config.layer_decay**above for above in reversed(range(len(layers)))]
         parts += [

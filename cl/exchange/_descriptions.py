@@ -10,7 +10,7 @@ from cl.networks import backbones
 from cl.networks.backbones import BackboneConfig
 from cl.networks.backbones import timm as timm_backbone
 from cl.networks.resnet import BLOCKS
-from cl.runtime.kinds import module_of
+from cl.runtime.kinds import kinds, module_of
 
 POOLS: dict[str, Literal["cls", "average"]] = {"token": "cls", "avg": "average"}  # timm's names and ours
 # Arguments of timm.create_model that our configuration can hold, or that change nothing in an encoder.
@@ -27,9 +27,14 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
         description: the content of config.json in a folder of timm; only `architecture` must be there.
     """
     arguments, recorded = _part(description, "model_args"), _part(description, "pretrained_cfg")
+    heads, pool = arguments.get("num_heads"), arguments.get("global_pool")
+    if heads is not None and not (isinstance(heads, int) and heads > 0):
+        raise ValueError(f"config.json has num_heads={heads}, expected a whole number above 0")
+    if pool is not None and not isinstance(pool, str):
+        raise ValueError(f"config.json has global_pool={pool}, expected a name such as token or avg")
     found = {
-        "heads": arguments.get("num_heads"),
-        "pool": POOLS.get(arguments.get("global_pool", "")),
+        "heads": heads,
+        "pool": POOLS.get(pool or ""),
         "license": recorded.get("license"),
     }
     name = description.get("architecture")
@@ -51,7 +56,10 @@ def _config(name: str, arguments: dict[str, Any], recorded: dict[str, Any]) -> t
     usual, pool = _on_meta(name), arguments.get("global_pool")
     if arguments.keys() - ARGUMENTS or pool not in (None, *POOLS, getattr(usual, "global_pool", None)):
         return None
-    side = arguments.get("img_size") or recorded.get("input_size") or usual.pretrained_cfg["input_size"]
+    recorded_size = recorded.get("input_size")
+    if not isinstance(recorded_size, list) or len(recorded_size) != 3:
+        recorded_size = usual.pretrained_cfg["input_size"]
+    side = arguments.get("img_size") or recorded_size
     return timm_backbone.Config(
         kind="timm",
         name=name,
@@ -69,9 +77,10 @@ def config(found: dict[str, str]) -> BackboneConfig | None:
     """
     parameters = json.loads(found.get("parameters", "{}"))
     values = json.loads(found["network"]) if "network" in found else parameters.get("backbone")
-    if not isinstance(values, dict) or values.get("kind") in (None, "resnet"):
+    kind = values.get("kind") if isinstance(values, dict) else None
+    if kind == "resnet" or kind not in kinds("networks.backbones"):  # version 0.1 recorded resnet18 as a kind
         return None
-    result: BackboneConfig = module_of("networks.backbones", values["kind"]).Config.model_validate(values)
+    result: BackboneConfig = module_of("networks.backbones", kind).Config.model_validate(values)
     return result
 
 

@@ -137,7 +137,12 @@ def _config(
     width, _, patch, _ = tensors["patch_embed.proj.weight"].shape
     size = math.isqrt(_patches(tensors)) * patch
     if "fc_norm.weight" in tensors and "norm.weight" not in tensors:
-        name = f"vit_{SIZES.get(width)}_patch{patch}_224"
+        if width not in SIZES:
+            raise ValueError(
+                f"{file} holds a fine-tuned vision transformer {width} wide, expected one that is "
+                f"{', '.join(map(str, SIZES))} wide; put timm's config.json beside the file"
+            )
+        name = f"vit_{SIZES[width]}_patch{patch}_224"
         return timm.Config(
             kind="timm", name=name, size=size, pool="average", drop_path=0, checkpointing=False
         )

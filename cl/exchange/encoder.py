@@ -23,7 +23,7 @@ class Encoder(nn.Module):
 
     transform: from the path of an image, or a PIL image, to (3, S, S) float32; may be replaced.
     width: features per image.
-    sha256: a hash of all parameters and buffers.
+    sha256: a hash of the architecture and of all parameters and buffers.
     """
 
     def __init__(self, network: "Backbone", transform: Transform, sha256: str) -> None:

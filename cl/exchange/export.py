@@ -42,9 +42,7 @@ def write(network: "Backbone", format: str, path: Path, size: int, metadata: dic
     """
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
         others = "onnx" if isinstance(network, TwoStreams) else "timm, hub or onnx"
-        raise ValueError(
-            f"{format} takes residual networks of one stream, and this backbone is none; choose {others}"
-        )
+        raise ValueError(f"{format} takes only networks of kind=resnet without streams; choose {others}")
     with _finished(path) as partial:
         match format:
             case "torchvision":
@@ -65,8 +63,12 @@ def write_folder(
         card: the page that the hub shows; empty for none.
 
     Raises:
-        ValueError: the folder has other files.
+        ValueError: the folder has other files, or the backbone is two networks.
     """
+    if isinstance(network, TwoStreams):
+        raise ValueError(
+            "a backbone with streams is two networks, which timm and cl.load refuse; choose onnx"
+        )
     files = {DESCRIPTION: json.dumps(description, indent=2) if description else "", CARD: card}
     strange = [path.name for path in folder.glob("*") if path.name not in (WEIGHTS, *files)]
     if strange:

@@ -1,5 +1,6 @@
 """Encoders trained by other programs, from common checkpoints, read without running pickled code."""
 
+import hashlib
 import re
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ TEACHER = re.compile(r"teacher", re.IGNORECASE)
 
 
 class ForeignEncoder(NamedTuple):
-    """An encoder in eval mode, its configuration, its origin as far as known, and a hash of its tensors.
+    """An encoder in eval mode, its configuration, its origin as far as known, and a hash of all it computes.
 
     metadata: of a safetensors file, and from timm's description; empty for others.
     deviation: how the network differs from ours of the same configuration.
@@ -78,7 +79,9 @@ def recognise(
         found = layouts[prefix].recognise(tensors, prefix, metadata, file)
         origin = ORIGINS.get(prefix, f"names below {prefix!r}")
     network = found.network.eval()
-    return ForeignEncoder(network, found.config, origin, fingerprint(network), metadata, found.deviation)
+    described = f"{fingerprint(network)} {found.config.model_dump_json()} {found.deviation}"
+    identity = hashlib.sha256(described.encode()).hexdigest()  # tensors show neither heads nor pooling
+    return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation)
 
 
 def _described(tensors: dict[str, Tensor], config: BackboneConfig, file: str) -> Recognised:

@@ -63,11 +63,9 @@ def _torchvision(name: str) -> Path:
 
 def _timm(name: str) -> tuple[Path, dict[str, str]]:
     model = name.removeprefix("timm:")
-    try:
-        import timm
-        from huggingface_hub import hf_hub_download
-    except ImportError as error:
-        raise ValueError(f"{name} needs the package timm ({error}): run `pip install timm`") from error
+    import timm  # late: it takes seconds to import
+    from huggingface_hub import hf_hub_download
+
     try:
         found = timm.models.get_pretrained_cfg(model, allow_unregistered=False)
     except RuntimeError:

@@ -82,9 +82,13 @@ def check(name: str, network: nn.Module, place: str, side: int) -> None:
         if found != expected:
             raise ValueError(f"its maps are {found} where {expected} are needed")
     except (AssertionError, AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise ValueError(
-            f"{place} needs maps of stride 4, 8, 16 and 32, or of a transformer with patches of 4, 8, 16 or "
-            f"32 px, from images of any size; {name} does not give them ({reason}); choose for example "
-            "backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or transfer=[]"
+            f"{place} needs maps of stride 4, 8, 16 and 32, or of a transformer with patches of 1, 2, 4, 8, "
+            f"16 or 32 px, from images of any size; {name} does not give them ({reason_of(error)}); choose "
+            "for example backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or transfer=[]"
         ) from None
+
+
+def reason_of(error: Exception) -> str:
+    """What a network of timm says where it fails, in one line."""
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__

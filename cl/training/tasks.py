@@ -53,9 +53,15 @@ class Classification(Task):
     """
 
     def __init__(
-        self, backbone: nn.Module, classifier: nn.Linear, machine: Machine, *, shared: bool = True
+        self,
+        backbone: nn.Module,
+        classifier: nn.Linear,
+        machine: Machine,
+        *,
+        seed: int = 0,
+        shared: bool = True,
     ) -> None:
-        super().__init__(machine)
+        super().__init__(machine, seed)
         set_groups(backbone, 1 if shared else ranks())
         self.backbone, self.classifier = backbone, classifier
 

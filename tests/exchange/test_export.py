@@ -104,7 +104,9 @@ def test_networks_that_timm_lacks_are_refused() -> None:
     transform = Transform(resize=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2), upright=True)
     for _, width, stem in (KINDS[1], KINDS[3]):
         small = Config(kind="resnet", name="resnet18", width=width, stem=stem, zero_init_residual=False)
-        message = f"timm has no resnet18 of width {width} with {stem} stem; choose torchvision or onnx"
+        message = (
+            f"timm does not know the resnet18 of width {width} with {stem} stem; choose torchvision, hub"
+        )
         with pytest.raises(ValueError, match=message):
             export.describe(small, 512, transform)
 
@@ -128,7 +130,7 @@ def test_onnxruntime_runs_an_export_at_any_batch_size(kind, width, stem, tmp_pat
         torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["transformer", "convnext"])
+@pytest.mark.parametrize("name", ["transformer", pytest.param("convnext", marks=pytest.mark.slow)])
 def test_onnxruntime_runs_other_backbones(name, tmp_path) -> None:
     import onnxruntime
 

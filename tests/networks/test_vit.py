@@ -118,6 +118,23 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
             "does not take the images of 16 px from views.random, cut into patches",
         ),
         (
+            ["backbone=timm", "backbone.name=convnext_atto.d2_in1k"],
+            "names weights; choose backbone.name=convnext_atto and init=timm:convnext_atto.d2_in1k",
+        ),
+        (
+            ["backbone=vit_tiny_patch4", "evaluations.linear.blocks=13"],
+            "evaluations.linear.blocks=13 takes the class tokens .* has 12 blocks with one; choose blocks=12",
+        ),
+        (
+            ["backbone=timm", "evaluations.linear.blocks=4"],
+            "evaluations.linear.blocks=4 takes .* has 0 blocks with one; choose blocks=null",
+        ),
+        (["evaluations.linear.blocks=4"], "evaluations.linear.blocks=4 takes .* choose blocks=null"),
+        (
+            ["backbone=timm", "backbone.name=bat_resnext26ts", "transfer=[]"],
+            "bat_resnext26ts does not take the images",
+        ),
+        (
             ["backbone=timm", "backbone.name=test_convnext", "method=cpc_v2"],
             "does not take the images of 16 px from views.random, cut into patches",
         ),
@@ -129,7 +146,7 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
                 "patches.stage=stage2",
                 "patches.pairs=drawn",
             ],
-            "patches.stage=stage2 runs a part of a residual network, .* choose patches.stage=final",
+            "patches.stage=stage2 runs a part of a network of kind=resnet, .* choose patches.stage=final",
         ),
         (
             ["backbone=vit_tiny_patch4", "transfer=[voc_c4]"],
@@ -160,7 +177,7 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ),
         (
             ["backbone=timm", "backbone.name=vgg11", "backbone.drop_path=0.1"],
-            "vgg11 takes no drop_path_rate .*; leave it out",
+            r"vgg11 does not take backbone.drop_path=0\.\d+ .*; choose 0",
         ),
     ],
 )

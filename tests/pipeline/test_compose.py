@@ -38,6 +38,7 @@ def choices() -> list[str]:
         group, *name = path.relative_to(CONF).with_suffix("").parts
         if name and group not in (*PARTS, "recipe"):
             names.setdefault(group, []).append("/".join(name))
+    names["evaluation"].remove("dino_vit_lin")  # takes a transformer, as its recipe has
     lists = [f"{group}=[{','.join(names.pop(group))}]" for group in LISTS]
     lists += [f"baseline=[{name}]" for name in names.pop("baseline")]
     chosen = {

@@ -128,6 +128,7 @@ def test_slow_data_workers_hold_up_the_steps(params) -> None:
     assert "the training step limits" in forecast.bottleneck(params, ran(0, 0), 1000, workers=True)
 
 
+@pytest.mark.slow
 def test_a_plan_without_data_workers_says_so(prepared, params, monkeypatch) -> None:
     monkeypatch.chdir(prepared)
     with copy_of_project() as place:

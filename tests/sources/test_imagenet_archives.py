@@ -66,7 +66,9 @@ def test_a_truncated_archive_is_refused(name, ilsvrc) -> None:
     assert refused > 30
 
 
-@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL, archive.DEVKIT])
+@pytest.mark.parametrize(
+    "name", [archive.TRAIN, pytest.param(archive.VAL, marks=pytest.mark.slow), archive.DEVKIT]
+)
 def test_flipped_bytes_are_refused_or_lose_no_image(name, ilsvrc) -> None:
     """Flips inside an image are for `verify` to find; flips in the archive's structure are found here."""
     path = ilsvrc / name

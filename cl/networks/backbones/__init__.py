@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from cl.networks import feature_maps, patches
+from cl.networks import feature_maps, layers, patches
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.kinds import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
@@ -92,7 +92,7 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
         with torch.no_grad():
             network.eval()(torch.zeros(2, 3, size, size, device=device))
     except (AssertionError, RuntimeError, ValueError) as error:  # each network has its own way
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = feature_maps.reason_of(error)
         raise ValueError(
             f"{name} does not take the images of {size} px from {place} ({reason}); choose another size "
             "there, or another backbone"
@@ -100,20 +100,21 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
 
 
 def check_parts(name: str, network: nn.Module, params: "Params") -> None:
-    """Check that nothing needs the stages of a residual network, and that detectors find their maps.
+    """Check that nothing needs the stages of a residual network, and that all find their blocks and maps.
 
     Args:
         network: of timm, on the meta device.
 
     Raises:
-        ValueError: patches or a detector cannot be made from the network.
+        ValueError: patches, an evaluation or a detector cannot be made from the network.
     """
     stage = getattr(params.patches, "stage", None)
     if stage in patches.STITCHED:
         raise ValueError(
-            f"patches.stage={stage} runs a part of a residual network, but {name} is none; choose "
+            f"patches.stage={stage} runs a part of a network of kind=resnet, not of {name}; choose "
             "patches.stage=final, or backbone=resnet50"
         )
+    layers.check_blocks(network, params)
     for key, transfer in params.transfers.items():
         if "c4" in transfer.detector:
             raise ValueError(

@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from torch import nn
+
 from cl.networks import patches
 from cl.networks.backbones import Backbone, BackboneConfig
+from cl.networks.layers import check_blocks
 from cl.runtime.base_config import BaseConfig
 
 if TYPE_CHECKING:
@@ -69,8 +72,8 @@ class Config(BackboneConfig):
     def in_timm(self) -> tuple[str, dict[str, Any]]:
         if self.streams or (self.width, self.stem) != (1, "imagenet"):
             raise ValueError(
-                f"timm has no {self.title}{' and two streams' if self.streams else ''}; choose "
-                f"{'onnx' if self.streams else 'torchvision or onnx'}"
+                f"timm does not know the {self.title}{' and two streams' if self.streams else ''}; choose "
+                f"{'onnx' if self.streams else 'torchvision, hub or onnx'}"
             )
         return self.name, {}
 
@@ -78,6 +81,7 @@ class Config(BackboneConfig):
         """Raises ValueError if something needs a single network, or one that detectron2 has."""
         if self.streams:
             self.streams.check(params)
+        check_blocks(nn.Module(), params)  # it has no class token
         for name, transfer in params.transfers.items():
             if transfer.engine == "detectron2" and (self.width, self.stem) != (1, "imagenet"):
                 raise ValueError(

@@ -15,6 +15,7 @@ from cl.networks.backbones import (
     output_width,
 )
 from cl.networks.batch_norm import has_batch_norm
+from cl.networks.feature_maps import reason_of
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -42,6 +43,9 @@ class Config(BackboneConfig):
     def _exists(cls, name: str) -> str:
         import timm  # late: it takes seconds to import
 
+        if "." in name and timm.is_model(name):
+            network = name.partition(".")[0]
+            raise ValueError(f"{name} names weights; choose backbone.name={network} and init=timm:{name}")
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=5) or ["convnext_tiny"]
             raise ValueError(f"{name} is not a network of timm; choose for example {', '.join(near)}")
@@ -72,14 +76,14 @@ class Config(BackboneConfig):
                 f"backbone.checkpointing=true would count each batch twice in the batch norm of {name}; "
                 "choose false, and optim.microbatches to save memory"
             )
+        _set_checkpointing(self, network)
         check_parts(name, network, params)
 
 
 def build(config: Config) -> Backbone:
     """The network as `timm.create_model` initialises it, without its classifier."""
     network = _create(config, _options(config))
-    if config.checkpointing:
-        cast("Any", network).set_grad_checkpointing(True)
+    _set_checkpointing(config, network)
     network.fc_features = output_width(_empty(config), config.size)
     return network
 
@@ -103,25 +107,45 @@ def _options(config: Config) -> dict[str, Any]:
     Raises:
         ValueError: it does not take what the configuration asks for.
     """
-    asked: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     if config.pool:
-        asked["global_pool"] = {"cls": "token", "average": "avg"}[config.pool]
+        chosen["pool"] = {"global_pool": {"cls": "token", "average": "avg"}[config.pool]}
     if config.drop_path:
-        asked["drop_path_rate"] = config.drop_path
+        chosen["drop_path"] = {"drop_path_rate": config.drop_path}
+    for name, option in chosen.items():
+        if reason := _refusal(config, option):
+            raise ValueError(
+                f"{config.name} does not take backbone.{name}={getattr(config, name)} ({reason}); choose "
+                f"{'null' if name == 'pool' else 0}"
+            )
+    asked = {key: value for option in chosen.values() for key, value in option.items()}
     sizes: list[dict[str, Any]] = [
         {"img_size": config.size, "dynamic_img_size": True},
         {"img_size": config.size},
-        {},
     ]
-    for size in sizes:
+    return next((asked | size for size in sizes if not _refusal(config, asked | size)), asked)
+
+
+def _refusal(config: Config, options: dict[str, Any]) -> str:
+    """Why timm does not build the network with these options; empty if it does."""
+    try:
+        with torch.device("meta"):
+            _create(config, options)
+    except (TypeError, AssertionError) as error:
+        return reason_of(error)
+    return ""
+
+
+def _set_checkpointing(config: Config, network: Backbone) -> None:
+    """Switch recomputation on if it is asked for.
+
+    Raises:
+        ValueError: the network cannot do it.
+    """
+    if config.checkpointing:
         try:
-            with torch.device("meta"):
-                network = _create(config, asked | size)
-                if config.checkpointing:
-                    cast("Any", network).set_grad_checkpointing(True)
-            return asked | size
-        except (TypeError, AssertionError) as error:
-            reason = error
-    raise ValueError(
-        f"{config.name} takes no {' or '.join(asked) or 'checkpointing'} ({reason}); leave it out"
-    )
+            cast("Any", network).set_grad_checkpointing(True)
+        except (AttributeError, AssertionError) as error:
+            raise ValueError(
+                f"{config.name} does not take backbone.checkpointing=true ({reason_of(error)}); choose false"
+            ) from None

@@ -5,9 +5,9 @@ import timm
 import torch
 from torch import nn
 
-from cl.features.layers import last_blocks, parameters_by_depth
 from cl.networks import backbones
-from cl.networks.backbones.resnet import Config
+from cl.networks.backbones.resnet import Config, Streams
+from cl.networks.layers import last_blocks, parameters_by_depth
 
 
 def transformer() -> nn.Module:
@@ -32,6 +32,18 @@ def test_a_residual_network_has_its_stem_and_its_blocks_as_layers() -> None:
     assert all(name.startswith("layer1.1.") for name in layers[2])
     assert all(name.startswith("layer4.1.") for name in layers[-1])
     assert sum(map(len, layers)) == len(list(network.parameters()))
+
+
+def test_each_of_two_networks_has_its_layers() -> None:
+    streams = Streams(space="lab", mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+    network = backbones.build(
+        Config(
+            kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False, streams=streams
+        )
+    )
+    layers = names_by_depth(network)
+    assert len(layers) == 1 + 8
+    assert {"networks.0.conv1.weight", "networks.1.conv1.weight"} < layers[0]
 
 
 def test_a_transformer_has_its_embedding_and_its_blocks_as_layers() -> None:

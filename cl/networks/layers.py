@@ -1,14 +1,20 @@
 """The layers of an encoder, from its input to its output: for rates by depth, and for features within."""
 
+import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from cl.config import Params
     from cl.networks.backbones import Backbone
 
-RESIDUAL = {"stem": r"^(?:conv1|bn1)\.", "blocks": r"^layer(\d+)\.(\d+)\."}  # torchvision's names
+STREAM = r"^(?:networks\.\d\.)?"
+RESIDUAL = {
+    "stem": rf"{STREAM}(?:conv1|bn1)\.",
+    "blocks": rf"{STREAM}layer(\d+)\.(\d+)\.",
+}  # torchvision's names
 
 
 def parameters_by_depth(network: nn.Module) -> list[list[nn.Parameter]]:
@@ -30,7 +36,7 @@ class LastBlocks(nn.Module):
     def __init__(self, network: "Backbone", blocks: int) -> None:
         super().__init__()
         self.network, self.blocks = cast("Any", network), blocks
-        self.fc_features = blocks * network.fc_features
+        self.fc_features = blocks * self.network.embed_dim
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, blocks width), the first of these blocks first."""
@@ -49,10 +55,30 @@ def last_blocks(network: "Backbone", blocks: int) -> "Backbone":
     Raises:
         ValueError: it has no class token, or fewer blocks.
     """
-    found = len(getattr(network, "blocks", [])) if getattr(network, "cls_token", None) is not None else 0
+    found = _blocks_with_class_token(network)
     if found < blocks:
         raise ValueError(
             f"blocks={blocks} takes the class tokens of the last {blocks} blocks of a transformer, but this "
             f"backbone has {found} blocks with one; choose blocks={found or 'null'}"
         )
     return cast("Backbone", LastBlocks(network, blocks))
+
+
+def _blocks_with_class_token(network: nn.Module) -> int:
+    reader = getattr(network, "forward_intermediates", None)
+    readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
+    return len(network.blocks) if readable and getattr(network, "cls_token", None) is not None else 0  # type: ignore[arg-type]
+
+
+def check_blocks(network: nn.Module, params: "Params") -> None:
+    """Check that a network, on any device, has the blocks that evaluations take features from.
+
+    Raises:
+        ValueError: it has fewer.
+    """
+    for key, evaluation in params.evaluations.items():
+        if blocks := getattr(evaluation, "blocks", None):
+            try:
+                last_blocks(cast("Backbone", network), blocks)
+            except ValueError as error:
+                raise ValueError(f"evaluations.{key}.{error}") from None
