@@ -74,10 +74,10 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _positions(token: Tensor, positions: Tensor, *, registers: bool) -> dict[str, Tensor]:
-    """Give the class token a position where there are no registers, and none where there are some.
+    """The class token and the positions as timm expects them: only without registers does the token have one.
 
-    DINOv2 adds its position to the class token before the registers come, timm has already done so. In
-    DeiT III, whose class token has no position either, it becomes 0.
+    DINOv2 has one in either case; with registers, it is added to the token here. DeiT III has none; here it
+    gets a position of 0.
 
     Args:
         token: (1, 1, D).

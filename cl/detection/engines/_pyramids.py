@@ -57,7 +57,7 @@ class SimplePyramid(nn.Module):
 
 
 def _level(stride: int, channels: int, to: int, norm: Callable[[int], nn.Module]) -> nn.Sequential:
-    """Transposed convolutions, each of which doubles the sides and halves the channels, or max pooling."""
+    """Transposed convolutions, each doubling the sides and halving the channels, or max pooling."""
     layers: list[nn.Module] = []
     for step in range(round(math.log2(stride / to))):
         if step:

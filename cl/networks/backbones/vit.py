@@ -79,7 +79,7 @@ class Config(BackboneConfig):
         return "vit_base_patch16_224", _arguments(self)  # which replace all that this name stands for
 
     def check(self, params: "Params") -> None:
-        """Raises ValueError if images are no multiples of a patch, or something needs parts it lacks."""
+        """Raises ValueError if a patch does not divide the images, or something needs parts it lacks."""
         name = f"backbone={self.kind} with backbone.patch={self.patch}"
         with torch.device("meta"):
             network = _unset(self)
