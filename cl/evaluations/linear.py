@@ -20,7 +20,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
 from cl.features.extraction import extract
 from cl.features.knn import top1
-from cl.networks.layers import last_blocks
+from cl.networks.layers import LastBlocks, last_blocks
 from cl.runtime.base_config import Seeds
 from cl.runtime.number import Number
 from cl.runtime.tensor_files import fingerprint
@@ -163,7 +163,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
 def _train(
     config: Config,
-    backbone: "Backbone",
+    backbone: "Backbone | LastBlocks",
     context: Context,
     heads: nn.ModuleList,
     each_epoch: Callable[[int], dict[str, float]],
@@ -196,7 +196,7 @@ def _train(
         ) from error
 
 
-def _data(config: Config, backbone: "Backbone", context: Context) -> Data:
+def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -> Data:
     labelled = context.train.labelled
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
@@ -206,7 +206,7 @@ def _data(config: Config, backbone: "Backbone", context: Context) -> Data:
     )
 
 
-def _features(backbone: "Backbone", context: Context, reader: Reader) -> Tensor:
+def _features(backbone: "Backbone | LastBlocks", context: Context, reader: Reader) -> Tensor:
     """(n, D): of the labelled images."""
     count = context.progress.count
     return extract(backbone, reader, context.source, context.machine, reader.labelled, count)

@@ -39,8 +39,7 @@ class Config(MethodConfig):
         return 1
 
     def encoded_size(self, size: int) -> int:
-        """The side of a patch; each overlaps half of the next."""
-        return 2 * size // (self.grid + 1)
+        return 2 * size // (self.grid + 1)  # the side of a patch
 
     def check(self, params: "Params") -> None:
         """Patches fill the views, and targets are in the grid."""

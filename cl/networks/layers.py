@@ -1,14 +1,11 @@
 """The layers of an encoder, from its input to its output: for rates by depth, and for features within."""
 
 import inspect
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from cl.config import Params
-    from cl.networks.backbones import Backbone
 
 STREAM = r"^(?:networks\.\d\.)?"
 RESIDUAL = {
@@ -33,7 +30,7 @@ def parameters_by_depth(network: nn.Module) -> list[list[nn.Parameter]]:
 class LastBlocks(nn.Module):
     """The class tokens of a transformer's last blocks, after its final norm (DINO, appendix F.2)."""
 
-    def __init__(self, network: "Backbone", blocks: int) -> None:
+    def __init__(self, network: nn.Module, blocks: int) -> None:
         super().__init__()
         self.network, self.blocks = cast("Any", network), blocks
         self.fc_features = blocks * self.network.embed_dim
@@ -49,7 +46,7 @@ class LastBlocks(nn.Module):
         return torch.cat([prefix[:, 0] for prefix in tokens], 1)
 
 
-def last_blocks(network: "Backbone", blocks: int) -> "Backbone":
+def last_blocks(network: nn.Module, blocks: int) -> LastBlocks:
     """The network with these features instead of its own.
 
     Raises:
@@ -58,10 +55,10 @@ def last_blocks(network: "Backbone", blocks: int) -> "Backbone":
     found = _blocks_with_class_token(network)
     if found < blocks:
         raise ValueError(
-            f"blocks={blocks} takes the class tokens of the last {blocks} blocks of a transformer, but this "
-            f"backbone has {found} blocks with one; choose blocks={found or 'null'}"
+            f"blocks={blocks} takes the class tokens of a transformer's last {blocks} blocks, but those of "
+            f"{found} blocks can be read from this backbone; choose blocks={found or 'null'}"
         )
-    return cast("Backbone", LastBlocks(network, blocks))
+    return LastBlocks(network, blocks)
 
 
 def _blocks_with_class_token(network: nn.Module) -> int:
@@ -70,15 +67,18 @@ def _blocks_with_class_token(network: nn.Module) -> int:
     return len(network.blocks) if readable and getattr(network, "cls_token", None) is not None else 0  # type: ignore[arg-type]
 
 
-def check_blocks(network: nn.Module, params: "Params") -> None:
+def check_blocks(network: nn.Module, evaluations: Mapping[str, object]) -> None:
     """Check that a network, on any device, has the blocks that evaluations take features from.
+
+    Args:
+        evaluations: configurations by name.
 
     Raises:
         ValueError: it has fewer.
     """
-    for key, evaluation in params.evaluations.items():
+    for key, evaluation in evaluations.items():
         if blocks := getattr(evaluation, "blocks", None):
             try:
-                last_blocks(cast("Backbone", network), blocks)
+                last_blocks(network, blocks)
             except ValueError as error:
                 raise ValueError(f"evaluations.{key}.{error}") from None

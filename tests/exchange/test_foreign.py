@@ -154,7 +154,7 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     torch.testing.assert_close(found.network(IMAGES), features(network))
     assert start.licence(found.metadata) == "apache-2.0"
     put_timm_weights(timm.create_model("test_convnext"), "test_convnext.r160_in1k", tmp_path)
-    assert foreign.load("timm:test_convnext.r160_in1k").config.title == "test_convnext for 160 px"
+    assert foreign.load("timm:test_convnext.r160_in1k").config.title == "test_convnext, for 160 px"
     expected = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     assert weights.resolve_init("timm:resnet50.a1_in1k")["hash"] == expected
     with pytest.raises(

@@ -84,7 +84,7 @@ def test_a_norm_after_pooling_follows_the_average_over_patches(tmp_path) -> None
     assert "norm.weight" not in theirs.state_dict()
     found = read({"model": theirs.state_dict()}, tmp_path)
     torch.testing.assert_close(found.network(images), theirs(images), **EXACT)
-    assert found.config.title == "vit_tiny_patch16_224 for 64 px"
+    assert found.config.title == "vit_tiny_patch16_224, for 64 px"
 
 
 def test_heads_are_those_of_the_width_unless_the_file_tells_otherwise(tmp_path) -> None:

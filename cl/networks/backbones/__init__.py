@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from cl.networks import feature_maps, layers, patches
@@ -45,6 +46,24 @@ class BackboneConfig(BaseConfig):
         Raises:
             ValueError: they do not fit together.
         """
+
+
+class SizedConfig(BackboneConfig):
+    """What the networks share that timm's code builds.
+
+    size: side in pixels of the images that positions and windows are made for; others are interpolated where
+        the network can, and networks without positions take no notice.
+    drop_path: the largest probability with which a residual branch is left out (stochastic depth).
+    checkpointing: recompute activations in the backward pass instead of keeping them.
+    """
+
+    size: int = Field(gt=0, description="pixels")
+    drop_path: float = Field(ge=0, lt=1)
+    checkpointing: bool
+
+    @property
+    def title(self) -> str:
+        return f"{self.architecture}, for {self.size} px"
 
 
 class Backbone(nn.Module):
@@ -114,7 +133,7 @@ def check_parts(name: str, network: nn.Module, params: "Params") -> None:
             f"patches.stage={stage} runs a part of a network of kind=resnet, not of {name}; choose "
             "patches.stage=final, or backbone=resnet50"
         )
-    layers.check_blocks(network, params)
+    layers.check_blocks(network, params.evaluations)
     for key, transfer in params.transfers.items():
         if "c4" in transfer.detector:
             raise ValueError(

@@ -81,7 +81,7 @@ class Config(BackboneConfig):
         """Raises ValueError if something needs a single network, or one that detectron2 has."""
         if self.streams:
             self.streams.check(params)
-        check_blocks(nn.Module(), params)  # it has no class token
+        check_blocks(nn.Module(), params.evaluations)  # a network without class tokens
         for name, transfer in params.transfers.items():
             if transfer.engine == "detectron2" and (self.width, self.stem) != (1, "imagenet"):
                 raise ValueError(

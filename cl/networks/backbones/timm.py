@@ -5,11 +5,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from cl.networks.backbones import (
     Backbone,
-    BackboneConfig,
+    SizedConfig,
     check_parts,
     check_sizes,
     output_width,
@@ -21,22 +21,15 @@ if TYPE_CHECKING:
     from cl.config import Params
 
 
-class Config(BackboneConfig):
+class Config(SizedConfig):
     """A network that timm builds.
 
-    size: side of the images that positions and windows are made for, in pixels; others are interpolated
-        where the network can, and networks without positions take no notice.
     pool: `cls`, the class token; `average`, over all places; null, the network's own.
-    drop_path: the largest probability with which a residual branch is left out (stochastic depth).
-    checkpointing: recompute activations in the backward pass instead of keeping them.
     """
 
     kind: Literal["timm"]
     name: str
-    size: int = Field(gt=0, description="pixels")
     pool: Literal["cls", "average"] | None
-    drop_path: float = Field(ge=0, lt=1)
-    checkpointing: bool
 
     @field_validator("name")
     @classmethod
@@ -50,10 +43,6 @@ class Config(BackboneConfig):
             near = difflib.get_close_matches(name, timm.list_models(), n=5) or ["convnext_tiny"]
             raise ValueError(f"{name} is not a network of timm; choose for example {', '.join(near)}")
         return name
-
-    @property
-    def title(self) -> str:
-        return f"{self.architecture} for {self.size} px"
 
     @property
     def architecture(self) -> str:

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.networks.backbones import Backbone, BackboneConfig, check_parts, check_sizes
+from cl.networks.backbones import Backbone, SizedConfig, check_parts, check_sizes
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -21,22 +21,18 @@ if TYPE_CHECKING:
 PERIOD = 10_000  # the longest wave of the positions, over 2 pi
 
 
-class Config(BackboneConfig):
+class Config(SizedConfig):
     """A vision transformer of `depth` blocks.
 
-    size, patch: sides in pixels of the images that positions are made for, and of a patch; at other sizes,
-        the positions are interpolated.
+    patch: side in pixels.
     positions: sines and cosines that stay fixed, or learned vectors.
     frozen_patches: the projection of patches stays random ("stop-gradient"), which makes training stable.
     pool: the class token, or the average over the patches' tokens; both after the last norm.
     layer_scale: first factor of every branch (CaiT, DINOv2); null for none.
     registers: tokens besides the class token (DINOv2).
-    drop_path: the largest probability with which a residual branch is left out (stochastic depth).
-    checkpointing: recompute activations in the backward pass instead of keeping them.
     """
 
     kind: Literal["vit"]
-    size: int = Field(gt=0, description="pixels")
     patch: int = Field(gt=0, description="pixels")
     width: int = Field(gt=0)
     depth: int = Field(gt=0)
@@ -46,8 +42,6 @@ class Config(BackboneConfig):
     pool: Literal["cls", "average"]
     layer_scale: float | None = Field(gt=0)
     registers: int = Field(ge=0)
-    drop_path: float = Field(ge=0, lt=1)
-    checkpointing: bool
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "Config":
@@ -62,10 +56,6 @@ class Config(BackboneConfig):
                 f"positions=sincos needs a width that is a multiple of 4, found width={self.width}"
             )
         return self
-
-    @property
-    def title(self) -> str:
-        return f"{self.architecture}, for {self.size} px"
 
     @property
     def architecture(self) -> str:
