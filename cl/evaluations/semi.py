@@ -134,28 +134,29 @@ def fine_tune(
     frozen = config.backbone_lr == 0
     settings = config.optim.model_copy(update={"batch_size": min(config.optim.batch_size, len(chosen))})
     plan = plan_of(len(chosen), settings.batch_size, context.seed)
-    parts = [optim.Part(head)]
     task: Task
     if frozen:
         task = Probes(backbone, nn.ModuleList([head]), machine)
     else:
         task = Classification(backbone, head, machine, seed=context.seed, shared=plan.ranks == ranks())
-        layers = parameters_by_depth(backbone) if config.layer_decay < 1 else [list(backbone.parameters())]
-        rates = [config.backbone_lr * config.layer_decay**above for above in reversed(range(len(layers)))]
-        parts += [
-            optim.Part(nn.ParameterList(layer), rate) for layer, rate in zip(layers, rates, strict=True)
-        ]
     train(
         task,
         TrainSet(context.train, context.source, list(config.views.values()), plan, chosen),
         settings,
-        optim.build(settings, parts),
+        optim.build(settings, [optim.Part(head), *([] if frozen else parts_of(config, backbone))]),
         progress=context.progress,
         checkpoints=context.checkpoints(name),
     )
     unchanged = not frozen or fingerprint(backbone) == fingerprint(context.backbone)
     assert unchanged, "semi-supervised evaluation has changed a frozen backbone"
     return backbone, head
+
+
+def parts_of(config: Config, backbone: nn.Module) -> list[optim.Part]:
+    """The backbone's layers with their learning rates relative to the head's, from the input on."""
+    layers = parameters_by_depth(backbone) if config.layer_decay < 1 else [list(backbone.parameters())]
+    rates = [config.backbone_lr * config.layer_decay**above for above in reversed(range(len(layers)))]
+    return [optim.Part(nn.ParameterList(layer), rate) for layer, rate in zip(layers, rates, strict=True)]
 
 
 def listed(config: Config, train: Reader) -> np.ndarray:

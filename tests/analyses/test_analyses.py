@@ -110,6 +110,16 @@ class Colour(nn.Module):
         return x.mean((2, 3))
 
 
+def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params, monkeypatch) -> None:
+    context = analysed(params, backbone=Colour())
+    settings = neighbours.Config(kind="neighbours", rows=1, nearest=3)
+    expected = neighbours.analyze(settings, context)
+    teacher = context.method.backbone
+    context.method.teacher, context.method.backbone = teacher, nn.Flatten()
+    context.method._evaluated = ("teacher", "projector")
+    assert neighbours.analyze(settings, context) == expected
+
+
 def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -> None:
     """As by a loop over the mean colours; the picture shows exactly these images."""
     context = analysed(params, backbone=Colour())

@@ -17,9 +17,11 @@ from cl.console.stop import StoppedError
 from cl.data.order import Plan
 from cl.evaluations import Encoder, linear
 from cl.features.extraction import extract
+from cl.networks import backbones
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
+from tests.support.backbones import config as backbone
 from tests.support.evaluations import model_tensors, read_heads, short, trained
 from tests.support.project import compose
 
@@ -187,3 +189,27 @@ def test_linear_evaluation_detects_a_backbone_that_changes(context, params) -> N
     leaky = replace(context, encoder=Encoder(Leaky()))
     with pytest.raises(AssertionError, match="linear evaluation has changed the backbone"):
         linear.evaluate(short(params.evaluations["linear"]), leaky)
+
+
+def test_the_features_of_the_last_blocks_are_those_that_are_classified(context, params) -> None:
+    settings = short(params.evaluations["linear"], epochs=1).model_copy(
+        update={"features": "cached", "blocks": 2}
+    )
+    encoder = Encoder(backbones.build(backbone("test_vit")).eval())
+    linear.evaluate(settings, replace(context, encoder=encoder))
+    (weight,) = (x for name, x in trained(context).items() if name.endswith("heads.0.weight"))
+    assert weight.shape[1] == 2 * encoder.backbone.fc_features
+
+
+def test_one_weight_decay_can_follow_a_schedule_and_several_are_refused(context, params) -> None:
+    settings = short(params.evaluations["linear"], epochs=2)
+    settings = settings.model_copy(update={"features": "cached", "base_lrs": [], "views": {}})
+    optimizer = settings.optim.model_copy(update={"weight_decay": 0.0, "final_weight_decay": 5.0})
+    lengths = []
+    for part in (settings, settings.model_copy(update={"optim": optimizer})):
+        linear.evaluate(part, context)
+        lengths.append(sum(float(x.norm()) for x in trained(context, len(lengths)).values()))
+    assert lengths[1] < lengths[0]
+    several = {**settings.model_dump(), "weight_decays": [0.0, 0.1], "optim": optimizer.model_dump()}
+    with pytest.raises(ValueError, match="schedules one weight decay, found .*; choose"):
+        linear.Config.model_validate(several)

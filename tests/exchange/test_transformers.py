@@ -96,9 +96,11 @@ def test_heads_are_those_of_the_width_unless_the_file_tells_otherwise(tmp_path) 
     positions = content["module.pos_embed"]
     exchanged = torch.cat([positions[..., 96:], positions[..., :96]], 2)
     assert read(content | {"module.pos_embed": exchanged}, tmp_path).config.heads == 3
+    before = read(content, tmp_path)
     (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 6, "global_pool": "avg"}}')
     found = read(content, tmp_path)
     assert (found.config.heads, found.config.pool) == (6, "average")
+    assert before.sha256 != found.sha256, "the same tensors, but another encoder"
 
 
 def resized(positions: Tensor, side: int) -> Tensor:

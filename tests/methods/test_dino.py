@@ -85,6 +85,13 @@ def test_dino_equals_its_algorithm(sizes) -> None:
     torch.testing.assert_close(method.target_prototypes, teacher_last)
 
 
+def test_the_teacher_is_evaluated() -> None:
+    method = small()
+    assert method.evaluated == (method.target[0], method.target[1])
+    student = build("simclr")
+    assert student.evaluated == (student.backbone, student.projector)
+
+
 def test_a_few_rows_at_a_time_change_nothing(monkeypatch) -> None:
     expected = mean_loss(small(), batch_of(views(5)))
     monkeypatch.setattr(dino, "LOGITS", 45)  # two of five rows with 20 prototypes

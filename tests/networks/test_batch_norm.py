@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from cl.networks import batch_norm
-from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
+from cl.networks.batch_norm import GroupBatchNorm, has_batch_norm, set_groups, update_running_stats
 from tests.support.tiny import TinyBackbone
 
 
@@ -69,3 +69,11 @@ def test_the_form_with_few_operations_averages_alike() -> None:
     expected = torch.cat([torch.stack(entry).mean((0, 2)) for entry in calls], 1)
     for averaged in (batch_norm._averaged, batch_norm._averaged_at_once):
         torch.testing.assert_close(averaged(calls), expected)
+
+
+def test_batch_norm_is_found_in_either_form() -> None:
+    network = TinyBackbone()
+    assert has_batch_norm(network)
+    set_groups(network, 1)
+    assert has_batch_norm(network)
+    assert not has_batch_norm(nn.Sequential(nn.Conv2d(3, 4, 1), nn.LayerNorm(4)))

@@ -5,7 +5,9 @@ import math
 
 import torch
 
-from cl.networks.target import Ema
+from cl.networks import backbones
+from cl.networks.target import Ema, Target
+from tests.support.backbones import config
 from tests.support.methods import (
     EMA,
     build,
@@ -28,3 +30,13 @@ def test_the_target_averages_parameters_and_nothing_else() -> None:
         assert torch.equal(buffer, before[name])
     assert EMA.at(1.0) == 1
     assert Ema(momentum=0.9, schedule="constant").at(0.7) == 0.9
+
+
+def test_the_target_leaves_out_no_branches() -> None:
+    """Drop path acts on the online encoder alone."""
+    torch.manual_seed(0)
+    backbone = backbones.build(config("vit", drop_path=0.5)).train()
+    target = Target(backbone, torch.nn.Identity(), EMA, microbatches=1).train()  # type: ignore[arg-type]
+    images = torch.randn(4, 3, 64, 64)
+    assert torch.equal(target.embed(images), target.embed(images))
+    assert not torch.equal(backbone(images), backbone(images))

@@ -123,3 +123,15 @@ def test_repeats_give_means_and_deviations(tmp_path) -> None:
     assert seen == [(seed, tmp_path / f"seed-{seed}") for seed in measured]
     assert command.repeated(run, [4], 0, tmp_path) == command.repeated(run, None, 4, tmp_path) == measured[4]
     assert seen[3:] == [(4, tmp_path)] * 2
+
+
+def test_a_licence_is_one_of_the_hubs_and_for_the_hub(project) -> None:
+    wrong = {
+        ("timm", "--license", "mit"): "--license mit is only for hub, found timm; leave it out",
+        ("hub", "--license", "cc: by"): "--license cc: by is not a name such as mit or cc-by-4.0",
+        ("torchvision", "--to", "a.pth"): "--to a.pth does not end in .safetensors",
+    }
+    stages = [Stage(("export", *arguments)) for arguments in wrong]
+    for answer, sentence in zip(answers(project, stages), wrong.values(), strict=True):
+        assert answer.code == 1
+        assert sentence in answer.stderr

@@ -16,6 +16,7 @@ from cl.data.order import Plan
 from cl.training import optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import Ledger
+from tests.support.tiny import TinyBackbone
 from tests.support.training import train_tiny
 
 LARS = optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio")
@@ -170,3 +171,14 @@ def test_only_a_second_interrupt_ends_at_once() -> None:
         assert received == [signal.SIGTERM] * 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_what_a_network_draws_depends_on_the_seed_and_the_step(here) -> None:
+    def drawn(seed: int, step: int) -> torch.Tensor:
+        task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 2), here, seed=seed)
+        task.begin_step(step, 0.0)
+        return torch.rand(3)
+
+    assert torch.equal(drawn(1, 5), drawn(1, 5))
+    assert not torch.equal(drawn(1, 5), drawn(2, 5))
+    assert not torch.equal(drawn(1, 5), drawn(1, 6))
