@@ -74,6 +74,6 @@ def test_the_form_with_few_operations_averages_alike() -> None:
 def test_batch_norm_is_found_in_either_form() -> None:
     network = TinyBackbone()
     assert has_batch_norm(network)
-    set_groups(network, 1)
+    set_groups(network, 2)
     assert has_batch_norm(network)
     assert not has_batch_norm(nn.Sequential(nn.Conv2d(3, 4, 1), nn.LayerNorm(4)))
