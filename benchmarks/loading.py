@@ -93,7 +93,6 @@ def stored(files: list[Path], folder: Path, settings: dict) -> Reader:
         "bench",
         Storage(**usual | settings),
         folder,
-        workers=1,
     )
     reader = Reader(folder, "train")
     assert len(reader) == len(files), "an image cannot be read"

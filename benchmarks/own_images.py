@@ -35,6 +35,7 @@ from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
 from cl.runtime.kinds import module_of
 from cl.shards import writing
+from cl.shards.team import Team
 from cl.sources._shared import photographs
 from cl.training import optim, start
 from cl.training.loop import train
@@ -142,7 +143,7 @@ def prepared(params: Params, raw: Path, folder: Path) -> tuple[Reader, Reader]:
     """The training and validation images as shards."""
     splits = module_of("sources", params.dataset.kind).splits(params.dataset, raw)
     folder.mkdir()
-    writing.write(splits, params.dataset.kind, params.dataset, folder, workers=2)
+    writing.write(splits, params.dataset.kind, params.dataset, folder, Team(2))
     return Reader(folder, "train"), Reader(folder, "val")
 
 

@@ -17,6 +17,7 @@ from cl.data.cache import Cache
 from cl.data.order import CHUNK, epoch_order
 from cl.data.reader import Reader
 from cl.shards import writing
+from cl.shards.team import Team
 from cl.sources import Image, Splits, Storage
 
 BATCH, AHEAD = 256, 8  # images, batches
@@ -85,8 +86,9 @@ def shards(folder: Path, images: int) -> None:
         percentiles=(0.1, 99.9),
         tile=None,
         deduplicate=False,
+        store=None,
     )
-    writing.write(Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", workers=2)
+    writing.write(Splits(["x"], listed, listed[:1]), "test", storage, folder / "shards", Team(2))
 
 
 def compare(folder: Path, url: str) -> None:
@@ -97,9 +99,13 @@ def compare(folder: Path, url: str) -> None:
         cache = Cache(folder / f"cache{repeat}", 10**12)
         for name, reader, ahead in (
             ("local", Reader(folder / "shards", "train"), 0),
-            ("remote, cold", Reader(url, "train", Cache(folder / f"other{repeat}", 10**12)), 0),
-            ("remote, cold, read ahead", Reader(url, "train", cache), AHEAD),
-            ("remote, cached", Reader(url, "train", cache), AHEAD),
+            (
+                "remote, cold",
+                Reader(folder / "shards", "train", url, Cache(folder / f"other{repeat}", 10**12)),
+                0,
+            ),
+            ("remote, cold, read ahead", Reader(folder / "shards", "train", url, cache), AHEAD),
+            ("remote, cached", Reader(folder / "shards", "train", url, cache), AHEAD),
         ):
             seconds = read(reader, order, ahead)
             images = len(reader) / seconds

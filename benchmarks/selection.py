@@ -33,6 +33,7 @@ from cl.runtime import machine
 from cl.runtime.cores import cores
 from cl.runtime.kinds import module_of
 from cl.shards import writing
+from cl.shards.team import Team
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
@@ -116,7 +117,7 @@ def reader(params: Params, split: str, folder: Path) -> Reader:
     shards = folder / f"shards-{source.model_dump()['train_patches']}"
     if not shards.exists():
         splits = module_of("sources", source.kind).splits(source, folder / "raw")
-        writing.write(splits, source.kind, source, shards, workers=cores())
+        writing.write(splits, source.kind, source, shards, Team(cores()))
     return Reader(shards, split)
 
 

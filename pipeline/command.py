@@ -36,6 +36,10 @@ SETTINGS = {
     "labels",
 }  # metrics that are choices: kept if all seeds agree, never averaged
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
+REPLACED = {
+    "CL_TENSORBOARD": "CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH",
+    "CL_SHARDS": "dataset.store, which `prepare` writes the shards to: see docs/data.md",
+}
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
@@ -52,8 +56,10 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors(), _way_back_at_the_end(), _logging():
-            function(*args, **kwargs)
+        with _one_line_errors(), _way_back_at_the_end():
+            _check_variables()
+            with _logging():
+                function(*args, **kwargs)
 
     return wrapped
 
@@ -92,6 +98,13 @@ def _one_line_errors() -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
+def _check_variables() -> None:
+    """Refuse variables that had an effect in earlier versions."""
+    for name, now in REPLACED.items():
+        if os.environ.get(name):
+            raise ValueError(f"{name} is now {now}")
+
+
 _loggers: "Loggers | None" = None  # of this process
 
 
@@ -99,10 +112,6 @@ _loggers: "Loggers | None" = None  # of this process
 def _logging() -> Iterator[None]:
     """Log the main process's trainings as CL_LOG says; the loggers end with the block, whatever happens."""
     global _loggers
-    if os.environ.get("CL_TENSORBOARD"):
-        raise ValueError(
-            "CL_TENSORBOARD is now CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH"
-        )
     names = [name.strip() for name in os.environ.get("CL_LOG", "").split(",") if name.strip()]
     if not names or not is_main_process():
         yield
@@ -202,27 +211,29 @@ def results(
             yield Results(Path(dropped))
         return
     target = Path(root or RESULTS / stage) / name if name else RESULTS / stage
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    produced = Results(partial / "files")
+    unfinished = outputs.partial(target)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    produced = Results(unfinished / "files")
     try:
         produced.folder.mkdir(parents=True)
         with _measured() as used:
             yield produced
-        _write_json(partial / "provenance.json", {**provenance.record(stage, name, used), **produced.notes})
+        _write_json(
+            unfinished / "provenance.json", {**provenance.record(stage, name, used), **produced.notes}
+        )
         metrics = {key: _rounded(float(value)) for key, value in produced.metrics.items()}
-        _write_json(partial / "metrics.json", metrics)
-        _publish(partial, target, folder)
+        _write_json(unfinished / "metrics.json", metrics)
+        _publish(unfinished, target, folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _publish(partial: Path, target: Path, folder: bool) -> None:
-    os.replace(partial / "metrics.json", f"{target}.json")
-    os.replace(partial / "provenance.json", f"{target}.provenance.json")
+def _publish(unfinished: Path, target: Path, folder: bool) -> None:
+    os.replace(unfinished / "metrics.json", f"{target}.json")
+    os.replace(unfinished / "provenance.json", f"{target}.provenance.json")
     if folder:
         shutil.rmtree(target, ignore_errors=True)
-        os.replace(partial / "files", target)
+        os.replace(unfinished / "files", target)
 
 
 @contextmanager
@@ -262,32 +273,6 @@ def _statistics(measured: list[dict[str, float]]) -> dict[str, float]:
         elif len(set(values)) == 1:
             metrics[key] = values[0]
     return metrics
-
-
-@contextmanager
-def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
-    """A folder to write to, which gets its name `path` only on success.
-
-    Args:
-        resumable: whether the next run continues from what an interrupted run has finished.
-    """
-    partial, old = (path.with_name(f"{path.name}.{suffix}") for suffix in ("partial", "old.partial"))
-    if not resumable:
-        shutil.rmtree(partial, ignore_errors=True)
-    try:
-        yield partial
-        shutil.rmtree(old, ignore_errors=True)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(partial, path)
-        shutil.rmtree(old, ignore_errors=True)
-    except (OSError, KeyboardInterrupt):
-        if resumable and partial.exists():
-            click.echo(f"finished work is kept in {partial}: run again to continue from there", err=True)
-        raise
-    finally:
-        if not resumable:
-            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _rounded(value: float) -> float:

@@ -33,8 +33,16 @@ LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NC
 
 
 def on_all_devices(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the stage in all its processes; each calls `function`."""
+    """Run the stage in all its processes, one for each GPU unless told otherwise; each calls `function`."""
+    return _in_all_processes(function, processes)
 
+
+def in_one_process(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run the stage in this process, or in those of CL_PROCESSES, CL_LAUNCH or torchrun."""
+    return _in_all_processes(function, lambda: processes() if os.environ.get("CL_PROCESSES") else 1)
+
+
+def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -44,7 +52,7 @@ def on_all_devices(function: Callable[..., Any]) -> Callable[..., Any]:
         stage = ["-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]  # type: ignore[union-attr]
         if launcher := os.environ.get("CL_LAUNCH"):
             sys.exit(run([[*shlex.split(launcher), *stage]], [_launcher_variables(launcher)]))
-        number = processes()
+        number = count()
         if number == 1:
             return function(*args, **kwargs)
         import torch.distributed as dist
@@ -95,6 +103,15 @@ def processes() -> int:
             f"CL_PROCESSES={asked}, but only {counted(gpus, 'GPUs')} visible: choose {gpus} or fewer"
         )
     return int(asked)
+
+
+def all_values(mine: Any) -> list[Any]:
+    """The values of all processes, in their order; they wait for each other."""
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
 
 
 def run(commands: list[list[str]], variables: list[dict[str, str]]) -> int:

@@ -52,7 +52,7 @@ def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
 
 
 def reader(split: str, dataset: "Source") -> "Reader":
-    """The images of one split, from data/shards or from the folder or URL in CL_SHARDS.
+    """The images of one split, from data/shards or from the store that `dataset.store` names.
 
     Raises:
         ValueError: the shards are missing or damaged, or of other data, or the table that lists the images
@@ -60,8 +60,7 @@ def reader(split: str, dataset: "Source") -> "Reader":
     """
     from cl.data.reader import Reader
 
-    manifest()
-    found = Reader(_shards(), split, _cache())
+    found = Reader(SHARDS, split, dataset.store, _cache())
     _check_source(dataset, found.manifest.kind)
     known, now = found.manifest.table_sha256, table_sha256(dataset)
     if known and now and known != now:
@@ -81,27 +80,9 @@ def _check_source(dataset: "Source", kind: str) -> None:
     for key in prepared.keys() & wanted.keys():
         if prepared[key] != wanted[key]:
             raise ValueError(
-                f"{_shards()} was prepared with dataset.{key}={prepared[key]}, but params.yaml has "
+                f"{SHARDS} was prepared with dataset.{key}={prepared[key]}, but params.yaml has "
                 f"{wanted[key]}: run `dvc repro prepare`"
             )
-
-
-def manifest() -> bytes:
-    """The manifest of the shards that `reader` reads."""
-    from cl.data.reader import folder_at
-
-    content = folder_at(_shards(), _cache()).manifest
-    tracked = SHARDS / "manifest.json"
-    if tracked.is_file() and tracked.read_bytes() != content:
-        raise ValueError(
-            f"CL_SHARDS={_shards()} contains different shards from {SHARDS}, which DVC tracks as the data of "
-            f"this run: unset CL_SHARDS, or remove {SHARDS}"
-        )
-    return content
-
-
-def _shards() -> str:
-    return os.environ.get("CL_SHARDS") or str(SHARDS)
 
 
 def _cache() -> "Cache":
@@ -111,6 +92,13 @@ def _cache() -> "Cache":
     if not re.fullmatch(r"\d*\.?\d+", gigabytes):
         raise ValueError(f"CL_CACHE_GB={gigabytes}: give a number of gigabytes, such as 20")
     return Cache(Path(os.environ.get("CL_CACHE", "scratch/cache")), round(float(gigabytes) * 1e9))
+
+
+def manifest() -> bytes:
+    """The manifest of the shards that `reader` reads."""
+    from cl.data.reader import manifest
+
+    return manifest(SHARDS)
 
 
 def manifest_hash() -> str:

@@ -1,9 +1,14 @@
-"""Outputs of stages: which stage makes what another one lacks, and how to get back what DVC has removed."""
+"""Outputs of stages: published once complete; which stage makes a missing one; how to get one back."""
 
 import os
+import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import click
 
 from pipeline import locations, provenance
 
@@ -15,8 +20,6 @@ def require_inputs(stage: str, name: str | None = None, *, models: bool = True) 
         models: whether it reads the pretrained models.
     """
     unread = [] if models else [locations.BACKBONE, locations.METHOD]
-    if os.environ.get("CL_SHARDS"):
-        unread.append(locations.SHARDS)
     require(*(path for path in provenance.declared(stage, name)[0] if path not in unread))
 
 
@@ -63,3 +66,34 @@ def way_back() -> str | None:
     if f"\n  {stage}:\n" not in committed:
         return None
     return f"{stage}: `git checkout params.yaml dvc.lock && dvc checkout` brings back the committed outputs"
+
+
+def partial(path: Path) -> Path:
+    """Where an output is written before it gets its name."""
+    return path.with_name(f"{path.name}.partial")
+
+
+@contextmanager
+def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
+    """A folder to write to, which gets its name `path` only on success.
+
+    Args:
+        resumable: whether the next run continues from what an interrupted run has finished.
+    """
+    unfinished, old = partial(path), path.with_name(f"{path.name}.old.partial")
+    if not resumable:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        yield unfinished
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(unfinished, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, KeyboardInterrupt):
+        if resumable and unfinished.exists():
+            click.echo(f"finished work is kept in {unfinished}: run again to continue from there", err=True)
+        raise
+    finally:
+        if not resumable:
+            shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,18 +1,19 @@
 """prepare: raw images to WebDataset shards, and the embedded detection scenes."""
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
 
 from cl.console.wording import counted
-from pipeline import command, locations
+from pipeline import command, launch, locations, outputs
 
 if TYPE_CHECKING:
     from cl.console.progress import Progress
     from cl.shards.manifest import Manifest
-    from cl.sources import Splits
-
+    from cl.shards.team import Team
+    from cl.sources import Source, Splits
 
 A_COPY = "a copy of another image"
 NAMED = 10  # unreadable images
@@ -20,40 +21,38 @@ NAMED = 10  # unreadable images
 
 @click.command()
 @command.entry_point
+@launch.in_one_process
 def main() -> None:
     """Write data/shards and data/scenes from the data set that params.yaml names.
 
-    Raw data is expected below CL_RAW (default data/raw).
+    Raw data is expected below CL_RAW (default data/raw). Several processes, of one machine or many, share the
+    work.
     """
     dataset = command.params().dataset
-    from cl.detection import scenes
-    from cl.runtime.cores import cores
-    from cl.runtime.kinds import module_of
     from cl.shards import writing
-    from cl.sources import check_labels
-    from cl.sources._shared.reasons import grouped
 
     progress = command.progress("prepare")
+    team = _team(progress)
+    if team.rank:
+        writing.write(_listed(dataset), dataset.kind, dataset, outputs.partial(locations.SHARDS), team)
+        return
+    from cl.detection import scenes
+    from cl.sources._shared.reasons import grouped
+
     with (
         writing.exclusive(locations.SHARDS.parent),
         command.results("prepare", folder=False) as results,
-        command.published(locations.SHARDS, resumable=True) as shards_folder,
-        command.published(locations.SCENES) as scenes_folder,
+        outputs.published(locations.SHARDS, resumable=True) as shards_folder,
+        outputs.published(locations.SCENES) as scenes_folder,
     ):
         table_sha256 = locations.table_sha256(dataset)
-        splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
-        check_labels(splits, dataset.labels)
+        splits = _listed(dataset)
         scenes.write(dataset.scenes, scenes_folder)
         # Shards come last: a run killed after the last of them starts over.
         manifest = writing.write(
-            splits,
-            dataset.kind,
-            dataset,
-            shards_folder,
-            workers=cores(),
-            count=progress.count,
-            table_sha256=table_sha256,
+            splits, dataset.kind, dataset, shards_folder, team, table_sha256=table_sha256
         )
+        assert manifest
         unreadable = _unreadable(splits, manifest)
         _say_what_was_left_out(progress, splits, unreadable)
         _say_how_many_are_copies(progress, manifest)
@@ -67,6 +66,31 @@ def main() -> None:
         results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(reasons))
         if copies := manifest.duplicates.get("left_out"):
             results.notes["left_out"][A_COPY] = copies
+
+
+def _listed(dataset: "Source") -> "Splits":
+    """The images of the data set, after checking their labels."""
+    from cl.runtime.kinds import module_of
+    from cl.sources import check_labels
+
+    splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
+    check_labels(splits, dataset.labels)
+    return splits
+
+
+def _team(progress: "Progress") -> "Team":
+    """This process among those that prepare together; those of one machine share its cores."""
+    from cl.runtime.cores import cores
+    from cl.shards.team import Team
+
+    here, rank, ranks = (
+        int(os.environ.get(name, default))
+        for name, default in (("LOCAL_WORLD_SIZE", "1"), ("RANK", "0"), ("WORLD_SIZE", "1"))
+    )
+    workers = max(1, cores() // here)
+    if ranks == 1:
+        return Team(workers, progress.count)
+    return Team(workers, progress.count, rank, ranks, launch.all_values)
 
 
 def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:

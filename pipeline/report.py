@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pipeline import command
+from pipeline import command, outputs
 
 REPORT, SUMMARY = Path("report"), Path("summary")
 
@@ -93,7 +93,7 @@ def _composed(run: str) -> dict[str, Any]:
 
 
 def _publish(target: Path, html: str, markdown: str) -> None:
-    with command.published(target) as folder:
+    with outputs.published(target) as folder:
         folder.mkdir()
         (folder / "index.html").write_text(html)
         (folder / "tables.md").write_text(markdown)

@@ -18,7 +18,7 @@ from pipeline.rehearse import REPORT
 
 # Not linked: what stages write, what they must not find, and what is copied.
 OWN = {"results", "models", "scratch", "report", "params.yaml", "dvc.lock", ".git", ".dvc", REPORT.name}
-FOLDERS = ("CL_RAW", "CL_SHARDS", "CL_CACHE")  # variables that may be relative to the project
+FOLDERS = ("CL_RAW", "CL_CACHE")  # variables that may be relative to the project
 EVERY = 0.2  # seconds between looks at the memory
 
 

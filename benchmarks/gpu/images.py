@@ -11,6 +11,7 @@ from cl.config import Params
 from cl.data.reader import Reader
 from cl.runtime.cores import cores
 from cl.shards import writing
+from cl.shards.team import Team
 from cl.sources import Image, Splits, Storage, raw_images
 
 
@@ -38,5 +39,5 @@ def squares(folder: Path, count: int, side: int) -> list[Image]:
 def stored(files: list[Image], params: Params, folder: Path, **changes: Any) -> Reader:
     """Shards of these images, stored as the data set's are but for these changes."""
     storage = Storage(**{**params.dataset.model_dump(include=set(Storage.model_fields)), **changes})
-    writing.write(Splits(["any"], files, files[:8]), "benchmark", storage, folder, workers=cores())
+    writing.write(Splits(["any"], files, files[:8]), "benchmark", storage, folder, Team(cores()))
     return Reader(folder, "train")

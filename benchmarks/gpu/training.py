@@ -24,6 +24,7 @@ from cl.pretraining.task import PretrainingTask
 from cl.runtime.distributed import local_part, mean_over_ranks
 from cl.runtime.machine import Machine
 from cl.shards import writing
+from cl.shards.team import Team
 from cl.sources import photos
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
@@ -147,7 +148,7 @@ def _random_batch(params: Params, step: int, device: torch.device, dtype: torch.
 def write_shards(params: Params, folder: Path) -> Path:
     """The shards of the embedded data set."""
     splits = photos.splits(params.dataset, folder / "raw")
-    writing.write(splits, "photos", params.dataset, folder / "shards", workers=2)
+    writing.write(splits, "photos", params.dataset, folder / "shards", Team(2))
     return folder / "shards"
 
 

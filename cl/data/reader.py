@@ -1,5 +1,6 @@
-"""Random access to shards (`cl.shards.manifest`) on this machine or at a URL (`cl.data.remote`)."""
+"""Random access to shards (`cl.shards.manifest`) on this machine or in a store (`cl.data.remote`)."""
 
+import hashlib
 import mmap
 import os
 from collections import OrderedDict
@@ -9,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from cl.data.cache import Cache
-from cl.data.remote import RemoteFolder
+from cl.data.remote import RemoteFiles
+from cl.runtime import stores
 from cl.shards import images
 from cl.shards.manifest import INDEX, Manifest, Shard
 
@@ -22,19 +24,27 @@ AGAIN = "run `dvc repro prepare` again"
 class Reader:
     """Random access to the images of one split by their position in the index.
 
+    Args:
+        folder: with the manifest and the index; and with the shards, unless they are in a store.
+        store: the folder or URL of the shards.
+        cache: for shards at a URL.
+
     Raises:
         ValueError: the set of shards is incomplete, or a shard does not match the manifest, or changed while
             in use.
     """
 
-    def __init__(self, folder: Path | str, split: str, cache: Cache | None = None) -> None:
-        self._folder, self._split = folder_at(folder, cache), split
+    def __init__(
+        self, folder: Path, split: str, store: str | None = None, cache: Cache | None = None
+    ) -> None:
+        self._folder, self._split = folder, split
+        content = manifest(folder)
         try:
-            self.manifest = Manifest.model_validate_json(self._folder.manifest)
+            self.manifest = Manifest.model_validate_json(content)
             shards = self.manifest.splits[split].shards
         except (ValueError, KeyError) as error:
             raise ValueError(f"{folder}/manifest.json is damaged: {AGAIN}") from error
-        self.index = _rows(self._folder.path(f"{split}.npy"))
+        self.index = _rows(folder / f"{split}.npy")
         if self.index.dtype != INDEX or self.index.ndim != 1 or not shards:
             raise ValueError(f"{folder}/{split}.npy is not an index of the shards: {AGAIN}")
         if not _matches(self.index, shards):
@@ -42,7 +52,13 @@ class Reader:
                 f"{folder}/{split}.npy, with {len(self.index)} rows, does not match the manifest: {AGAIN}"
             )
         self._sizes = [shard.bytes for shard in shards]
-        self._files = self._folder.files(split, shards, self.index)
+        self._files: LocalFiles | RemoteFiles
+        if store and stores.is_url(store):
+            assert cache
+            kept = f"{hashlib.sha256(store.encode() + content).hexdigest()}/{split}"
+            self._files = RemoteFiles(store, cache, kept, shards, self.index)
+        else:
+            self._files = LocalFiles(Path(store) if store else folder, shards)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -50,7 +66,7 @@ class Reader:
     @property
     def remote(self) -> bool:
         """Whether announcing what will be read (`ahead`) has an effect."""
-        return isinstance(self._folder, RemoteFolder)
+        return isinstance(self._files, RemoteFiles)
 
     def ahead(self, positions: np.ndarray) -> None:
         """Announce the positions to be read next, in order; remote ones are fetched in the background."""
@@ -59,7 +75,7 @@ class Reader:
     @cached_property
     def keys(self) -> np.ndarray:
         """(n,) bytes: the names of the samples."""
-        return _rows(self._folder.path(f"{self._split}_keys.npy"))
+        return _rows(self._folder / f"{self._split}_keys.npy")
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -71,7 +87,7 @@ class Reader:
         """(n,) int64: the group of each image, -1 for none; None where the data has no groups."""
         if self.manifest.splits[self._split].groups is None:
             return None
-        return _rows(self._folder.path(f"{self._split}_groups.npy"))
+        return _rows(self._folder / f"{self._split}_groups.npy")
 
     @property
     def labelled(self) -> np.ndarray:
@@ -110,16 +126,15 @@ class Reader:
         return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
 
 
-def folder_at(place: Path | str, cache: Cache | None = None) -> "LocalFolder | RemoteFolder":
-    """The folder of shards at a path, or at a URL, which needs a cache.
+def manifest(folder: Path) -> bytes:
+    """The content of a folder's manifest.
 
     Raises:
-        ValueError: it contains no shards.
+        ValueError: there is none.
     """
-    if "://" in str(place):
-        assert cache
-        return RemoteFolder(str(place), cache)
-    return LocalFolder(Path(place))
+    if not (folder / "manifest.json").is_file():
+        raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
+    return (folder / "manifest.json").read_bytes()
 
 
 def _matches(index: np.ndarray, shards: list[Shard]) -> bool:
@@ -135,30 +150,12 @@ def _matches(index: np.ndarray, shards: list[Shard]) -> bool:
 
 def _rows(path: Path) -> np.ndarray:
     """An array on disk, shared by all processes."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: {AGAIN}")
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
     except Exception as error:  # NumPy may raise anything on damaged bytes
         raise ValueError(f"{path} is damaged: {AGAIN}") from error
-
-
-class LocalFolder:
-    """A folder of shards on this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        if not (folder / "manifest.json").is_file():
-            raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
-        self.manifest = (folder / "manifest.json").read_bytes()
-
-    def path(self, name: str) -> Path:
-        """The path of the file `name`."""
-        if not (self.folder / name).is_file():
-            raise ValueError(f"{self.folder / name} is missing: {AGAIN}")
-        return self.folder / name
-
-    def files(self, split: str, shards: list[Shard], index: np.ndarray) -> "LocalFiles":
-        """The shards of a split."""
-        return LocalFiles(self.folder, shards)
 
 
 class LocalFiles:

@@ -5,84 +5,50 @@ The order of an epoch needs each piece within one window only, so with a cache o
 requested once per epoch.
 """
 
-import hashlib
 import os
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import fsspec
 import numpy as np
 
 from cl.data.cache import Cache
 from cl.data.order import CHUNK, WINDOW
+from cl.runtime import stores
 from cl.shards.manifest import Shard
 
-T = TypeVar("T")
-
-WAITS = (0.5, 1, 2, 4, 8)  # seconds before another attempt
 THREADS = 4  # that read ahead, in each process
 SHARD_BITS = 40  # a shard is smaller than 2^40 bytes
-INDEX_ROOM = 1.05  # the cache also holds the index
+ROOM = 1.05  # of two windows: the cache evicts a little more than it must
+AGAIN = "run `dvc repro -f prepare`"
 # What file systems call the version of a file.
 VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "created")
-
-
-class RemoteFolder:
-    """A folder of shards at a URL; its index is kept in the cache.
-
-    Raises:
-        ValueError: it cannot be read, or the package for this protocol is not installed.
-    """
-
-    def __init__(self, url: str, cache: Cache) -> None:
-        self.url, self.cache = url.rstrip("/"), cache
-        self.manifest = self._whole("manifest.json")
-        self.kept = hashlib.sha256(self.manifest).hexdigest()  # its folder in the cache
-
-    def path(self, name: str) -> Path:
-        """A local copy of the file `name`."""
-        kept = f"{self.kept}/{name}"
-        if not (self.cache.folder / kept).exists():
-            content = self._whole(name)
-            os.close(self.cache.open(kept, len(content), lambda: content))
-        return self.cache.folder / kept
-
-    def files(self, split: str, shards: list[Shard], index: np.ndarray) -> "RemoteFiles":
-        """The shards of a split."""
-        return RemoteFiles(self, split, shards, index)
-
-    def _whole(self, name: str) -> bytes:
-        url = f"{self.url}/{name}"
-
-        def read() -> bytes:
-            files, path = _locate(url)
-            return files.cat_file(path)
-
-        return persistently(url, read, WAITS)
 
 
 class RemoteFiles:
     """The shards of one split; changes are detected by size and by the version that the server reports.
 
     Args:
+        store: the URL below which the shards are.
+        kept: the folder in the cache for this split of these shards.
         index: the rows of all samples, in order.
 
     Raises:
-        ValueError: the cache is too small; when reading: a shard does not match the manifest or has changed,
-            the server does not support range requests, or it remains unreachable.
+        ValueError: the cache is too small, or a shard is missing; when reading: a shard does not match the
+            manifest or has changed, the server does not support range requests, or it remains unreachable.
     """
 
-    def __init__(self, folder: RemoteFolder, split: str, shards: list[Shard], index: np.ndarray) -> None:
-        self._cache, self._kept, self._shards = folder.cache, f"{folder.kept}/{split}", shards
-        self._urls = [f"{folder.url}/{shard.name}" for shard in shards]
+    def __init__(self, store: str, cache: Cache, kept: str, shards: list[Shard], index: np.ndarray) -> None:
+        self._cache, self._kept, self._shards = cache, kept, shards
+        self._urls = [f"{store.rstrip('/')}/{shard.name}" for shard in shards]
         total = sum(shard.bytes for shard in shards)
-        self._check_room(folder.url, total * min(1.0, 2 * WINDOW * CHUNK / len(index)))
+        self._check_room(store, total * min(1.0, 2 * WINDOW * CHUNK / len(index)))
+        found = stores.sizes(store)
+        if found is not None:
+            for number, shard in enumerate(shards):
+                self._check_size(number, found.get(shard.name))
         shard_ends = np.cumsum([shard.images for shard in shards])
         self._firsts = np.union1d(np.arange(0, len(index), CHUNK), shard_ends[:-1])
         lasts = np.append(self._firsts[1:], len(index)) - 1
@@ -95,7 +61,7 @@ class RemoteFiles:
 
     def _check_room(self, url: str, two_windows: float) -> None:
         """Refuse a cache that would fetch pieces more than once per epoch."""
-        needed = INDEX_ROOM * two_windows
+        needed = ROOM * two_windows
         if self._cache.limit < needed:
             raise ValueError(
                 f"{url} needs a cache of at least {int(needed) + 1} bytes, found {self._cache.limit}: "
@@ -117,7 +83,9 @@ class RemoteFiles:
     def read(self, shard: int, offset: int, length: int) -> memoryview:
         """The `length` bytes of one sample, from `offset` of its shard; writable."""
         piece = int(np.searchsorted(self._begins, (shard << SHARD_BITS) + offset, side="right")) - 1
-        file = self._cache.open(self._file(piece), self._size(piece), lambda: self._fetch(piece, WAITS))
+        file = self._cache.open(
+            self._file(piece), self._size(piece), lambda: self._fetch(piece, stores.WAITS)
+        )
         try:
             content = bytearray(length)
             if os.preadv(file, [content], offset - int(self._start[piece])) != length:
@@ -161,12 +129,12 @@ class RemoteFiles:
         return int(self._stop[piece] - self._start[piece])
 
     def _fetch(self, piece: int, waits: tuple[float, ...]) -> bytes:
-        return persistently(self._urls[self._shard[piece]], lambda: self._range(piece), waits)
+        return stores.persistently(self._urls[self._shard[piece]], lambda: self._range(piece), waits)
 
     def _range(self, piece: int) -> bytes:
         shard, size = int(self._shard[piece]), self._size(piece)
         url = self._urls[shard]
-        files, path = _locate(url)
+        files, path = stores.locate(url)
         info = files.info(path)
         self._check(shard, info)
         try:
@@ -183,12 +151,9 @@ class RemoteFiles:
 
     def _check(self, shard: int, info: dict[str, Any]) -> None:
         """Compare the size with the manifest, and the version with the one first seen by any process."""
-        url, size = self._urls[shard], self._shards[shard].bytes
-        if info["size"] not in (size, None):
-            raise ValueError(
-                f"{url} has {info['size']} bytes, but its manifest says {size}: upload data/shards again"
-            )
-        details = {key.lower(): value for key, value in info.items()}
+        if info["size"] is not None:  # a web server may not say
+            self._check_size(shard, info["size"])
+        url, details = self._urls[shard], {key.lower(): value for key, value in info.items()}
         version = next((str(details[key]) for key in VERSIONS if details.get(key)), "")
         if shard not in self._versions:
             name = f"{self._kept}/{self._shards[shard].name}.version"
@@ -196,47 +161,12 @@ class RemoteFiles:
         if version != self._versions[shard]:
             raise ValueError(
                 f"{url} changed since it was first read (version {self._versions[shard]}, now {version}): "
-                f"upload data/shards again, remove {self._cache.folder / self._kept} and start again"
+                f"{AGAIN}, remove {self._cache.folder / self._kept} and start again"
             )
 
-
-def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...]) -> T:
-    """What `action` returns, retried if the network fails.
-
-    Raises:
-        ValueError: the last error, in one sentence.
-    """
-    for wait in (*waits, None):
-        try:
-            return action()
-        except ValueError:
-            raise
-        except ImportError as error:
-            raise ValueError(
-                f"{url} needs a package that is not installed: {error} (pip install s3fs or gcsfs)"
-            ) from error
-        except Exception as error:  # the libraries behind fsspec raise errors of any type
-            if wait is None or _hopeless(error):
-                cause = error.__cause__ or error
-                raise ValueError(
-                    f"{url} cannot be read: {type(cause).__name__}: {cause}; "
-                    "check the address, the network and your permissions"
-                ) from error
-            time.sleep(wait)
-    raise AssertionError
-
-
-def _hopeless(error: Exception) -> bool:
-    """Whether the address or the permissions are wrong, rather than the network."""
-    # fsspec reports most HTTP errors as FileNotFoundError: the cause has the status.
-    status = getattr(error.__cause__ or error, "status", None)
-    if status is not None:
-        return 400 <= status < 500 and status not in (408, 425, 429)
-    return isinstance(error, PermissionError) or (
-        isinstance(error, FileNotFoundError) and error.__cause__ is None
-    )
-
-
-def _locate(url: str) -> tuple[Any, str]:
-    """The file system (one per process) and the path in it."""
-    return fsspec.core.url_to_fs(url)
+    def _check_size(self, shard: int, size: int | None) -> None:
+        url, expected = self._urls[shard], self._shards[shard].bytes
+        if size is None:
+            raise ValueError(f"{url} is missing: {AGAIN}")
+        if size != expected:
+            raise ValueError(f"{url} has {size} bytes, but its manifest says {expected}: {AGAIN}")

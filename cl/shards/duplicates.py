@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cl.console.progress import Count
 from cl.runtime.files import UNREACHABLE
 from cl.shards.survey import survey
+from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Splits
 
 UNREAD = bytes(16)  # the digest of an image that could not be read; never counted as a copy
@@ -44,10 +44,10 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
     return found[found[:, 0].argsort()]
 
 
-def superfluous(splits: Splits, count: Count, workers: int) -> np.ndarray:
+def superfluous(splits: Splits, team: Team) -> np.ndarray:
     """(m, 2): as `copies`; labelled images are kept before others, then training before validation."""
     listed = [*splits.train, *splits.val]
-    digests = as_array(survey(listed, _digest_of, "files to compare", count, workers))
+    digests = as_array(survey(listed, _digest_of, "files to compare", team))
     return copies(digests, np.array([image.label == UNLABELLED for image in listed]))
 
 

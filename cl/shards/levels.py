@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 from PIL import Image as Picture
 
-from cl.console.progress import Count
 from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode
 from cl.shards.survey import read_fact, survey
+from cl.shards.team import Team
 from cl.sources import Image, RawImage, Storage
 
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep
@@ -18,30 +18,28 @@ IMAGES = 1000  # of each mode are sampled
 PIXELS = 2**14  # of each image are sampled
 
 
-def measure(
-    listed: list[Image], storage: Storage, count: Count, workers: int
-) -> dict[str, tuple[float, float]]:
+def measure(listed: list[Image], storage: Storage, team: Team) -> dict[str, tuple[float, float]]:
     """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys chooses the images.
 
     NaN and infinities do not count. A mode without any sampled pixel has no levels.
     """
     max_pixels, levels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS, {}
-    for mode, images in sorted(_by_mode(listed, max_pixels, count, workers).items()):
+    for mode, images in sorted(_by_mode(listed, max_pixels, team).items()):
         chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
         sample = partial(_sample, max_pixels=max_pixels)
-        pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", count, workers))
+        pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
         if len(pixels):
             black, white = np.percentile(pixels, storage.percentiles).tolist()
             levels[mode] = black, white
     return levels
 
 
-def _by_mode(listed: list[Image], max_pixels: int, count: Count, workers: int) -> dict[str, list[Image]]:
+def _by_mode(listed: list[Image], max_pixels: int, team: Team) -> dict[str, list[Image]]:
     """The deep images of each mode."""
     may_be_deep = [
         image for image in listed if image.path.suffix.lower() in SUFFIXES and not isinstance(image, RawImage)
     ]
-    modes = survey(may_be_deep, partial(_mode, max_pixels=max_pixels), "headers", count, workers)
+    modes = survey(may_be_deep, partial(_mode, max_pixels=max_pixels), "headers", team)
     found = defaultdict(list)
     for image, mode in zip(may_be_deep, modes, strict=True):
         if mode:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tarfile
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,9 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
     Raises:
         OSError: for example, the disk is full; nothing is left behind.
     """
-    partial = target.with_name(f"{target.name}.partial")
+    partial = target.with_name(
+        f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
+    )  # other processes may write it too
     skipped: dict[str, str] = {}
     digests: dict[str, bytes] = {}
     try:

@@ -7,26 +7,25 @@ from typing import TypeVar
 
 from PIL import Image as Picture
 
-from cl.console.progress import Count
 from cl.runtime.files import UNREACHABLE
 from cl.shards.images import opened
+from cl.shards.team import Team
 from cl.sources import Image
 
 Fact = TypeVar("Fact")
 
 
-def survey(
-    listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, count: Count, workers: int
-) -> list[Fact]:
-    """The fact about each image; an empty list shows no progress."""
+def survey(listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, team: Team) -> list[Fact]:
+    """The fact about each image, of which each rank reads a part; an empty list shows no progress."""
     if not listed:
         return []
-    facts, at_once = [], max(1, min(64, len(listed) // (4 * workers)))
-    with count(len(listed), unit) as report, ThreadPool(workers) as pool:
-        for found in pool.imap(fact, listed, chunksize=at_once):
+    start, stop = (len(listed) * rank // team.ranks for rank in (team.rank, team.rank + 1))
+    facts, at_once = [], max(1, min(64, (stop - start) // (4 * team.workers)))
+    with team.count(stop - start, unit) as report, ThreadPool(team.workers) as pool:
+        for found in pool.imap(fact, listed[start:stop], chunksize=at_once):
             facts.append(found)
             report(1)
-    return facts
+    return [found for part in team.gather(facts) for found in part]
 
 
 def read_fact(image: Image, fact: Callable[[Picture.Image], Fact], otherwise: Fact, max_pixels: int) -> Fact:

@@ -8,7 +8,6 @@ from typing import cast
 
 import numpy as np
 
-from cl.console.progress import Count
 from cl.shards.images import (
     MAX_TILED_PIXELS,
     Encoded,
@@ -21,6 +20,7 @@ from cl.shards.images import (
     turn,
 )
 from cl.shards.survey import read_fact, survey
+from cl.shards.team import Team
 from cl.sources import Image, Storage
 
 
@@ -53,13 +53,13 @@ def images_begun(listed: list[Image]) -> list[Image]:
     return [whole_of(image) for image in listed if not isinstance(image, Tile) or image.is_first]
 
 
-def cut(listed: list[Image], side: int, count: Count, workers: int) -> list[Image]:
+def cut(listed: list[Image], side: int, team: Team) -> list[Image]:
     """Replace each image larger than `side` by its tiles, row by row.
 
     The tiles of an image are one group, unless the image itself belongs to one. Rows and columns count in the
     file, before its orientation is applied. An image that cannot be opened stays, to be reported when packed.
     """
-    sizes = survey(listed, _size, "image sizes", count, workers)
+    sizes = survey(listed, _size, "image sizes", team)
     return [piece for image, size in zip(listed, sizes, strict=True) for piece in _pieces(image, *size, side)]
 
 

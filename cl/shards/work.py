@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cl.runtime import stores
 from cl.runtime.files import UNREACHABLE
 from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
+from cl.shards.team import Team
 from cl.shards.tiles import images_begun
 from cl.sources import Image, Storage
 
@@ -67,21 +69,69 @@ class Work:
         """The path of the note that a shard is finished."""
         return self.notes / f"{job.stem}.npz"
 
-    def is_finished(self, job: Job) -> bool:
-        """Whether an earlier call has written the shard."""
-        return self.note(job).is_file() and self.shard(job).is_file()
+    def deliver(self, shard: Shard) -> Shard:
+        """Move a shard to the store, if there is one, under a name with its hash; an empty one is removed."""
+        path = self.folder / shard.name
+        if shard.images and not self.storage.store:
+            return shard
+        if shard.images:
+            shard = shard.model_copy(update={"name": f"{path.stem}-{shard.sha256[:12]}.tar"})
+            stores.upload(path, f"{self.storage.store}/{shard.name}")
+        path.unlink()
+        return shard
 
-    def begin(self, kind: str) -> None:
-        """Create the folder, and clear it if its shards come from other images, settings, code or formats."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def claim(self, job: Job) -> bool:
+        """Reserve a shard for this process; False if it has been reserved since `begin`."""
+        try:
+            (self.notes / f"{job.stem}.claim").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def finished(self) -> set[str]:
+        """The stems of the shards that have a note."""
+        return {path.stem for path in self.notes.glob("*.npz")}
+
+    def begin(self, kind: str, team: Team) -> None:
+        """Create the folder, and clear it if its shards come from other images, settings, code or formats.
+
+        Raises:
+            ValueError: the ranks have listed different images.
+        """
         digest = self._digest(kind)
+        if len(set(team.gather(digest))) > 1:
+            raise ValueError(
+                "the processes see different raw data: let all read one folder that nobody changes"
+            )
+        if team.rank == 0:
+            self._clear(digest)
+        team.gather(None)
+
+    def _clear(self, digest: str) -> None:
+        """Keep only what the call with this digest has finished."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         origin = self.notes / "origin"
         if origin.is_file() and origin.read_text() == digest:
+            self._forget_unfinished()
             return
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.notes.mkdir()
         origin.write_text(digest)
+
+    def _forget_unfinished(self) -> None:
+        """Remove what killed processes left, claims, and the notes on shards that are gone."""
+        for path in (
+            *self.folder.glob("*.partial"),
+            *self.notes.glob("*.partial"),
+            *self.notes.glob("*.claim"),
+        ):
+            path.unlink()
+        present = stores.sizes(self.storage.store or str(self.folder)) or {}
+        for path in self.notes.glob("*.npz"):
+            shard = load_note(path).shard
+            if shard.images and present.get(shard.name) != shard.bytes:
+                path.unlink()
 
     def _digest(self, kind: str) -> str:
         sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels} {reads_heic()}".encode())

@@ -1,32 +1,27 @@
-"""Images to WebDataset shards: in parallel, restartable, with the same bytes for any number of workers."""
+"""Images to WebDataset shards: on any number of machines, restartable, always with the same bytes."""
 
 import fcntl
 import hashlib
 import io
-import multiprocessing
 import os
 import shutil
-import threading
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cl.console.progress import Count, silent
 from cl.runtime.files import locked
-from cl.runtime.forking import ctrl_c_delayed
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
-from cl.shards.packing import Packed, pack
-from cl.shards.work import Job, Work, load_note, save_note
+from cl.shards.packing import Packed
+from cl.shards.running import run
+from cl.shards.team import Team
+from cl.shards.work import Work, load_note
 from cl.sources import UNLABELLED, Image, Splits, Storage
 
+ALONE = Team()
 MAX_KEY_BYTES = 200
 
 
@@ -35,38 +30,53 @@ def write(
     kind: str,
     storage: Storage,
     folder: Path,
+    team: Team = ALONE,
     *,
-    workers: int,
-    count: Count = silent,
     table_sha256: str | None = None,
-) -> Manifest:
-    """Write the shards, index and manifest of both splits into `folder`; the caller must have it `exclusive`.
+) -> Manifest | None:
+    """Write the shards, index and manifest of both splits; rank 0 must have `folder` `exclusive`.
 
     If an earlier call with the same arguments was killed, the shards it finished are kept.
 
     Args:
-        workers: number of processes; the bytes do not depend on it.
-        count: shows the progress of each pass over the images.
+        folder: on a file system that all ranks share.
         table_sha256: of the table that lists the images, for the manifest.
 
+    Returns:
+        The manifest; None on other ranks than 0, which only help to write shards.
+
     Raises:
-        ValueError: a key is too long or not unique, a class or split would be empty, or a worker was killed.
+        ValueError: a key is too long or not unique, a class or split would be empty, a worker was killed, or
+            the ranks have listed different images.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
-    superfluous = duplicates.superfluous(splits, count, workers) if storage.deduplicate else None
+    superfluous = duplicates.superfluous(splits, team) if storage.deduplicate else None
     kept = splits if superfluous is None else duplicates.without(splits, superfluous)
-    work = _plan(kept, storage, folder, count, workers)
-    work.begin(kind)
-    with count(len(kept.train) + len(kept.val), "images") as report:
-        _run(work, report, workers)
+    work = _plan(kept, storage, folder, team)
+    work.begin(kind, team)
+    with team.count(len(kept.train) + len(kept.val), "images") as report:
+        run(work, report, team)
+    if team.rank:
+        return None
+    manifest = _manifest(splits, kind, work, superfluous, table_sha256)
+    content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # without what the data does not have
+    (folder / "manifest.json").write_text(content + "\n")
+    shutil.rmtree(work.notes)
+    return manifest
+
+
+def _manifest(
+    splits: Splits, kind: str, work: Work, superfluous: np.ndarray | None, table_sha256: str | None
+) -> Manifest:
+    """Write what belongs to the shards, and describe all of it."""
     try:
         written = {split: _finish(split, splits.classes, work) for split in work.orders}
     except ValueError:
-        shutil.rmtree(folder)
+        shutil.rmtree(work.folder)
         raise
     copies = duplicates.copies(_digests(work)) if superfluous is None else superfluous
-    found = duplicates.write_list(splits, copies, folder / "duplicates.csv")
-    manifest = Manifest(
+    found = duplicates.write_list(splits, copies, work.folder / "duplicates.csv")
+    return Manifest(
         kind=kind,
         storage=_settings(work),
         classes=splits.classes,
@@ -74,12 +84,8 @@ def write(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
-        duplicates={"left_out": len(copies)} if found and storage.deduplicate else found,
+        duplicates={"left_out": len(copies)} if found and work.storage.deduplicate else found,
     )
-    content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # without what the data does not have
-    (folder / "manifest.json").write_text(content + "\n")
-    shutil.rmtree(work.notes)
-    return manifest
 
 
 def exclusive(folder: Path) -> AbstractContextManager[None]:
@@ -92,12 +98,12 @@ def exclusive(folder: Path) -> AbstractContextManager[None]:
     return locked(os.open(folder, os.O_RDONLY), fcntl.flock, folder)
 
 
-def _plan(splits: Splits, storage: Storage, folder: Path, count: Count, workers: int) -> Work:
+def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:
     """Decide which images and tiles go into which shard, and what is black and white in deep ones."""
     listed = {"train": splits.train, "val": splits.val}
-    levels = measure(splits.train, storage, count, workers)
+    levels = measure(splits.train, storage, team)
     if storage.tile:
-        listed = {split: tiles.cut(images, storage.tile, count, workers) for split, images in listed.items()}
+        listed = {split: tiles.cut(images, storage.tile, team) for split, images in listed.items()}
     orders = {split: _shuffled(images) for split, images in listed.items()}
     return Work(orders, storage, levels, folder)
 
@@ -141,56 +147,6 @@ def _check_keys(listed: list[Image]) -> None:
         paths[image.key] = image.path
 
 
-def _run(work: Work, report: Callable[..., None], workers: int) -> None:
-    """Write the shards that are not finished yet."""
-    unfinished = []
-    for job in (job for split in work.orders for job in work.jobs(split)):
-        if work.is_finished(job):
-            report(work.images(job), kept=True)
-        else:
-            unfinished.append(job)
-    if workers == 1:
-        for job in unfinished:
-            report(_write_shard(work, job))
-        return
-    fork = multiprocessing.get_context("fork")  # it shares the list of images without copying
-    pool = ProcessPoolExecutor(workers, fork, initializer=_start_worker, initargs=(work,))
-    try:
-        with ctrl_c_delayed():
-            futures = [pool.submit(_write_in_worker, job) for job in unfinished]
-        for done in as_completed(futures):
-            report(done.result())
-    except BrokenProcessPool as error:
-        raise ValueError(
-            "a worker was killed, perhaps because memory ran out; run again to continue from here"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_work: Work  # of a worker process
-
-
-def _start_worker(work: Work) -> None:
-    """Exit if the parent dies."""
-    global _work
-    _work = work
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
-
-
-def _write_in_worker(job: Job) -> int:
-    return _write_shard(_work, job)
-
-
-def _write_shard(work: Work, job: Job) -> int:
-    """Write a shard and its note, and return the number of images seen."""
-    packed = pack(work.listed(job), work.storage, work.shard(job), work.levels)
-    save_note(work.note(job), packed)
-    return work.images(job)
-
-
 def _finish(split: str, classes: list[str], work: Work) -> Split:
     """Write the index and keys of a split from its notes; shards without any image are removed."""
     kept: list[Packed] = []
@@ -201,8 +157,6 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
         if packed.shard.images:
             packed.rows["shard"] = len(kept)
             kept.append(packed)
-        else:
-            work.shard(job).unlink(missing_ok=True)
     index = np.concatenate([np.empty(0, INDEX), *(packed.rows for packed in kept)])
     keys = np.concatenate([np.empty(0, "S1"), *(packed.keys for packed in kept)])
     _check_classes(split, classes, work.orders[split], index["label"], skipped)
@@ -254,7 +208,7 @@ def _settings(work: Work) -> dict[str, Any]:
         "tile": work.storage.tile is not None,
         "deduplicate": work.storage.deduplicate,
     }
-    without_effect = {name for name in has_effect if not has_effect[name]}
+    without_effect = {name for name in has_effect if not has_effect[name]} | {"store"}
     return work.storage.model_dump(include=set(Storage.model_fields) - without_effect)
 
 

@@ -12,6 +12,7 @@ from PIL import Image as Picture
 from pydantic import Field, model_validator
 
 from cl.runtime.base_config import BaseConfig, Range, Sizes, check_crop
+from cl.runtime.stores import is_url
 
 UNLABELLED = -1
 
@@ -142,9 +143,17 @@ class Storage(BaseConfig):
         gt=0, description="side in pixels of the tiles that larger images are cut into; null: keep them whole"
     )
     deduplicate: bool = Field(description="keep one of several images with the same content")
+    store: str | None = Field(
+        description="absolute folder or URL, such as s3://bucket/shards, that the shards are written to; "
+        "null: data/shards"
+    )
 
     @model_validator(mode="after")
     def _settings_fit(self) -> "Storage":
+        if self.store is not None and not (is_url(self.store) or Path(self.store).is_absolute()):
+            raise ValueError(
+                f"store={self.store} must be a URL such as s3://bucket/shards, or an absolute folder"
+            )
         if self.percentiles[1] > 100:
             raise ValueError(f"percentiles={list(self.percentiles)} must be between 0 and 100")
         if self.tile and self.shrink:

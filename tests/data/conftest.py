@@ -10,6 +10,7 @@ from PIL import Image as Picture
 
 from cl.data import order, remote
 from cl.data.cache import Cache
+from cl.runtime import stores
 from cl.sources._shared.class_folders import class_folders
 from tests.support.server import Server
 from tests.support.tiny import write_shards
@@ -35,7 +36,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (order, remote):
         monkeypatch.setattr(module, "CHUNK", 8)
         monkeypatch.setattr(module, "WINDOW", 8)
-    monkeypatch.setattr(remote, "WAITS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr(stores, "WAITS", (0.01, 0.02, 0.04))
 
 
 @pytest.fixture

@@ -33,17 +33,14 @@ def test_remote_shards_equal_local_ones(folder, server, cache, kind) -> None:
     if kind == "memory":
         fsspec.filesystem("memory").put(str(folder), "/shards", recursive=True)
     for split in ("train", "val"):
-        here, there = Reader(folder, split), Reader(url, split, cache)
-        assert there.manifest == here.manifest
-        assert np.array_equal(there.index, here.index)
-        assert np.array_equal(there.keys, here.keys)
+        here, there = Reader(folder, split), Reader(folder, split, url, cache)
         for position in range(len(here)):
             assert there.read(position) == here.read(position)
         assert np.array_equal(there.pixels(3), here.pixels(3))
 
 
 def test_data_workers_read_the_same_batches(folder, server, cache, params) -> None:
-    here, there = Reader(folder, "train"), Reader(server.url, "train", cache)
+    here, there = Reader(folder, "train"), Reader(folder, "train", server.url, cache)
     there.ahead(np.arange(100))  # its threads and locks do not survive the fork
     there.read(0)
     views, plan = list(params.views.values()), Plan(320, 32, 0)
@@ -57,7 +54,10 @@ def test_data_workers_read_the_same_batches(folder, server, cache, params) -> No
 
 def test_with_a_cache_of_two_windows_an_epoch_fetches_every_byte_once(folder, server, tmp_path) -> None:
     limit = smallest_limit(folder)
-    reader, local = Reader(server.url, "train", Cache(tmp_path / "cache", limit)), Reader(folder, "train")
+    reader, local = (
+        Reader(folder, "train", server.url, Cache(tmp_path / "cache", limit)),
+        Reader(folder, "train"),
+    )
     assert limit < 0.5 * shard_bytes(reader)
     server.sent = 0
     sizes: list[int] = []
@@ -83,7 +83,7 @@ def test_with_a_cache_of_two_windows_an_epoch_fetches_every_byte_once(folder, se
 def test_processes_share_a_full_cache_within_its_limit(folder, server, tmp_path) -> None:
     """Four processes, each in its own random order, read far more than fits."""
     limit, local = smallest_limit(folder), Reader(folder, "train")
-    reader = Reader(server.url, "train", Cache(tmp_path / "cache", limit))
+    reader = Reader(folder, "train", server.url, Cache(tmp_path / "cache", limit))
 
     def work() -> None:
         positions = np.random.default_rng(os.getpid()).permutation(320)[:60]
@@ -100,7 +100,7 @@ def test_processes_share_a_full_cache_within_its_limit(folder, server, tmp_path)
 
 def test_no_piece_is_fetched_twice_by_two_processes(folder, server, cache) -> None:
     server.delay = 0.005
-    reader, local = Reader(server.url, "train", cache), Reader(folder, "train")
+    reader, local = Reader(folder, "train", server.url, cache), Reader(folder, "train")
 
     def work() -> None:
         reader.ahead(np.arange(320))
@@ -110,10 +110,10 @@ def test_no_piece_is_fetched_twice_by_two_processes(folder, server, cache) -> No
     assert len(server.ranges_sent()) == len(set(server.ranges_sent())) >= 40
 
 
-def test_reading_ahead_overlaps_the_waits(server, tmp_path) -> None:
+def test_reading_ahead_overlaps_the_waits(folder, server, tmp_path) -> None:
     seconds = []
     for ahead in (False, True):
-        reader = Reader(server.url, "train", Cache(tmp_path / str(ahead), 10**9))
+        reader = Reader(folder, "train", server.url, Cache(tmp_path / str(ahead), 10**9))
         server.delay = 0.05
         began = time.monotonic()
         for start in range(0, 96, 8):
@@ -126,8 +126,8 @@ def test_reading_ahead_overlaps_the_waits(server, tmp_path) -> None:
     assert seconds[0] > 2 * seconds[1]
 
 
-def test_reading_ahead_starts_again_after_a_fork(server, cache) -> None:
-    reader = Reader(server.url, "train", cache)
+def test_reading_ahead_starts_again_after_a_fork(folder, server, cache) -> None:
+    reader = Reader(folder, "train", server.url, cache)
     server.go.clear()
     reader.ahead(np.arange(32))
 
@@ -151,7 +151,7 @@ def test_reading_ahead_starts_again_after_a_fork(server, cache) -> None:
 def test_a_killed_process_leaves_no_incomplete_piece(folder, server, tmp_path) -> None:
     limit, local = smallest_limit(folder), Reader(folder, "train")
     cache = Cache(tmp_path / "cache", limit)
-    reader = Reader(server.url, "train", cache)
+    reader = Reader(folder, "train", server.url, cache)
     server.go.clear()
     (process,) = fork(1, reader.read, 0)
     while not list(cache.folder.rglob("*.partial")) or not server.ranges_sent():
@@ -167,21 +167,18 @@ def test_a_killed_process_leaves_no_incomplete_piece(folder, server, tmp_path) -
     assert cache_bytes(cache.folder) <= limit
 
 
-def test_the_entry_points_read_where_cl_shards_says(folder, server, params, tmp_path, monkeypatch) -> None:
+def test_the_entry_points_read_from_the_store(folder, server, params, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CL_SHARDS", server.url)
-    reader = locations.reader("val", params.dataset)
+    (tmp_path / "data/shards").mkdir(parents=True)
+    for name in ("manifest.json", "val.npy", "val_keys.npy"):
+        shutil.copy(folder / name, tmp_path / "data/shards")
+    dataset = params.dataset.model_copy(update={"store": server.url})
+    reader = locations.reader("val", dataset)
     assert reader.read(0) == Reader(folder, "val").read(0)
     assert (tmp_path / "scratch" / "cache").is_dir()
-    assert locations.manifest() == (folder / "manifest.json").read_bytes()
-    shutil.copytree(folder, tmp_path / "data" / "shards")
-    locations.reader("val", params.dataset)
-    (tmp_path / "data" / "shards" / "manifest.json").write_text("{}")
-    with pytest.raises(
-        ValueError,
-        match=rf"CL_SHARDS={server.url} contains different shards from data/shards, which DVC tracks as",
-    ):
-        locations.reader("val", params.dataset)
     monkeypatch.setenv("CL_CACHE_GB", "much")
     with pytest.raises(ValueError, match="CL_CACHE_GB=much: give a number of gigabytes"):
-        locations.reader("val", params.dataset)
+        locations.reader("val", dataset)
+    monkeypatch.delenv("CL_CACHE_GB")
+    elsewhere = params.dataset.model_copy(update={"store": str(folder)})
+    assert locations.reader("val", elsewhere).read(1) == reader.read(1)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from cl.console.progress import silent
 from cl.runtime.memory import growth
 from cl.shards import levels
 from cl.shards.images import ORIENTATION
+from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Storage
 from tests.support.pictures import digest, file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored
@@ -114,8 +114,8 @@ def test_the_sampled_images_do_not_depend_on_their_order(tmp_path) -> None:
         path.write_bytes(deep(np.full((1, 1), value), "float32"))
         listed.append(Image(path.stem, path, UNLABELLED))
     storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (0, 50)})
-    measured = levels.measure(listed, storage, silent, 1)
-    assert measured == levels.measure(listed[::-1], storage, silent, 3)
+    measured = levels.measure(listed, storage, Team(1))
+    assert measured == levels.measure(listed[::-1], storage, Team(3))
     assert measured["F"][1] == pytest.approx(values.mean(), rel=0.1)
 
 
@@ -130,7 +130,7 @@ def test_deep_images_are_sampled_among_themselves(tmp_path) -> None:
             path.write_bytes(deep(np.full((1, 1), pixel), dtype))
             listed.append(Image(path.stem, path, UNLABELLED))
     storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (0, 100)})
-    assert levels.measure(listed, storage, silent, 2) == {"I;16": (10, 3000), "F": (0.25, 8)}
+    assert levels.measure(listed, storage, Team(2)) == {"I;16": (10, 3000), "F": (0.25, 8)}
 
 
 def test_only_deep_images_are_read_beyond_their_header(tmp_path) -> None:
@@ -149,7 +149,7 @@ def test_only_deep_images_are_read_beyond_their_header(tmp_path) -> None:
         yield done.append
         passes[unit] = (total, sum(done))
 
-    assert growth(lambda: levels.measure(listed, Storage(shard_images=1, **STORAGE), count, 2)) < 2**26
+    assert growth(lambda: levels.measure(listed, Storage(shard_images=1, **STORAGE), Team(2, count))) < 2**26
     assert passes == {"headers": (5, 5), "images of mode I;16 to sample": (1, 1)}
 
 
@@ -166,7 +166,7 @@ def test_the_sampled_pixels_are_those_of_the_whole_image(tmp_path, dtype, orient
     seed = int.from_bytes(hashlib.sha256(b"a").digest()[:8])
     chosen = np.random.Generator(np.random.Philox(key=seed)).integers(0, len(whole), levels.PIXELS)
     storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (5, 95)})
-    (found,) = levels.measure([Image("a", tmp_path / "a.tif", UNLABELLED)], storage, silent, 1).values()
+    (found,) = levels.measure([Image("a", tmp_path / "a.tif", UNLABELLED)], storage, Team(1)).values()
     assert found == tuple(np.percentile(whole[chosen].astype(np.float64), (5, 95)))
 
 

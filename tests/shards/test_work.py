@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from cl.shards import writing
+from cl.shards.team import Team
 from cl.sources import Splits, Storage
 from cl.sources._shared.class_folders import class_folders
-from pipeline import command
+from pipeline import outputs
 from tests.support.pictures import digest, picture_file, shard_states, tree, without_heic
 from tests.support.processes import start_fork
 from tests.support.tiny import STORAGE, write_shards
@@ -23,7 +24,7 @@ def stop_after(splits, folder: Path, shards: int, **changes: object) -> None:  #
     """Write shards, and press Ctrl-C after that many."""
     seen = []
 
-    def report(done: int) -> None:
+    def report(done: int, kept: bool = False) -> None:
         seen.append(done)
         if len(seen) == shards:
             raise KeyboardInterrupt
@@ -33,7 +34,7 @@ def stop_after(splits, folder: Path, shards: int, **changes: object) -> None:  #
 
     storage = Storage(**{"shard_images": 2, **STORAGE, **changes})
     with pytest.raises(KeyboardInterrupt):
-        writing.write(splits, "photos", storage, folder, workers=1, count=count)
+        writing.write(splits, "photos", storage, folder, Team(1, count))
 
 
 def test_finished_shards_are_kept(tmp_path) -> None:
@@ -106,7 +107,7 @@ def publish(folder: Path, die: int = -1) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    with command.published(Path("data/shards"), resumable=True) as partial:
+    with outputs.published(Path("data/shards"), resumable=True) as partial:
         write_shards(class_folders(Path("own")), partial, 2)
 
 

@@ -13,6 +13,8 @@ FORK = multiprocessing.get_context("fork")
 
 def cache_bytes(cache: Path) -> int:
     """The bytes in a cache, under its lock: otherwise files that come and go would be counted together."""
+    if not (cache / "used").exists():
+        return 0
     with open(cache / "used") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         total = 0

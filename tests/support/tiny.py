@@ -17,6 +17,7 @@ from cl.features.extraction import Pixels
 from cl.runtime import machine
 from cl.shards import writing
 from cl.shards.manifest import Manifest
+from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Scenes, Splits, Storage
 from cl.sources._shared.trees import images_below, keys_of
 from cl.training.checkpoints import Checkpoints
@@ -33,6 +34,7 @@ STORAGE = {
     "percentiles": (0.1, 99.9),
     "tile": None,
     "deduplicate": False,
+    "store": None,
 }
 
 
@@ -41,7 +43,9 @@ def write_shards(
 ) -> Manifest:
     """Write shards that copy the images' files, with changes to these settings."""
     storage = Storage(**{"shard_images": shard_images, **STORAGE, **changes})  # type: ignore[arg-type]
-    return writing.write(splits, "photos", storage, folder, workers=workers)
+    manifest = writing.write(splits, "photos", storage, folder, Team(workers))
+    assert manifest
+    return manifest
 
 
 def stored(

@@ -1,0 +1,113 @@
+"""Files in an object store or on a web server (fsspec), with further attempts when the network fails."""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+
+T = TypeVar("T")
+
+WAITS = (0.5, 1, 2, 4, 8)  # seconds before another attempt
+
+
+def is_url(place: object) -> bool:
+    """Whether a place is a URL rather than a folder or file of this machine."""
+    return "://" in str(place)
+
+
+def locate(url: str) -> tuple[Any, str]:
+    """The file system (one per process) and the path in it."""
+    return fsspec.core.url_to_fs(url)
+
+
+def upload(file: Path, url: str) -> None:
+    """Copy a file to a folder or store, where it appears once it is complete; a file of equal size is kept.
+
+    Its name must change with its content.
+
+    Raises:
+        ValueError: the store cannot be written to.
+    """
+    if not is_url(url):
+        _copy(file, Path(url))
+        return
+
+    def put() -> None:
+        files, path = locate(url)
+        if not files.exists(path) or files.size(path) != file.stat().st_size:
+            files.put_file(str(file), path)
+
+    persistently(url, put, WAITS, "written")
+
+
+def _copy(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{file.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        shutil.copyfile(file, partial)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def sizes(url: str) -> dict[str, int] | None:
+    """The bytes of each file directly below `url` by name; None if the store cannot list its files.
+
+    Raises:
+        ValueError: the store cannot be reached.
+    """
+    if url.startswith(("http://", "https://")):
+        return None
+
+    def find() -> dict[str, int]:
+        files, path = locate(url)
+        files.invalidate_cache(path)
+        found = files.find(path, maxdepth=1, detail=True)
+        return {name.rsplit("/", 1)[-1]: info["size"] for name, info in found.items()}
+
+    return persistently(url, find, WAITS)
+
+
+def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...], done: str = "read") -> T:
+    """What `action` returns, retried if the network fails.
+
+    Args:
+        done: what the action does with the URL, for the message.
+
+    Raises:
+        ValueError: the last error, in one sentence.
+    """
+    for wait in (*waits, None):
+        try:
+            return action()
+        except ValueError:
+            raise
+        except ImportError as error:
+            raise ValueError(
+                f"{url} needs a package that is not installed: {error} (pip install s3fs or gcsfs)"
+            ) from error
+        except Exception as error:  # the libraries behind fsspec raise errors of any type
+            if wait is None or _hopeless(error):
+                cause = error.__cause__ or error
+                raise ValueError(
+                    f"{url} cannot be {done}: {type(cause).__name__}: {cause}; "
+                    "check the address, the network and your permissions"
+                ) from error
+            time.sleep(wait)
+    raise AssertionError
+
+
+def _hopeless(error: Exception) -> bool:
+    """Whether the address or the permissions are wrong, rather than the network."""
+    # fsspec reports most HTTP errors as FileNotFoundError: the cause has the status.
+    status = getattr(error.__cause__ or error, "status", None)
+    if status is not None:
+        return 400 <= status < 500 and status not in (408, 425, 429)
+    return isinstance(error, PermissionError) or (
+        isinstance(error, FileNotFoundError) and error.__cause__ is None
+    )

@@ -1,0 +1,92 @@
+"""A team writes the shards of a piece of work: each process its share, then what others have not begun."""
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from multiprocessing.connection import wait
+
+from cl.runtime.forking import ctrl_c_delayed
+from cl.shards.packing import pack
+from cl.shards.team import Team
+from cl.shards.work import Job, Work, save_note
+
+EVERY = 0.5  # seconds between looks at what other processes have finished
+
+
+def run(work: Work, report: Callable[..., None], team: Team) -> None:
+    """Write the shards that are not finished yet; rank 0 also waits for those of other ranks."""
+    waiting = [job for split in work.orders for job in work.jobs(split)]
+
+    def note_progress(*, kept: bool = False) -> None:
+        """Report what has been finished since, here or elsewhere."""
+        nonlocal waiting
+        finished = work.finished()
+        for job in (job for job in waiting if job.stem in finished):
+            report(work.images(job), kept=kept)
+        waiting = [job for job in waiting if job.stem not in finished]
+
+    note_progress(kept=True)
+    jobs = _in_turn(waiting, team)
+    if team.workers == 1:
+        for job in jobs:
+            _write_shard(work, job)
+            note_progress()
+    else:
+        _run_in_workers(work, jobs, team.workers, note_progress)
+    while team.rank == 0 and waiting:
+        time.sleep(EVERY)
+        note_progress()
+
+
+def _in_turn(jobs: list[Job], team: Team) -> list[Job]:
+    """A rank's own share of the jobs; then, last first, those that other ranks may not have begun."""
+    shares = [jobs[(team.rank + number) % team.ranks :: team.ranks] for number in range(team.ranks)]
+    return [*shares[0], *(job for share in shares[1:] for job in reversed(share))]
+
+
+def _run_in_workers(work: Work, jobs: list[Job], workers: int, note_progress: Callable[[], None]) -> None:
+    fork = multiprocessing.get_context("fork")  # it shares the list of images without copying
+    pool = ProcessPoolExecutor(workers, fork, initializer=_start_worker, initargs=(work,))
+    try:
+        with ctrl_c_delayed():
+            pending = {pool.submit(_write_in_worker, job) for job in jobs}
+        while pending:
+            done, pending = futures.wait(pending, EVERY, futures.FIRST_EXCEPTION)
+            for finished in done:
+                finished.result()
+            note_progress()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a worker was killed, perhaps because memory ran out; run again to continue from here"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_work: Work  # of a worker process
+
+
+def _start_worker(work: Work) -> None:
+    """Exit if the parent dies."""
+    global _work
+    _work = work
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+
+
+def _write_in_worker(job: Job) -> None:
+    _write_shard(_work, job)
+
+
+def _write_shard(work: Work, job: Job) -> None:
+    """Write a shard and its note, unless another process is doing so."""
+    if work.claim(job):
+        packed = pack(work.listed(job), work.storage, work.shard(job), work.levels)
+        save_note(work.note(job), replace(packed, shard=work.deliver(packed.shard)))
