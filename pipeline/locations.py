@@ -28,8 +28,10 @@ def is_temporary_copy() -> bool:
 
 
 def raw() -> Path:
-    """The folder of the raw data sets."""
-    return Path(os.environ.get("CL_RAW", "data/raw"))
+    """The folder of the raw data sets, or a URL that can be used like one."""
+    from cl.runtime.stores import path_of
+
+    return path_of(os.environ.get("CL_RAW", "data/raw"))
 
 
 def table_sha256(dataset: "Source") -> str | None:

@@ -95,12 +95,10 @@ def _team(progress: "Progress") -> "Team":
 
 def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:
     """Suffix and reason of the images that cannot be read, by key."""
-    suffixes = {image.key: image.path.suffix for image in (*splits.train, *splits.val)}
-    return {
-        key: f"unreadable {suffixes[key]}, {reason}"
-        for split in manifest.splits.values()
-        for key, reason in split.skipped.items()
-    }
+    skipped = {key: reason for split in manifest.splits.values() for key, reason in split.skipped.items()}
+    images = (*splits.train, *splits.val) if skipped else ()
+    suffixes = {image.key: image.path.suffix for image in images if image.key in skipped}
+    return {key: f"unreadable {suffixes[key]}, {reason}" for key, reason in skipped.items()}
 
 
 def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: dict[str, str]) -> None:

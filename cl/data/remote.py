@@ -23,8 +23,6 @@ THREADS = 4  # that read ahead, in each process
 SHARD_BITS = 40  # a shard is smaller than 2^40 bytes
 ROOM = 1.05  # of two windows: the cache evicts a little more than it must
 AGAIN = "run `dvc repro -f prepare`"
-# What file systems call the version of a file.
-VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "created")
 
 
 class RemoteFiles:
@@ -153,8 +151,7 @@ class RemoteFiles:
         """Compare the size with the manifest, and the version with the one first seen by any process."""
         if info["size"] is not None:  # a web server may not say
             self._check_size(shard, info["size"])
-        url, details = self._urls[shard], {key.lower(): value for key, value in info.items()}
-        version = next((str(details[key]) for key in VERSIONS if details.get(key)), "")
+        url, version = self._urls[shard], stores.version(info)
         if shard not in self._versions:
             name = f"{self._kept}/{self._shards[shard].name}.version"
             self._versions[shard] = self._cache.setdefault(name, version)

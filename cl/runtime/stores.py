@@ -1,10 +1,11 @@
 """Files in an object store or on a web server (fsspec), with further attempts when the network fails."""
 
+import errno
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ import fsspec
 T = TypeVar("T")
 
 WAITS = (0.5, 1, 2, 4, 8)  # seconds before another attempt
+# What file systems call the version of a file.
+VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "created")
 
 
 def is_url(place: object) -> bool:
@@ -23,6 +26,67 @@ def is_url(place: object) -> bool:
 def locate(url: str) -> tuple[Any, str]:
     """The file system (one per process) and the path in it."""
     return fsspec.core.url_to_fs(url)
+
+
+def path_of(place: str) -> Path:
+    """A path, or a URL that can be used like one."""
+    if not is_url(place):
+        return Path(place)
+    from upath import UPath
+
+    return persistently(place, lambda: UPath(place), ())  # type: ignore[return-value]
+
+
+def read(url: str) -> bytes:
+    """The content of a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the store cannot be reached.
+    """
+
+    def fetch() -> bytes | None:
+        files, path = locate(url)
+        try:
+            return files.cat_file(path)
+        except FileNotFoundError as error:
+            if _hopeless(error):
+                return None
+            raise
+
+    if (content := persistently(url, fetch, WAITS)) is None:
+        raise FileNotFoundError(errno.ENOENT, "not in the store", url)
+    return content
+
+
+def files_below(url: str) -> Iterator[tuple[str, str]]:
+    """The path relative to `url`, and the size and version, of each file below it; a folder at a time.
+
+    Raises:
+        ValueError: the store cannot be reached.
+    """
+    files, root = persistently(url, lambda: locate(url), ())
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+
+        def entries(folder: str = folder) -> list[dict[str, Any]]:
+            files.invalidate_cache(folder)
+            return files.ls(folder, detail=True)
+
+        for entry in persistently(url, entries, WAITS):
+            name = entry["name"]
+            if entry["type"] == "directory":
+                waiting.append(name)
+            elif name.rstrip("/") != folder.rstrip("/"):  # a folder may also be an empty object
+                yield name.removeprefix(root).lstrip("/"), f"{entry['size']} {version(entry)}"
+        files.invalidate_cache(folder)
+
+
+def version(info: dict[str, Any]) -> str:
+    """What a file system says about the version of a file; it may say nothing."""
+    details = {key.lower(): value for key, value in info.items()}
+    return next((str(details[key]) for key in VERSIONS if details.get(key)), "")
 
 
 def upload(file: Path, url: str) -> None:

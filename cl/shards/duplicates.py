@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cl.runtime.files import UNREACHABLE
 from cl.shards.survey import survey
 from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Splits
+from cl.sources._shared.listing import Subset
 
 UNREAD = bytes(16)  # the digest of an image that could not be read; never counted as a copy
 REMEDY = "or choose dataset.deduplicate=false"
@@ -46,9 +48,11 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
 
 def superfluous(splits: Splits, team: Team) -> np.ndarray:
     """(m, 2): as `copies`; labelled images are kept before others, then training before validation."""
-    listed = [*splits.train, *splits.val]
-    digests = as_array(survey(listed, _digest_of, "files to compare", team))
-    return copies(digests, np.array([image.label == UNLABELLED for image in listed]))
+    listed = (splits.train, splits.val)
+    digests = [digest for part in listed for digest in survey(part, _digest_of, "files to compare", team)]
+    return copies(
+        as_array(digests), np.array([image.label == UNLABELLED for part in listed for image in part])
+    )
 
 
 def _digest_of(image: Image) -> bytes:
@@ -66,12 +70,12 @@ def without(splits: Splits, pairs: np.ndarray) -> Splits:
     Raises:
         ValueError: a split or a class would be lost.
     """
-    dropped = set(pairs[:, 0].tolist())
-    train = [image for position, image in enumerate(splits.train) if position not in dropped]
-    val = [image for position, image in enumerate(splits.val, len(splits.train)) if position not in dropped]
-    kept = replace(splits, train=train, val=val)
-    _check_nothing_is_lost(splits, kept)
-    return kept
+    kept = np.delete(np.arange(len(splits.train) + len(splits.val)), pairs[:, 0])
+    first = len(splits.train)  # of the validation images
+    train, val = Subset(splits.train, kept[kept < first]), Subset(splits.val, kept[kept >= first] - first)
+    rest = replace(splits, train=train, val=val)
+    _check_nothing_is_lost(splits, rest)
+    return rest
 
 
 def _check_nothing_is_lost(before: Splits, after: Splits) -> None:
@@ -93,7 +97,7 @@ def _check_nothing_is_lost(before: Splits, after: Splits) -> None:
             raise ValueError(f"every {kind} image is a copy of a training image; hold out others, {REMEDY}")
 
 
-def _labelled(images: list[Image]) -> list[Image]:
+def _labelled(images: Iterable[Image]) -> list[Image]:
     return [image for image in images if image.label != UNLABELLED]
 
 
@@ -109,15 +113,22 @@ def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
     """
     if not len(pairs):
         return {}
-    listed, train = [*splits.train, *splits.val], len(splits.train)
-    names = ["val" if position >= train else "train" for position in range(len(listed))]
+    train = len(splits.train)
+
+    def of(position: int) -> tuple[Image, str]:
+        """An image and its split."""
+        if position < train:
+            return splits.train[position], "train"
+        return splits.val[position - train], "val"
+
+    found = [(*of(copy), *of(first)) for copy, first in pairs.tolist()]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["key", "split", "same_as", "same_as_split"])
-        for copy, first in pairs.tolist():
-            writer.writerow([listed[copy].key, names[copy], listed[first].key, names[first]])
+        for copy, split, first, its_split in found:
+            writer.writerow([copy.key, split, first.key, its_split])
     return {
-        "copies": len(pairs),
-        "in_other_split": sum(names[copy] != names[first] for copy, first in pairs.tolist()),
-        "with_other_label": sum(listed[copy].label != listed[first].label for copy, first in pairs.tolist()),
+        "copies": len(found),
+        "in_other_split": sum(split != its_split for _, split, _, its_split in found),
+        "with_other_label": sum(copy.label != first.label for copy, _, first, _ in found),
     }

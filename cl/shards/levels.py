@@ -3,6 +3,7 @@
 import hashlib
 import heapq
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,7 @@ IMAGES = 1000  # of each mode are sampled
 PIXELS = 2**14  # of each image are sampled
 
 
-def measure(listed: list[Image], storage: Storage, team: Team) -> dict[str, tuple[float, float]]:
+def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, tuple[float, float]]:
     """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys chooses the images.
 
     NaN and infinities do not count. A mode without any sampled pixel has no levels.
@@ -34,7 +35,7 @@ def measure(listed: list[Image], storage: Storage, team: Team) -> dict[str, tupl
     return levels
 
 
-def _by_mode(listed: list[Image], max_pixels: int, team: Team) -> dict[str, list[Image]]:
+def _by_mode(listed: Sequence[Image], max_pixels: int, team: Team) -> dict[str, list[Image]]:
     """The deep images of each mode."""
     may_be_deep = [
         image for image in listed if image.path.suffix.lower() in SUFFIXES and not isinstance(image, RawImage)

@@ -1,7 +1,7 @@
 """Tiles of large images: each is a sample of its own, with the label and the split of its image."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import cast
@@ -42,6 +42,12 @@ def whole_of(image: Image) -> Image:
     return image.whole if isinstance(image, Tile) else image
 
 
+def first_pieces(listed: Sequence[Image]) -> np.ndarray:
+    """The positions at which images begin; those in between are further tiles of one."""
+    others = [i for i, image in enumerate(listed) if isinstance(image, Tile) and not image.is_first]
+    return np.delete(np.arange(len(listed)), others)
+
+
 def pieces_by_image(listed: list[Image]) -> Iterator[list[Image]]:
     """The tiles of each image in turn; an uncut image is alone."""
     for _, pieces in groupby(listed, key=lambda image: whole_of(image).key):
@@ -53,7 +59,7 @@ def images_begun(listed: list[Image]) -> list[Image]:
     return [whole_of(image) for image in listed if not isinstance(image, Tile) or image.is_first]
 
 
-def cut(listed: list[Image], side: int, team: Team) -> list[Image]:
+def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     """Replace each image larger than `side` by its tiles, row by row.
 
     The tiles of an image are one group, unless the image itself belongs to one. Rows and columns count in the

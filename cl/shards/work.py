@@ -1,10 +1,12 @@
 """Which images go into which shard, and the notes on finished shards that make preparation restartable."""
 
+import functools
 import hashlib
 import io
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +39,7 @@ class Job(NamedTuple):
 class Work:
     """The shards to write: shard i of a split holds the i-th `storage.shard_images` images of its order."""
 
-    orders: dict[str, list[Image]]
+    orders: dict[str, Sequence[Image]]
     storage: Storage
     levels: Levels
     folder: Path
@@ -55,7 +57,7 @@ class Work:
     def listed(self, job: Job) -> list[Image]:
         """The images of one shard."""
         size = self.storage.shard_images
-        return self.orders[job.split][job.number * size : (job.number + 1) * size]
+        return list(self.orders[job.split][job.number * size : (job.number + 1) * size])
 
     def images(self, job: Job) -> int:
         """The number of images that begin in a shard."""
@@ -137,11 +139,10 @@ class Work:
         sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels} {reads_heic()}".encode())
         for module in sorted(Path(__file__).parent.glob("*.py")):
             sha.update(module.read_bytes())
-        status: dict[Path, str] = {}
+        look_up = functools.cache(_status)
         for image in (image for order in self.orders.values() for image in order):
-            if image.path not in status:
-                status[image.path] = _status(image.path)
-            facts = (image.key, image.label, image.group, image.path, status[image.path])
+            status = look_up(image.path) if image.status is None else image.status
+            facts = (image.key, image.label, image.group, image.place, status)
             sha.update("\0".join(map(str, facts)).encode() + b"\n")
         return sha.hexdigest()
 

@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from cl.shards.running import run
 from cl.shards.team import Team
 from cl.shards.work import Work, load_note
 from cl.sources import UNLABELLED, Image, Splits, Storage
+from cl.sources._shared.listing import Subset, hash_of, repeated
 
 ALONE = Team()
 MAX_KEY_BYTES = 200
@@ -100,22 +102,25 @@ def exclusive(folder: Path) -> AbstractContextManager[None]:
 
 def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:
     """Decide which images and tiles go into which shard, and what is black and white in deep ones."""
-    listed = {"train": splits.train, "val": splits.val}
+    listed: dict[str, Sequence[Image]] = {"train": splits.train, "val": splits.val}
     levels = measure(splits.train, storage, team)
     if storage.tile:
         listed = {split: tiles.cut(images, storage.tile, team) for split, images in listed.items()}
-    orders = {split: _shuffled(images) for split, images in listed.items()}
-    return Work(orders, storage, levels, folder)
+    for images in listed.values():
+        _check_keys(images)
+    return Work({split: _shuffled(images) for split, images in listed.items()}, storage, levels, folder)
 
 
-def _shuffled(listed: list[Image]) -> list[Image]:
+def _shuffled(listed: Sequence[Image]) -> Sequence[Image]:
     """Separate the classes, because WebDataset readers shuffle only within a window.
 
     The tiles of an image stay together, so that it is decoded once.
     """
-    _check_keys(listed)
-    images = list(tiles.pieces_by_image(listed))
-    return [piece for i in _permutation(len(listed), len(images)) for piece in images[i]]
+    firsts = tiles.first_pieces(listed)
+    if len(firsts) == len(listed):
+        return Subset(listed, _permutation(len(listed), len(listed)))
+    images = np.split(np.arange(len(listed)), firsts[1:])
+    return Subset(listed, np.concatenate([images[i] for i in _permutation(len(listed), len(images))]))
 
 
 def _permutation(pieces: int, images: int) -> np.ndarray:
@@ -134,17 +139,22 @@ def _digests(work: Work) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _check_keys(listed: list[Image]) -> None:
-    paths: dict[str, Path] = {}
-    for image in listed:
+def _check_keys(listed: Sequence[Image]) -> None:
+    """Keys are compared by their hashes, 8 bytes each: a dictionary of all would not fit into memory."""
+    hashes = np.zeros(len(listed), np.uint64)
+    for number, image in enumerate(listed):
         if len(image.key.encode()) > MAX_KEY_BYTES:
-            raise ValueError(f"the name of {image.path} is longer than {MAX_KEY_BYTES} bytes; rename it")
-        if image.key in paths:
+            raise ValueError(f"the name of {image.place} is longer than {MAX_KEY_BYTES} bytes; rename it")
+        hashes[number] = hash_of(image.key)
+    places: dict[str, str] = {}
+    for number in np.flatnonzero(np.isin(hashes, repeated(hashes))).tolist():
+        image = listed[number]
+        if image.key in places:
             raise ValueError(
-                f"{paths[image.key]} and {image.path} would both be stored as {image.key!r}; "
+                f"{places[image.key]} and {image.place} would both be stored as {image.key!r}; "
                 "rename one of them"
             )
-        paths[image.key] = image.path
+        places[image.key] = image.place
 
 
 def _finish(split: str, classes: list[str], work: Work) -> Split:
@@ -176,7 +186,7 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
     )
 
 
-def _groups(listed: list[Image], keys: np.ndarray) -> np.ndarray | None:
+def _groups(listed: Sequence[Image], keys: np.ndarray) -> np.ndarray | None:
     """(n,) int64: the number of each image's group, -1 for none; None if no image has one."""
     names = sorted({image.group for image in listed} - {""})
     if not names:
@@ -187,7 +197,7 @@ def _groups(listed: list[Image], keys: np.ndarray) -> np.ndarray | None:
 
 
 def _check_classes(
-    split: str, classes: list[str], listed: list[Image], labels: np.ndarray, skipped: dict[str, str]
+    split: str, classes: list[str], listed: Sequence[Image], labels: np.ndarray, skipped: dict[str, str]
 ) -> None:
     """All classes need a training image; a validation split may lack some, but not for damaged files."""
     expected = {image.label for image in listed} - {UNLABELLED} if split == "val" else range(len(classes))

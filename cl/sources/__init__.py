@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image as Picture
 from pydantic import Field, model_validator
 
+from cl.runtime import stores
 from cl.runtime.base_config import BaseConfig, Range, Sizes, check_crop
-from cl.runtime.stores import is_url
 
 UNLABELLED = -1
 
@@ -22,16 +22,41 @@ class Image:
     """An image file and the number of its class, or UNLABELLED.
 
     group: images of one group are never negatives of each other and stay in one split; "" for none.
+    status: size and version when it was listed; None if it is to be looked up.
     """
 
     key: str
     path: Path
     label: int
     group: str = field(default="", kw_only=True)
+    status: str | None = field(default=None, kw_only=True, compare=False)
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return str(self.path)
 
     def read(self) -> bytes:
         """Return the encoded image."""
         return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class StoredImage(Image):
+    """An image file at a URL; `path` is relative to that of the data set."""
+
+    url: str
+
+    @property
+    def place(self) -> str:
+        return self.url
+
+    def read(self) -> bytes:
+        content = stores.read(self.url)
+        size = (self.status or "").partition(" ")[0]
+        if size.isdecimal() and len(content) != int(size):
+            raise ValueError(f"{self.url} changed after it was listed; run again")
+        return content
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +89,8 @@ class Splits:
     """
 
     classes: list[str]
-    train: list[Image]
-    val: list[Image]
+    train: Sequence[Image]
+    val: Sequence[Image]
     left_out: Counter[str] = field(default_factory=Counter)
 
 
@@ -78,12 +103,12 @@ def check_labels(found: Splits, expected: Labels) -> None:
     Raises:
         ValueError: they contradict each other, or there is only one class.
     """
-    listed = [*found.train, *found.val]
-    labelled = sum(image.label != UNLABELLED for image in listed)
-    actual = "none" if not labelled else "all" if labelled == len(listed) else "some"
+    counts = [sum(image.label != UNLABELLED for image in images) for images in (found.train, found.val)]
+    labelled, listed = sum(counts), len(found.train) + len(found.val)
+    actual = "none" if not labelled else "all" if labelled == listed else "some"
     if actual != expected and (expected, actual) != ("some", "all"):
         raise ValueError(
-            f"dataset.labels={expected}, but {labelled} of {len(listed)} images have a label; "
+            f"dataset.labels={expected}, but {labelled} of {listed} images have a label; "
             f"choose dataset.labels={actual}"
         )
     if len(found.classes) == 1:
@@ -91,8 +116,8 @@ def check_labels(found: Splits, expected: Labels) -> None:
             f"all labels are {found.classes[0]!r}, so every accuracy would be 100 %; give two classes or "
             "more, or choose dataset=unlabelled"
         )
-    for name, images in (("training", found.train), ("validation", found.val)):
-        if labelled and all(image.label == UNLABELLED for image in images):
+    for name, count in zip(("training", "validation"), counts, strict=True):
+        if labelled and not count:
             raise ValueError(
                 f"no {name} image has a label; label some, or choose dataset.labels=none without labels"
             )
@@ -150,7 +175,7 @@ class Storage(BaseConfig):
 
     @model_validator(mode="after")
     def _settings_fit(self) -> "Storage":
-        if self.store is not None and not (is_url(self.store) or Path(self.store).is_absolute()):
+        if self.store is not None and not (stores.is_url(self.store) or Path(self.store).is_absolute()):
             raise ValueError(
                 f"store={self.store} must be a URL such as s3://bucket/shards, or an absolute folder"
             )

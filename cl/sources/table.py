@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cl.sources import UNLABELLED, Image, Source, Splits
-from cl.sources._shared.trees import held_out, keys_of, wrong_suffix
+from cl.sources import UNLABELLED, Source, Splits
+from cl.sources._shared.listing import Keys, Listing
+from cl.sources._shared.trees import held_out, wrong_suffix
 
 DEFAULT = ("images.csv", "images.parquet")
 COLUMNS = ("path", "label", "group", "split")
@@ -68,12 +69,14 @@ def splits(config: Config, raw: Path) -> Splits:
     places = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     numbers = {name: number for number, name in enumerate(classes)}
-    found: dict[str, list[Image]] = {"train": [], "val": []}
-    for key, row in zip(keys_of([row.path for row in rows]), rows, strict=True):
+    keys = Keys()
+    found = {"train": Listing(table.parent, keys), "val": Listing(table.parent, keys)}
+    for row in rows:
+        keys.add(str(row.path))
         name = row.group or str(row.path)
         place = row.split or places.get(row.group or "") or _drawn(name, config.holdout)
         label = UNLABELLED if row.label is None else numbers[row.label]
-        found[place].append(Image(key, table.parent / row.path, label, group=row.group or ""))
+        found[place].add(str(row.path), None, label, row.group or "")
     if not all(found.values()):
         raise ValueError(
             f"{table} gives {len(found['train'])} training and {len(found['val'])} validation images, "

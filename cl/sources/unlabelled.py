@@ -3,14 +3,16 @@
 Hidden files and files without an image suffix are left out and counted.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from cl.console.wording import counted
-from cl.sources import UNLABELLED, Image, Source, Splits
-from cl.sources._shared.trees import held_out, images_below, keys_of
+from cl.sources import Source, Splits
+from cl.sources._shared.listing import Keys, Listing
+from cl.sources._shared.trees import held_out, images_below
 
 
 class Config(Source):
@@ -37,16 +39,15 @@ def splits(config: Config, raw: Path) -> Splits:
     """
     config.check_present(raw)
     root = raw / config.name
-    paths, left_out = images_below(root)
-    names = [path.relative_to(root) for path in paths]
-    train: list[Image] = []
-    val: list[Image] = []
-    for key, name in zip(keys_of(names), names, strict=True):
-        split = val if held_out(str(name), config.holdout) else train
-        split.append(Image(key, root / name, UNLABELLED))
+    keys, left_out = Keys(), Counter[str]()
+    train, val = Listing(root, keys), Listing(root, keys)
+    for name, status in images_below(root, "", left_out):
+        keys.add(name)
+        (val if held_out(name, config.holdout) else train).add(name, status)
     if not train or not val:
+        count = len(train) + len(val)
         raise ValueError(
-            f"dataset.holdout={config.holdout} of the {counted(len(paths), 'images')} in {root} leaves "
+            f"dataset.holdout={config.holdout} of the {counted(count, 'images')} in {root} leaves "
             f"{len(train)} training and {len(val)} validation images, expected at least one of each"
         )
     return Splits([], train, val, left_out)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from cl.runtime import machine
 from cl.shards import writing
 from cl.shards.manifest import Manifest
 from cl.shards.team import Team
-from cl.sources import UNLABELLED, Image, Scenes, Splits, Storage
-from cl.sources._shared.trees import images_below, keys_of
+from cl.sources import Scenes, Splits, Storage
+from cl.sources._shared.listing import Keys, Listing
+from cl.sources._shared.trees import images_below
 from cl.training.checkpoints import Checkpoints
 from tests.support.pictures import file_of, photograph
 
@@ -58,11 +60,19 @@ def stored(
             path = folder / "raw" / split / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        paths = images_below(folder / "raw" / split)[0]
-        keys = keys_of([path.relative_to(folder / "raw" / split) for path in paths])
-        listed[split] = [Image(key, path, UNLABELLED) for key, path in zip(keys, paths, strict=True)]
+        listed[split] = listing_of(folder / "raw" / split)
     write_shards(Splits([], **listed), folder / "shards", 4, **changes)
     return Reader(folder / "shards", "train")
+
+
+def listing_of(root: Path) -> Listing:
+    """The images below a folder, without labels."""
+    keys = Keys()
+    listed = Listing(root, keys)
+    for name, status in images_below(root, "", Counter()):
+        keys.add(name)
+        listed.add(name, status)
+    return listed
 
 
 def pixels_by_key(reader: Reader) -> dict[str, np.ndarray]:

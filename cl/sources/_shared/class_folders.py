@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Container
 from pathlib import Path
 
-from cl.sources import Image, Splits
-from cl.sources._shared.trees import SUFFIXES, check_utf8, images_below, keys_of
+from cl.sources import Splits
+from cl.sources._shared.listing import Keys, Listing
+from cl.sources._shared.trees import SUFFIXES, check_name, images_below
 
 
 def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
@@ -63,7 +64,7 @@ def check_layout(root: Path) -> None:
 def _class_names(folder: Path) -> list[str]:
     names = sorted(path.name for path in folder.iterdir() if _is_class(path))
     for name in names:
-        check_utf8(str(folder / name))
+        check_name(str(folder / name))
     return names
 
 
@@ -71,20 +72,19 @@ def _is_class(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(".")
 
 
-def _images(root: Path, classes: list[str]) -> tuple[list[Image], Counter[str]]:
+def _images(root: Path, classes: list[str]) -> tuple[Listing, Counter[str]]:
     """List the images of all classes, sorted by name, and count what is left out."""
-    paths: list[Path] = []
-    labels: list[int] = []
     left_out = Counter({"next to the class folders": sum(not _is_class(path) for path in root.iterdir())})
+    keys = Keys()
+    listed = Listing(root, keys)
     for label, name in enumerate(classes):
-        files, others = images_below(root / name)
-        if not files:
+        before = len(listed)
+        for path, status in images_below(root, name, left_out):
+            keys.add(path)
+            listed.add(path, status, label)
+        if len(listed) == before:
             raise ValueError(
                 f"the class folder {root / name} contains no images ({', '.join(sorted(SUFFIXES))}); "
                 "add some, or remove the folder"
             )
-        paths += files
-        labels += [label] * len(files)
-        left_out += others
-    keys = keys_of([path.relative_to(root) for path in paths])
-    return [Image(*fields) for fields in zip(keys, paths, labels, strict=True)], +left_out
+    return listed, +left_out

@@ -3,8 +3,12 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Iterator
+from pathlib import Path, PurePath, PurePosixPath
+
+from cl.runtime.files import UNREACHABLE
+from cl.runtime.stores import files_below, is_url
+from cl.sources._shared.listing import sorted_on_disk
 
 SUFFIXES = {
     ".jpg",
@@ -22,15 +26,54 @@ SUFFIXES = {
 }
 
 
-def images_below(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """The images in a folder and its subfolders, sorted by name, and the number of other entries by reason.
+def images_below(root: Path, folder: str, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """The images in a folder of the root and its subfolders, sorted as paths.
+
+    Args:
+        folder: relative to the root; "" for the root itself.
+        left_out: counts other entries by reason.
+
+    Yields:
+        The path relative to the root, and the size and version.
 
     Raises:
-        ValueError: a name is not valid UTF-8, or a folder below `folder` is a link.
+        ValueError: a name contains a line break or is not valid UTF-8, or a folder is a link.
     """
-    left_out = Counter[str]()
-    images = sorted(Path(entry.path) for entry in image_entries(folder, left_out))
-    return images, left_out
+    prefix = f"{folder}/" if folder else ""
+    found = _objects_below if is_url(root) else _files_below
+    lines = (f"{prefix}{name}\0{status}\n" for name, status in found(root / folder, left_out))
+    for line in sorted_on_disk(lines, _parts):
+        name, _, status = line[:-1].partition("\0")
+        yield name, status
+
+
+def _parts(line: str) -> list[str]:
+    """The parts of a path, so that the images of a folder are together."""
+    return line.partition("\0")[0].split("/")
+
+
+def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """The images in a folder of this machine and its subfolders: paths relative to it, and their status."""
+    for entry in image_entries(root, left_out):
+        name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
+        try:
+            status = entry.stat()
+            yield name, f"{status.st_size} {status.st_mtime_ns}"
+        except OSError as error:  # a broken link, which will be counted as unreadable
+            if error.errno not in UNREACHABLE:
+                raise
+            yield name, "missing"
+
+
+def _objects_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """The same for a URL."""
+    for name, status in files_below(str(root)):
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if reason := "hidden" if hidden else wrong_suffix(PurePosixPath(name)):
+            left_out[reason] += 1
+        else:
+            check_name(name)
+            yield name, status
 
 
 def image_entries(folder: Path, left_out: Counter[str]) -> Iterator[os.DirEntry[str]]:
@@ -50,7 +93,7 @@ def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     """The files in a folder and its subfolders; a hidden folder counts as one entry."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            check_utf8(entry.path)
+            check_name(entry.path)
             visible = not entry.name.startswith(".")
             if visible and entry.is_dir(follow_symlinks=False):
                 yield from _entries_below(Path(entry.path))
@@ -87,28 +130,18 @@ def wrong_suffix(path: PurePath) -> str:
     return f"with suffix {suffix}" if suffix else "without a suffix"
 
 
-def check_utf8(path: str) -> None:
+def check_name(path: str) -> None:
     """Refuse a name that cannot be written into a manifest.
 
     Raises:
-        ValueError: the name is not valid UTF-8.
+        ValueError: the name contains a line break, or is not valid UTF-8.
     """
+    if "\n" in path:
+        raise ValueError(f"the name {path!r} contains a line break; rename it")
     try:
         path.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"the name {path!a} is not valid UTF-8; rename it") from error
-
-
-def keys_of(paths: Sequence[PurePath]) -> list[str]:
-    """The keys of images at relative paths: without suffixes, unless several would be equal then.
-
-    WebDataset splits a name at its first dot, so other dots become underscores.
-    """
-    keys = [str(path.with_suffix("")).replace(".", "_") for path in paths]
-    times = Counter(keys)
-    return [
-        key if times[key] == 1 else f"{key}_{path.suffix[1:]}" for key, path in zip(keys, paths, strict=True)
-    ]
 
 
 def held_out(name: str, share: float) -> bool:

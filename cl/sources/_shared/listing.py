@@ -1,0 +1,138 @@
+"""Lists of images too long for memory: sorted in runs on disk, and kept in a file."""
+
+import hashlib
+import heapq
+import itertools
+import mmap
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from cl.runtime.stores import is_url
+from cl.sources import UNLABELLED, Image, StoredImage
+
+RUN = 100_000  # lines that are sorted in memory at a time
+
+
+def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[str]:
+    """The lines, each with its line break, sorted in runs in temporary files that are then merged."""
+    remaining = iter(lines)
+    with ExitStack() as stack:
+        runs = []
+        while run := sorted(itertools.islice(remaining, RUN), key=key):
+            runs.append(stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n")))
+            runs[-1].writelines(run)
+            runs[-1].seek(0)
+        yield from heapq.merge(*runs, key=key)
+
+
+class Keys:
+    """The keys of images at relative paths: without suffixes, unless several would be equal then.
+
+    WebDataset splits a name at its first dot, so other dots become underscores. A name takes 8 bytes until
+    all have been added, then nothing.
+    """
+
+    def __init__(self) -> None:
+        self._hashes = array("Q")
+        self._repeated: set[int] | None = None
+
+    def add(self, name: str) -> None:
+        """Announce the path of an image."""
+        self._hashes.append(hash_of(_without_suffix(name)))
+
+    def of(self, name: str) -> str:
+        """The key of an announced path, once all are."""
+        if self._repeated is None:
+            self._repeated = set(repeated(np.frombuffer(self._hashes, np.uint64)).tolist())
+            self._hashes = array("Q")
+        key = _without_suffix(name)
+        if self._repeated and hash_of(key) in self._repeated:
+            return f"{key}_{name.rpartition('.')[2]}"
+        return key
+
+
+def _without_suffix(name: str) -> str:
+    return name.rpartition(".")[0].replace(".", "_")
+
+
+def hash_of(key: str) -> int:
+    """64 bits, different for different keys with all probability."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
+
+
+def repeated(hashes: np.ndarray) -> np.ndarray:
+    """The values that occur more than once."""
+    ordered = np.sort(hashes)
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+
+
+class Listing(Sequence[Image]):
+    """Images of files below a folder or URL, kept in a temporary file: in memory, each takes 8 bytes.
+
+    An image is created when it is asked for, at the earliest after the last one was added.
+    """
+
+    def __init__(self, root: Path, keys: Keys) -> None:
+        self._root, self._keys = str(root).rstrip("/"), keys
+        self._file, self._ends = tempfile.TemporaryFile(), array("Q", [0])  # noqa: SIM115, kept
+        self._rows: mmap.mmap | None = None
+
+    def add(self, name: str, status: str | None, label: int = UNLABELLED, group: str = "") -> None:
+        """Add the file at a path relative to the root, after it was added to the keys.
+
+        Args:
+            status: its size and version; None if they are to be looked up.
+        """
+        assert self._rows is None
+        row = "\0".join((name, status or "", str(label), group)).encode()
+        self._file.write(row)
+        self._ends.append(self._ends[-1] + len(row))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Image: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Image]: ...
+
+    def __getitem__(self, index: int | slice) -> Image | list[Image]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        start, stop = self._ends[range(len(self))[index]], self._ends[range(len(self))[index] + 1]
+        if self._rows is None:
+            self._file.flush()
+            self._rows = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+        name, status, label, group = self._rows[start:stop].decode().split("\0", 3)
+        place, key = f"{self._root}/{name}", self._keys.of(name)
+        if is_url(place):
+            return StoredImage(key, Path(name), int(label), place, group=group, status=status)
+        return Image(key, Path(place), int(label), group=group, status=status or None)
+
+
+class Subset(Sequence[Image]):
+    """The images at these positions of a list, in this order."""
+
+    def __init__(self, listed: Sequence[Image], positions: np.ndarray) -> None:
+        self._listed, self._positions = listed, positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Image: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Image]: ...
+
+    def __getitem__(self, index: int | slice) -> Image | list[Image]:
+        if isinstance(index, slice):
+            return [self._listed[position] for position in self._positions[index].tolist()]
+        return self._listed[int(self._positions[index])]
