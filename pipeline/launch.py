@@ -105,15 +105,6 @@ def processes() -> int:
     return int(asked)
 
 
-def all_values(mine: Any) -> list[Any]:
-    """The values of all processes, in their order; they wait for each other."""
-    import torch.distributed as dist
-
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
-    return found
-
-
 def run(commands: list[list[str]], variables: list[dict[str, str]]) -> int:
     """Run the commands side by side, each with its environment variables, and wait for all of them.
 

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cl.runtime.stores import is_url, path_of
+
 if TYPE_CHECKING:
     from cl.data.cache import Cache
     from cl.data.reader import Reader
@@ -29,9 +31,18 @@ def is_temporary_copy() -> bool:
 
 def raw() -> Path:
     """The folder of the raw data sets, or a URL that can be used like one."""
-    from cl.runtime.stores import path_of
-
     return path_of(os.environ.get("CL_RAW", "data/raw"))
+
+
+def raw_folder() -> Path:
+    """The folder of the raw data sets, for what cannot read from a URL.
+
+    Raises:
+        ValueError: CL_RAW is a URL.
+    """
+    if is_url(folder := raw()):
+        raise ValueError(f"CL_RAW={folder}, but detection data is read from this machine; set it to a folder")
+    return folder
 
 
 def table_sha256(dataset: "Source") -> str | None:

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -90,7 +90,14 @@ def _team(progress: "Progress") -> "Team":
     workers = max(1, cores() // here)
     if ranks == 1:
         return Team(workers, progress.count)
-    return Team(workers, progress.count, rank, ranks, launch.all_values)
+    import torch.distributed as dist
+
+    def gather(mine: Any) -> list[Any]:
+        found = [None] * ranks
+        dist.all_gather_object(found, mine)
+        return found
+
+    return Team(workers, progress.count, rank, ranks, gather)
 
 
 def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:

@@ -57,7 +57,7 @@ def data(config: "Config") -> "DataSet":
     from cl.detection.engines import engine
 
     engine(config.engine)
-    return read(config, locations.SCENES if config.data == "scenes" else locations.raw())
+    return read(config, locations.SCENES if config.data == "scenes" else locations.raw_folder())
 
 
 def transfer(

@@ -37,8 +37,8 @@ def path_of(place: str) -> Path:
     return persistently(place, lambda: UPath(place), ())  # type: ignore[return-value]
 
 
-def read(url: str) -> bytes:
-    """The content of a file.
+def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
+    """The content of a file, or its bytes from `start` to `stop` - 1.
 
     Raises:
         FileNotFoundError: there is none.
@@ -48,7 +48,7 @@ def read(url: str) -> bytes:
     def fetch() -> bytes | None:
         files, path = locate(url)
         try:
-            return files.cat_file(path)
+            return files.cat_file(path, start=start, end=stop)
         except FileNotFoundError as error:
             if _hopeless(error):
                 return None

@@ -4,7 +4,9 @@ import hashlib
 import os
 import tarfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +19,8 @@ from cl.shards import duplicates, tiles
 from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
+
+THREADS = 16  # that fetch remote images, in each worker
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,16 @@ def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tup
     """Write the samples to disk, and return them without their contents."""
     kept = []
     with path.open("wb") as file:
-        writer = webdataset.TarWriter(_Sink(file), user="cl", group="cl", mode=0o644, mtime=0)
-        for image, encoded in samples:
-            writer.write({"__key__": image.key, encoded.extension: encoded.content, "cls": str(image.label)})
-            kept.append((image, encoded._replace(content=b"")))
+        sink = _Sink(file)
+        writer = webdataset.TarWriter(sink, user="cl", group="cl", mode=0o644, mtime=0)
+        try:
+            for image, encoded in samples:
+                label = str(image.label)
+                writer.write({"__key__": image.key, encoded.extension: encoded.content, "cls": label})
+                kept.append((image, encoded._replace(content=b"")))
+        except BaseException:
+            sink.failed = True
+            raise
         writer.close()
         file.flush()
         os.fsync(file.fileno())
@@ -82,18 +92,13 @@ def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tup
 
 
 class _Sink:
-    """A file that drops everything after a failed write, because tarfile's destructor would write again."""
+    """A file that drops everything after a failure, because tarfile's destructor would write again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.failed = file, False
 
     def write(self, content: bytes) -> int:
-        if self.failed:
-            return len(content)
-        self.failed = True
-        written = self.file.write(content)
-        self.failed = False
-        return written
+        return len(content) if self.failed else self.file.write(content)
 
 
 def _readable(
@@ -104,10 +109,10 @@ def _readable(
     digests: dict[str, bytes],
 ) -> Iterator[tuple[Image, Encoded]]:
     """Yield the readable images or their tiles, put the others into `skipped`, and hash them all."""
-    for pieces in tiles.pieces_by_image(listed):
+    for pieces, reading in _read_ahead(tiles.pieces_by_image(listed)):
         whole = tiles.whole_of(pieces[0])
         try:
-            content = whole.read()
+            content = reading()
         except OSError as error:
             if error.errno not in UNREACHABLE:
                 raise
@@ -123,6 +128,20 @@ def _readable(
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes
             skipped[whole.key] = reason(error)
+
+
+def _read_ahead(
+    images: Iterator[list[Image]],
+) -> Iterator[tuple[list[Image], Callable[[], bytes]]]:
+    """The pieces of each image, and what gives its content; remote images are fetched several at a time."""
+    waiting: deque[tuple[list[Image], Callable[[], bytes]]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for pieces in images:
+            whole = tiles.whole_of(pieces[0])
+            waiting.append((pieces, pool.submit(whole.read).result if whole.is_remote else whole.read))
+            if len(waiting) > 2 * THREADS:
+                yield waiting.popleft()
+        yield from waiting
 
 
 def _index(path: Path, kept: list[tuple[Image, Encoded]]) -> np.ndarray:

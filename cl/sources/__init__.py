@@ -36,6 +36,11 @@ class Image:
         """Where it is, for messages."""
         return str(self.path)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading it waits for a network, so that several should be read at a time."""
+        return stores.is_url(self.place)
+
     def read(self) -> bytes:
         """Return the encoded image."""
         return self.path.read_bytes()

@@ -5,6 +5,7 @@ is a missing value. Images of one group (frames of a video, tiles of a slide) ar
 never negatives of each other.
 """
 
+import io
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -153,10 +154,10 @@ def _read(table: Path) -> Any:
     text = {name: pyarrow.string() for name in COLUMNS}
     try:
         if table.suffix.lower() == ".parquet":
-            found = parquet.read_table(table)
+            found = parquet.read_table(io.BytesIO(table.read_bytes()))
         else:
             options = csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[""])
-            found = csv.read_csv(table, convert_options=options)
+            found = csv.read_csv(io.BytesIO(table.read_bytes()), convert_options=options)
         for number, name in enumerate(found.column_names):
             if name in text:
                 found = found.set_column(number, name, found[name].cast(text[name]))

@@ -7,7 +7,7 @@ import shutil
 import socket
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -15,8 +15,10 @@ from torchvision.datasets import CIFAR10, STL10
 from torchvision.datasets.utils import calculate_md5, download_url
 
 from cl.console.progress import Progress
+from cl.runtime.stores import is_url
 
 TIMEOUT = 60.0  # seconds without an answer from the server
+BLOCK = 2**24  # bytes of an archive at a URL that are read at a time
 Archive = type[CIFAR10] | type[STL10]
 
 
@@ -29,6 +31,10 @@ def ensure_unpacked(archive: Archive, raw: Path) -> Path:
     Raises:
         ValueError: the download fails, or the archive or one of its files is not the official one.
     """
+    if is_url(raw):
+        raise ValueError(
+            f"CL_RAW={raw}: {archive.filename} is read from this machine; set CL_RAW to a folder"
+        )
     folder = raw / archive.base_folder
     if not folder.exists():
         with _exclusive(folder):
@@ -139,7 +145,11 @@ def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile
         ValueError: the archive is damaged or truncated.
     """
     try:
-        with tarfile.open(path, "r:", fileobj=part) as tar:
+        with ExitStack() as stack:
+            if part is None and is_url(path):
+                remote = path.open("rb", cache_type="readahead", block_size=BLOCK)  # type: ignore[call-overload]
+                part = stack.enter_context(remote)
+            tar = stack.enter_context(tarfile.open(str(path), "r:", fileobj=part))
             for member in tar:
                 if member.size < 0:  # Python 3.11 would read it again and again
                     raise tarfile.ReadError(f"{member.name!r} has {member.size} bytes")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import scipy.io
 
 from cl.console.wording import counted
+from cl.runtime import stores
 from cl.sources import Image, Splits
 from cl.sources._shared.archives import members
 from cl.sources._shared.class_folders import check_complete, class_folders
@@ -33,6 +34,8 @@ class TarImage(Image):
 
     def read(self) -> bytes:
         """Return the encoded image."""
+        if stores.is_url(self.path):
+            return stores.read(str(self.path), self.offset, self.offset + self.length)
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.length)

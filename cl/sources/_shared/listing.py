@@ -110,6 +110,7 @@ class Listing(Sequence[Image]):
         if self._rows is None:
             self._file.flush()
             self._rows = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+            self._file.close()
         name, status, label, group = self._rows[start:stop].decode().split("\0", 3)
         place, key = f"{self._root}/{name}", self._keys.of(name)
         if is_url(place):
