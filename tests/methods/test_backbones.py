@@ -11,7 +11,7 @@ from torch import nn
 
 from cl.batch import Batch
 from cl.networks import backbones
-from cl.networks.backbones import BackboneConfig
+from cl.networks.backbones import BackboneConfig, resnet
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.runtime.kinds import kinds, module_of
 from tests.support.backbones import TIMM, VIT
@@ -40,7 +40,8 @@ TINY: dict[str, list[dict[str, Any]]] = {
         {**TIMM, "name": "test_efficientnet"},
     ],
 }
-SIZES = 96, 64  # of large views and small crops; networks of timm halve them five times, a cut once
+# Of large views and small crops: networks of timm halve them five times, ours here three times, a cut once.
+SIZES = {"resnet": (32, 16), "vit": (96, 64), "timm": (96, 64)}
 SETTINGS = [(kind, number) for kind in kinds("networks.backbones") for number in range(len(TINY[kind]))]
 
 
@@ -49,10 +50,20 @@ def config(kind: str, number: int = 0) -> BackboneConfig:
     return found
 
 
-def _batch(kind: str, option: dict, number: int) -> Batch:
+def fitting(kind: str, number: int, method: str) -> BackboneConfig:
+    """One of them, or two of it for a method that needs two networks."""
+    found = config(kind, number)
+    if not module_of("methods", method).Config.two_streams:
+        return found
+    if kind != "resnet":
+        pytest.skip("only residual networks come in two for lightness and colour")
+    return found.model_copy(update={"streams": resnet.Streams(space="lab", mean=(0.5,) * 3, std=(0.25,) * 3)})
+
+
+def _batch(kind: str, option: dict, number: int, sizes: tuple[int, int]) -> Batch:
     views = training_batch(kind, option, 4, number)
     large = views.views[0].shape[-1]
-    resized = [F.interpolate(view, SIZES[view.shape[-1] < large]) for view in views.views]
+    resized = [F.interpolate(view, sizes[view.shape[-1] < large]) for view in views.views]
     return dataclasses.replace(views, views=resized)
 
 
@@ -61,7 +72,7 @@ def trained(
 ) -> nn.Module:
     """Two steps of a method on the backbone, a copy through the state dict, then another step of both."""
     kind, option, cut = case
-    tasks = []
+    tasks, sizes = [], SIZES[backbone.kind]
     for _ in range(2):
         torch.manual_seed(0)
         network = backbones.build(backbone).double()
@@ -72,10 +83,10 @@ def trained(
     first, second = tasks
     before = copy.deepcopy(first.state_dict())
     for number in range(2):
-        train_step(first, number, _batch(kind, option, number))
+        train_step(first, number, _batch(kind, option, number, sizes))
     second.load_state_dict(first.state_dict())
     for task in tasks:
-        assert torch.isfinite(train_step(task, 2, _batch(kind, option, 2)))
+        assert torch.isfinite(train_step(task, 2, _batch(kind, option, 2, sizes)))
     changed = set()
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name]), name
@@ -108,10 +119,9 @@ def test_every_backbone_trains_and_continues_equal(kind, number, case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=case_name)
 @pytest.mark.parametrize(("kind", "number"), SETTINGS)
 def test_every_method_with_every_loss_trains_on_it(kind, number, case) -> None:
-    if module_of("methods", case[0]).Config.two_streams:
-        pytest.skip("the method needs two networks")
+    backbone = fitting(kind, number, case[0])
     for loss in losses_for(case[0]):
-        trained(case, config(kind, number), loss)
+        trained(case, backbone, loss)
 
 
 @pytest.mark.parametrize("kind", ["vit", "timm"])

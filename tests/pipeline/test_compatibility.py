@@ -8,11 +8,17 @@ from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.kinds import kinds, module_of
 from pipeline import compatibility
+from pipeline.compose import CONF
 from tests.support.methods import HERE, batch_of
+from tests.support.project import compose
 from tests.support.tiny import TinyBackbone
 
 PAIRS, PREDICTING = {"byol", "simsiam"}, {"moco_v3", "byol", "simsiam", "nnclr"}
 CONTRASTIVE = {"simclr", "moco", "simo", "moco_v3", "nnclr"}
+BACKBONES = sorted(path.stem for path in (CONF / "backbone").glob("*.yaml"))
+# Methods with views or patches that are too small for a network: pieces of 12 or 16 px.
+SMALL_PIECES = {"timm": {"cpc_v2", "dino", "fast_moco", "pirl", "swav"}}
+SMALL_PIECES |= {name: {"pirl"} for name in ("vit_tiny", "vit_small", "vit_base")}
 CONTRASTIVE_LOSSES = {"infonce", "dcl", "dclw", "jcl"}
 
 
@@ -58,6 +64,26 @@ def test_a_combination_that_runs_trains_a_step(names) -> None:
     if cell.refusal:
         pytest.skip("refused")
     train_one_step(cell.values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_method_goes_with_every_backbone(tmp_path, backbone) -> None:
+    """But CMC needs two networks, and some images are too small."""
+    composed = compose(tmp_path, f"backbone={backbone}")
+    chosen = {key: composed[key] for key in ("backbone", "transfers")}
+    for method in compatibility.methods():
+        refusal = ""
+        try:
+            config.check(compatibility.shipped(method) | chosen)
+        except ValueError as error:
+            refusal = str(error)
+        if method == "cmc" and not backbone.endswith("_lab"):
+            assert "contrasts the two networks of a backbone with streams" in refusal
+        elif method in SMALL_PIECES.get(backbone, ()):
+            assert "does not take the images of 1" in refusal, method
+        else:
+            assert refusal == "", method
 
 
 @pytest.mark.parametrize("method", compatibility.methods())

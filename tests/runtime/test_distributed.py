@@ -48,7 +48,8 @@ WHOLE_JOBS = [
     ("test_building_blocks", "parts", (2, 4)),
     ("test_every_process_hears_of_a_request_at_the_same_step", "requests", (2,)),
     ("test_evaluations_on_several_processes", "evaluations", (2, 4)),
-    ("test_a_detector_on_two_processes", "transfer", (2,)),
+    ("test_a_detector_on_two_processes", "transfer_resnet", (2,)),
+    ("test_a_detector_on_two_processes", "transfer_vit", (2,)),
 ]
 
 
@@ -143,21 +144,23 @@ def test_evaluations_on_several_processes(found, folder) -> None:
             )
 
 
-def test_a_detector_on_two_processes(found, folder) -> None:
+@pytest.mark.parametrize(("kind", "tolerance"), [("resnet", 0.3), ("vit", 0.01)])
+def test_a_detector_on_two_processes(found, folder, kind, tolerance) -> None:
     """All regions are in the losses, but each process divides by its own number of them: hence the tolerance.
 
-    Measured: 0.15; 1.4 where batch norm takes its statistics from a process alone.
+    Measured: 0.15, and 0.004 on a transformer, without batch norm, where all images have one shape. 1.4 where
+    batch norm takes its statistics from a process alone.
     """
-    one, two = ranks.transferred(folder, folder / "1/0"), found[2]["transfer"]
+    one, two = ranks.transferred(folder, folder / "1/0", kind), found[2][f"transfer_{kind}"]
     start = {
         f"model.detector.{key}": value.double()
-        for key, value in Detector(**ranks.to_transfer(folder)).state_dict().items()
+        for key, value in Detector(**ranks.to_transfer(folder, kind)).state_dict().items()
     }
     assert one.keys() == two.keys()
     names = [key for key in start if key.endswith(WEIGHTS)]
     moved = torch.cat([(one[key] - start[key]).flatten() for key in names]).norm()
     parted = torch.cat([(one[key] - two[key]).flatten() for key in names]).norm()
-    assert 0 < parted < 0.3 * moved
+    assert 0 < parted < tolerance * moved
     for key in one:
         if "backbone.bn1.running" in key:  # of the images alone, which are the same
             torch.testing.assert_close(one[key], two[key], rtol=1e-3, atol=1e-3)

@@ -143,7 +143,10 @@ def assert_resumes_bit_for_bit(engine: str, params: Params, scenes_folder: Path,
     assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
 
 
-def ap50_of_overfitting(engine: str, params: Params, scenes_folder: Path, out: Path) -> float:
+def ap50_of_overfitting(
+    engine: str, params: Params, scenes_folder: Path, out: Path, **changes: object
+) -> float:
     """AP50 on the four images that the detector was trained on."""
-    config = small(params, "voc_c4", **OVERFIT, engine=engine, test="2007/trainval")
+    settings = OVERFIT | {"engine": engine, "test": "2007/trainval"} | changes
+    config = small(params, "voc_c4", **settings)
     return tuned(config, build_backbone(seed=1), read(config, scenes_folder), params.dataset, out=out)["ap50"]

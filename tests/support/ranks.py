@@ -26,8 +26,9 @@ from cl.runtime.kinds import module_of
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated
+from tests.support import backbones as tiny
 from tests.support import parts
-from tests.support.detection import RESNET18, small
+from tests.support.detection import FPN, RESNET18, small
 from tests.support.methods import (
     CASES,
     HERE,
@@ -137,8 +138,8 @@ def trajectory(
     return state
 
 
-def to_transfer(folder: Path) -> dict[str, Any]:
-    """What a detector is built from."""
+def to_transfer(folder: Path, kind: str) -> dict[str, Any]:
+    """What a detector on a kind of backbone is built from: C4, or the simple pyramid on a transformer."""
     params = check(read(folder / "params.yaml"))
     all_regions = {
         "rpn_rois": 512,
@@ -146,23 +147,23 @@ def to_transfer(folder: Path) -> dict[str, Any]:
         "train_proposals": (50, 20),
     }  # else each process samples its own
     changes = {"iterations": 3, "batch_size": 4, "reference_batch": 4, "base_lr": 0.001, **all_regions}
-    config = small(params, "voc_c4", **changes)
+    config = small(params, "voc_c4", **changes, **(FPN if kind == "vit" else {}))
     torch.manual_seed(0)
-    backbone = backbones.build(RESNET18)
+    backbone = backbones.build(tiny.config("vit") if kind == "vit" else RESNET18)
     torch.manual_seed(0)
     dataset = detection.read(config, folder / "scenes")
     return {"config": config, "backbone": backbone, "dataset": dataset, "source": params.dataset}
 
 
-def transferred(folder: Path, out: Path) -> dict[str, Tensor]:
+def transferred(folder: Path, out: Path, kind: str) -> dict[str, Tensor]:
     """Metrics and weights of a detector after three steps."""
     progress = Progress("test", Console(file=io.StringIO()))
-    run = transfer.Run(0, HERE, progress, out, Checkpoints(out / "transfer"))
-    metrics = transfer.fine_tune(**to_transfer(folder), run=run)
+    run = transfer.Run(0, HERE, progress, out, Checkpoints(out / f"transfer {kind}"))
+    metrics = transfer.fine_tune(**to_transfer(folder, kind), run=run)
     if distributed.rank() == 0:
         assert (out / "detections.png").exists()
     found = {key: torch.tensor(value) for key, value in metrics.items()}
-    saved = folder / str(distributed.ranks()) / "0" / "transfer" / "step-000000003.safetensors"
+    saved = folder / str(distributed.ranks()) / "0" / f"transfer {kind}" / "step-000000003.safetensors"
     state, _ = load_tensors(saved)
     return found | {key: value.double() for key, value in state.items() if key.startswith("model.")}
 
@@ -219,5 +220,6 @@ def run(job: str, folder: Path) -> dict[str, Tensor]:
         "parts": parts.building_blocks,
         "requests": parts.requests,
         "evaluations": lambda: evaluations(folder, out),
-        "transfer": lambda: transferred(folder, out),
+        "transfer_resnet": lambda: transferred(folder, out, "resnet"),
+        "transfer_vit": lambda: transferred(folder, out, "vit"),
     }[job]()

@@ -29,7 +29,10 @@ class BackboneConfig(BaseConfig):
 
     @property
     def architecture(self) -> str:
-        """Different for networks whose tensors differ in shape, apart from positions."""
+        """Different for networks that compute different features before pooling, given the same tensors.
+
+        Apart from positions; two kinds may build networks of one architecture.
+        """
         raise NotImplementedError
 
     def in_timm(self) -> tuple[str, dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Every network of timm, by timm's name and with timm's names of tensors."""
 
 import difflib
+import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from pydantic import field_validator
@@ -13,12 +14,17 @@ from cl.networks.backbones import (
     check_parts,
     check_sizes,
     output_width,
+    resnet,
+    vit,
 )
 from cl.networks.batch_norm import has_batch_norm
 from cl.networks.feature_maps import reason_of
 
 if TYPE_CHECKING:
     from cl.config import Params
+
+PLAIN_VIT = re.compile(r"(?:vit|deit)_(tiny|small|base)_patch(\d+)_\d+")
+HEADS = {"tiny": 3, "small": 6, "base": 12}  # each 64 wide
 
 
 class Config(SizedConfig):
@@ -46,7 +52,17 @@ class Config(SizedConfig):
 
     @property
     def architecture(self) -> str:
-        return self.name
+        """Of kind=resnet or kind=vit if the same tensors give the same features there, else timm's name."""
+        parts: dict[str, Any]
+        if self.name in get_args(resnet.Name):
+            parts = {"name": self.name, "width": 1, "stem": "imagenet"}
+            return resnet.Config.model_construct(**parts).architecture
+        match = PLAIN_VIT.fullmatch(self.name)
+        if match is None or self.pool == "average":  # which timm normalises after pooling
+            return self.name
+        heads = HEADS[match[1]]
+        parts = {"patch": int(match[2]), "width": 64 * heads, "depth": 12, "heads": heads}
+        return vit.Config.model_construct(**parts, layer_scale=None, registers=0).architecture
 
     def in_timm(self) -> tuple[str, dict[str, Any]]:
         return self.name, _options(self.model_copy(update={"drop_path": 0, "checkpointing": False}))

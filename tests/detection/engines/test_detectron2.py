@@ -211,5 +211,8 @@ def test_a_stopped_training_resumes_bit_for_bit(params, scenes_folder, tmp_path)
     assert_resumes_bit_for_bit("detectron2", params, scenes_folder, tmp_path)
 
 
+@pytest.mark.slow
 def test_four_images_can_be_memorised(params, scenes_folder, tmp_path) -> None:
-    assert ap50_of_overfitting("detectron2", params, scenes_folder, tmp_path) > 90
+    """In more steps than torchvision's engine takes: after its 34, one seed of two had missed an object."""
+    longer = {"iterations": 60, "milestones": [50]}
+    assert ap50_of_overfitting("detectron2", params, scenes_folder, tmp_path, **longer) > 90
