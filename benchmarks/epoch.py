@@ -22,7 +22,7 @@ import numpy as np
 from cl.data import order, sets
 from cl.data.cache import SLACK, Cache
 from cl.data.order import Plan
-from cl.data.remote import RemoteFiles, RemoteFolder
+from cl.data.remote import RemoteFiles
 from cl.shards.manifest import Shard
 
 SHARD_IMAGES, IMAGE_BYTES = 10_000, 110_000
@@ -174,17 +174,8 @@ def files_of(images: int) -> RemoteFiles:
         Shard(name=f"train-{number:06d}.tar", images=count, bytes=count * IMAGE_BYTES, sha256="")
         for number, count in enumerate(np.diff(ends, prepend=0).tolist())
     ]
-    folder = cast(RemoteFolder, _Folder(Cache(Path("unused"), images * 2 * IMAGE_BYTES)))
-    return RemoteFiles(folder, "train", shards, cast(np.ndarray, Index(images)))
-
-
-@dataclass(frozen=True)
-class _Folder:
-    """What `RemoteFiles` asks of a folder before it reads."""
-
-    cache: Cache
-    url: str = ""
-    kept: str = ""
+    cache = Cache(Path("unused"), images * 2 * IMAGE_BYTES)
+    return RemoteFiles("https://unused", cache, "unused", shards, cast(np.ndarray, Index(images)))
 
 
 @click.command()

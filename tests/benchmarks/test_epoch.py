@@ -68,7 +68,7 @@ def test_the_replay_sends_the_requests_of_real_processes(server, tmp_path, nodes
     for node in range(nodes):
         server.requests.clear()
         cache = Cache(tmp_path / f"cache{node}", 10**9)
-        readers = [Reader(server.url, "train", cache) for _ in range(2)]
+        readers = [Reader(tmp_path / "shards", "train", server.url, cache) for _ in range(2)]
         read_epoch(readers, node, nodes)
         spans = [span.removeprefix("bytes=").split("-") for _, span in server.ranges_sent()]
         sent.append([len(spans), sum(1 + int(last) - int(first) for first, last in spans)])
@@ -81,7 +81,7 @@ def test_the_replay_sends_the_requests_of_real_processes(server, tmp_path, nodes
 
 
 def test_pieces_are_those_of_the_reader(server, tmp_path) -> None:
-    files = Reader(server.url, "train", Cache(tmp_path / "cache", 10**9))._files
+    files = Reader(tmp_path / "shards", "train", server.url, Cache(tmp_path / "cache", 10**9))._files
     pieces, positions = epoch.Pieces(files), np.arange(IMAGES)
     assert np.array_equal(pieces.of(positions), np.searchsorted(files._firsts, positions, side="right") - 1)
     assert pieces.sizes.tolist() == [files._size(piece) for piece in range(len(pieces.sizes))]
