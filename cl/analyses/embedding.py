@@ -43,7 +43,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     features, embeddings = extract_all(encoder, context.val, context.source, context.machine, positions)
     rows = (embeddings if config.of == "embedding" else features).cpu().numpy()
     points = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
-    labels = context.val.labels[positions]
+    labels = context.val.labels(positions)
     chart = Chart(
         "map", f"{len(rows)} validation images by {config.of}, t-SNE", "first axis", "second axis", "points"
     )

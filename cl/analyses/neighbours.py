@@ -23,6 +23,8 @@ class Config(AnalysisConfig):
     kind: Literal["neighbours"]
     rows: int = Field(gt=0)
     nearest: int = Field(gt=0)
+    bank: int | None = Field(gt=0, description="training images to choose from; null: all")
+    queries: int | None = Field(gt=0, description="validation images; null: all")
 
     def numbers(self) -> dict[str, Number]:
         meaning = "percent of the nearest training images that have the image's class"
@@ -32,17 +34,24 @@ class Config(AnalysisConfig):
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """same_class, if there are labels: percent of the nearest training images that share an image's class."""
     encoder = Unit(context.method.evaluated[0], [])
-    readers = (context.train, context.val)
+    parts = ((context.train, config.bank), (context.val, config.queries))
     bank, queries = (
-        extract(encoder, reader, context.source, context.machine, reader.evaluated, context.progress.count)
-        for reader in readers
+        extract(
+            encoder,
+            reader,
+            context.source,
+            context.machine,
+            reader.evaluated(most),
+            context.progress.count,
+        )
+        for reader, most in parts
     )
     k = min(config.nearest, len(bank))
     nearest = torch.cat([(part @ bank.T).topk(k).indices for part in queries.split(256)])
     if not context.train.manifest.classes:
         draw(nearest, spread(len(queries), config.rows), context)
         return {}
-    labels, truth = (labels_of(reader, context.machine.device) for reader in readers)
+    labels, truth = (labels_of(reader, context.machine.device, most) for reader, most in parts)
     same = labels[nearest] == truth[:, None]
     draw(nearest, _one_per_class(truth, config.rows), context)
     return {"same_class": 100 * float(same.float().mean())}
@@ -52,16 +61,16 @@ def draw(nearest: Tensor, shown: Tensor, context: Context) -> None:
     """Write `pictures/`: a row per validation image, which comes first, with its nearest training images.
 
     Args:
-        nearest: (N, k), places among the evaluated training images.
+        nearest: (N, k), places among the training images in the order of the index.
         shown: the rows of `nearest` to show.
     """
-    bank, queries = context.train.evaluated, context.val.evaluated
+    bank, queries = context.train.evaluated(int(nearest.max()) + 1), context.val.evaluated(len(nearest))
     rows = []
     for row in shown.tolist():
         query = int(queries[row])
         pictures = [_captioned(context.val, query)]
         pictures += [
-            _captioned(context.train, position, int(context.val.labels[query]))
+            _captioned(context.train, position, int(context.val.labels(query)))
             for position in bank[nearest[row].cpu()].tolist()
         ]
         rows.append((pictures[0].caption, pictures))
@@ -70,7 +79,7 @@ def draw(nearest: Tensor, shown: Tensor, context: Context) -> None:
 
 def _captioned(reader: Reader, position: int, label: int | None = None) -> Captioned:
     """An image with its class, marked by whether that is the class `label`."""
-    pixels, own = reader.pixels(position), int(reader.labels[position])
+    pixels, own = reader.pixels(position), int(reader.labels(position))
     if own < 0:
         return Captioned(pixels, "")
     mark: Literal["", "right", "wrong"] = "" if label is None else "right" if own == label else "wrong"

@@ -77,10 +77,9 @@ class Reader:
         """(n,) bytes: the names of the samples."""
         return _rows(self._folder / f"{self._split}_keys.npy")
 
-    @cached_property
-    def labels(self) -> np.ndarray:
-        """(n,) int64; -1 for images without a label."""
-        return self.index["label"].astype(np.int64)
+    def labels(self, positions: np.ndarray | slice | int = slice(None)) -> np.ndarray:
+        """(m,) int64: the labels at positions of the index; -1 for images without a label."""
+        return self.index["label"][positions].astype(np.int64)
 
     @cached_property
     def groups(self) -> np.ndarray | None:
@@ -92,12 +91,23 @@ class Reader:
     @property
     def labelled(self) -> np.ndarray:
         """The positions of the images that have a label, in the order of the index; (m,) int64."""
+        if not self.manifest.classes:  # the index of a billion images is not read for this
+            return np.empty(0, np.int64)
         return np.flatnonzero(self.index["label"] >= 0)
 
-    @property
-    def evaluated(self) -> np.ndarray:
-        """The positions of the labelled images, or of all images where the data has no labels; (m,) int64."""
-        return self.labelled if self.manifest.classes else np.arange(len(self))
+    def evaluated(self, most: int | None = None) -> np.ndarray:
+        """The positions of the first labelled images, or of the first images of data without labels.
+
+        The shards are shuffled, so that any part is a fair sample.
+
+        Args:
+            most: how many; None for all.
+        """
+        return (
+            self.labelled[:most]
+            if self.manifest.classes
+            else np.arange(len(self) if most is None else min(most, len(self)))
+        )
 
     def read(self, position: int) -> memoryview:
         """The stored bytes at `position` of the index: an image file, or pixels."""

@@ -163,9 +163,9 @@ def _write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> Non
             writer.writerow([name, int(of_class.sum()), round(accuracy, 2)])
 
 
-def labels_of(reader: Reader, device: torch.device) -> Tensor:
-    """(n,) int64: the labels of the labelled images, in the order of the index."""
-    return torch.from_numpy(reader.labels[reader.labelled]).to(device)
+def labels_of(reader: Reader, device: torch.device, most: int | None = None) -> Tensor:
+    """(n,) int64: the labels of the labelled images, or of the first of them, in the order of the index."""
+    return torch.from_numpy(reader.labels(reader.labelled[:most])).to(device)
 
 
 def plan_of(samples: int, batch_size: int, seed: int) -> Plan:

@@ -23,6 +23,7 @@ class Config(EvaluationConfig):
 
     grid_k, grid_temperature: additional values, evaluated in the same pass and written to `grid.csv`.
     memory: bound on memory besides the features themselves, for example 512MiB.
+    bank: how many training images vote, the first of the shuffled index; null: all.
     half: store the bank in float16.
     leave_one_out: also classify each training image by all the others.
     """
@@ -33,6 +34,7 @@ class Config(EvaluationConfig):
     grid_k: list[int]
     grid_temperature: list[float]
     memory: str
+    bank: int | None = Field(gt=0)
     half: bool
     leave_one_out: bool
 
@@ -51,7 +53,7 @@ class Config(EvaluationConfig):
         return values
 
     def check(self, train: Reader, val: Reader) -> None:
-        check_k(max(self.all_k), len(train.labelled) - self.leave_one_out)
+        check_k(max(self.all_k), len(train.labelled[: self.bank]) - self.leave_one_out)
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
         voted = f"whose {self.k} nearest training images vote for their class"
@@ -59,7 +61,10 @@ class Config(EvaluationConfig):
         return {
             "top1": Number("top-1", f"images {voted}", "higher", len(val.labelled)),
             "leave_one_out_top1": Number(
-                "top-1 of training images", f"training images {alone}", "higher", len(train.labelled)
+                "top-1 of training images",
+                f"training images {alone}",
+                "higher",
+                len(train.labelled[: self.bank]),
             ),
         }
 
@@ -79,7 +84,8 @@ class Config(EvaluationConfig):
 
 def evaluate(config: Config, context: Context) -> dict[str, float]:
     """top1 of the backbone's features, and `<name>_top1` of each head and representation."""
-    labels, truth = (labels_of(reader, context.machine.device) for reader in (context.train, context.val))
+    labels = labels_of(context.train, context.machine.device, config.bank)
+    truth = labels_of(context.val, context.machine.device)
     metrics, grid = {}, []
     for name, bank, queries in _features(config, context):
         prefix = "" if name == "backbone" else f"{name}_"
@@ -109,11 +115,14 @@ def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, T
                 reader,
                 context.source,
                 context.machine,
-                reader.labelled,
+                reader.labelled[:most],
                 stored_as,
                 context.progress.count,
             )
-            for reader, stored_as in ((context.train, dtype), (context.val, torch.float32))
+            for reader, most, stored_as in (
+                (context.train, config.bank, dtype),
+                (context.val, None, torch.float32),
+            )
         )
         yield from zip(names, banks, queries, strict=True)
 

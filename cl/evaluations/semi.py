@@ -196,7 +196,7 @@ def _read(config: Config) -> str:
 def sample_labels(config: Config, train: Reader, seed: int) -> np.ndarray:
     """Positions of a stratified sample of the labelled images, sorted."""
     assert config.fraction
-    return train.labelled[choose(train.labels[train.labelled], config.fraction, seed)]
+    return train.labelled[choose(train.labels(train.labelled), config.fraction, seed)]
 
 
 def choose(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

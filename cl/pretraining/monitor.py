@@ -63,14 +63,14 @@ def watch(
     measured on part of its validation images. The alarm goes to `progress`. `alignment` is that of the last
     batch's positive pairs. `kept` is as in `extract`.
     """
-    chosen = val.evaluated[: config.queries]  # the shards are shuffled: any part is a fair sample
+    chosen = val.evaluated(config.queries)
     backbone, projector = task.method.evaluated
     features = partial(extract, backbone, source=source, machine=task.machine, kept=kept)
     queries = features(val, positions=chosen)
     embeddings = F.normalize(projector(queries), dim=1)
     measured: dict[str, float] = {}
     if train.manifest.classes:
-        truth = to_device(torch.from_numpy(val.labels[chosen]), queries.device)
+        truth = to_device(torch.from_numpy(val.labels(chosen)), queries.device)
         measured |= _knn(task, config, train, queries, truth, features)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measures = collapse.measures(embeddings)
@@ -89,9 +89,9 @@ def _knn(
     truth: Tensor,
     features: Callable[..., Tensor],
 ) -> dict[str, float]:
-    chosen = train.evaluated[: config.bank]
+    chosen = train.evaluated(config.bank)
     bank = features(train, positions=chosen)
-    labels = to_device(torch.from_numpy(train.labels[chosen]), bank.device)
+    labels = to_device(torch.from_numpy(train.labels(chosen)), bank.device)
     networks: dict[str, nn.Module] = {
         "knn_top1": nn.Identity(),
         "knn_embedding_top1": task.method.evaluated[1],

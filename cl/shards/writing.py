@@ -108,17 +108,18 @@ def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:
         listed = {split: tiles.cut(images, storage.tile, team) for split, images in listed.items()}
     for images in listed.values():
         _check_keys(images)
-    return Work({split: _shuffled(images) for split, images in listed.items()}, storage, levels, folder)
+    orders = {split: _shuffled(images, storage.tile is not None) for split, images in listed.items()}
+    return Work(orders, storage, levels, folder)
 
 
-def _shuffled(listed: Sequence[Image]) -> Sequence[Image]:
+def _shuffled(listed: Sequence[Image], tiled: bool) -> Sequence[Image]:
     """Separate the classes, because WebDataset readers shuffle only within a window.
 
     The tiles of an image stay together, so that it is decoded once.
     """
-    firsts = tiles.first_pieces(listed)
-    if len(firsts) == len(listed):
+    if not tiled:
         return Subset(listed, _permutation(len(listed), len(listed)))
+    firsts = tiles.first_pieces(listed)
     images = np.split(np.arange(len(listed)), firsts[1:])
     return Subset(listed, np.concatenate([images[i] for i in _permutation(len(listed), len(images))]))
 

@@ -112,7 +112,7 @@ class Colour(nn.Module):
 
 def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params, monkeypatch) -> None:
     context = analysed(params, backbone=Colour())
-    settings = neighbours.Config(kind="neighbours", rows=1, nearest=3)
+    settings = neighbours.Config(kind="neighbours", rows=1, nearest=3, bank=None, queries=None)
     expected = neighbours.analyze(settings, context)
     teacher = context.method.backbone
     context.method.teacher, context.method.backbone = teacher, nn.Flatten()
@@ -123,7 +123,9 @@ def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params,
 def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -> None:
     """As by a loop over the mean colours; the picture shows exactly these images."""
     context = analysed(params, backbone=Colour())
-    metrics = neighbours.analyze(neighbours.Config(kind="neighbours", rows=4, nearest=3), context)
+    metrics = neighbours.analyze(
+        neighbours.Config(kind="neighbours", rows=4, nearest=3, bank=None, queries=None), context
+    )
     mean, std = np.array(params.dataset.mean), np.array(params.dataset.std)
 
     def colours(reader: Reader) -> np.ndarray:
@@ -134,9 +136,9 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
     nearest = np.argsort(-(colours(context.val) @ colours(context.train).T), axis=1)[:, :3]
-    same = context.train.labels[nearest] == context.val.labels[:, None]
+    same = context.train.labels()[nearest] == context.val.labels()[:, None]
     assert metrics["same_class"] == pytest.approx(100 * same.mean(), abs=1.0)
-    first = int((context.val.labels == 0).argmax())
+    first = int((context.val.labels() == 0).argmax())
     with (context.out / "pictures/pictures.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     names = context.train.manifest.classes
@@ -148,7 +150,7 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -
         (lines[1], context.train, best, mark),
     ):
         assert (line["row"], line["title"], line["mark"]) == ("0", names[0], expected)
-        assert line["caption"] == names[reader.labels[position]]
+        assert line["caption"] == names[reader.labels()[position]]
         with Picture.open(context.out / "pictures" / line["file"]) as picture:
             shown = np.asarray(picture).astype(int)
         assert np.abs(shown - centre(reader.pixels(position), 96, 96)).mean() < 8, "JPEG of the image"
@@ -171,7 +173,7 @@ def test_the_map_contains_every_image_under_its_class(analysed, params) -> None:
     metrics = embedding.analyze(embedding.Config.model_validate(settings), context)
     assert 70 < metrics["trustworthiness"] <= 100
     chart = Chart.load(context.out / "map.chart.json")
-    names = [context.val.manifest.classes[label] for label in context.val.labels[:50]]
+    names = [context.val.manifest.classes[label] for label in context.val.labels()[:50]]
     assert {name: len(points) for name, points in chart.series.items()} == {
         name: names.count(name) for name in names
     }

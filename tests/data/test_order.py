@@ -152,7 +152,7 @@ def test_an_epoch_of_imagenet_is_planned_within_a_second(tmp_path) -> None:
         reader = Reader(tmp_path, "train")
         epoch = Plan(len(reader), 4096, 0)
         for step in range(epoch.steps_per_epoch):
-            reader.labels[epoch.step(step)[1]]
+            reader.labels(epoch.step(step)[1])
         seconds.append(time.perf_counter() - began)
         for position in range(0, len(reader), 2000):
             assert len(reader.read(position)) == 110_000

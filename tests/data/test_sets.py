@@ -29,7 +29,8 @@ def test_every_number_of_ranks_and_workers_sees_the_same_batches(
         assert {len(part.labels) for part in parts} == {36 // ranks}
         assert torch.equal(torch.cat([part.positions for part in parts]), whole.positions)
         assert torch.equal(
-            torch.cat([part.labels for part in parts]), torch.from_numpy(reader.labels)[whole.positions]
+            torch.cat([part.labels for part in parts]),
+            torch.from_numpy(reader.labels(whole.positions.numpy())),
         )
         assert torch.equal(torch.cat([part.colour_params for part in parts], 1), whole.colour_params)
         for view, images in enumerate(whole.images):

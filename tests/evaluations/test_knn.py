@@ -14,16 +14,26 @@ from cl.features.extraction import Pixels, extract
 
 
 def config(**changes: object) -> knn.Config:
-    usual = {"grid_k": [], "grid_temperature": [], "memory": "8MiB", "half": False, "leave_one_out": False}
+    usual = {
+        "grid_k": [],
+        "grid_temperature": [],
+        "memory": "8MiB",
+        "bank": None,
+        "half": False,
+        "leave_one_out": False,
+    }
     return knn.Config.model_validate({"kind": "knn", "k": 5, "temperature": 0.07, **usual, **changes})
 
 
-def by_pixels(context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False) -> float:
+def by_pixels(
+    context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False, most: int | None = None
+) -> float:
     bank, queries = (
         F.normalize(extract(Pixels(), r, context.source, context.machine))
         for r in (context.train, context.val)
     )
-    labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
+    labels, truth = (torch.from_numpy(reader.labels()) for reader in (context.train, context.val))
+    bank, labels = bank[:most], labels[:most]
     queries, truth = (bank, labels) if itself else (queries, truth)
     similarity = queries @ bank.T
     if itself:
@@ -57,6 +67,14 @@ def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
         assert float(row["top1"]) == pytest.approx(
             by_pixels(context, int(row["k"]), float(row["temperature"])), abs=0.01
         )
+
+
+def test_a_part_of_the_training_images_votes(context) -> None:
+    metrics = knn.evaluate(config(bank=30), context)
+    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context, most=30))
+    assert metrics["pixels_top1"] != pytest.approx(by_pixels(context))
+    with pytest.raises(ValueError, match="k=31 needs at least 31 labelled"):
+        config(bank=30, k=31).check(context.train, context.val)
 
 
 def test_leave_one_out_and_half_precision(context) -> None:

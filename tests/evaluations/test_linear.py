@@ -98,7 +98,7 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
     features, queries = (
         extract(context.backbone, r, context.source, context.machine) for r in (context.train, context.val)
     )
-    labels, truth = (torch.from_numpy(reader.labels) for reader in (context.train, context.val))
+    labels, truth = (torch.from_numpy(reader.labels()) for reader in (context.train, context.val))
     torch.manual_seed(context.seed)
     weight = torch.cat([classifier(8, 20).weight.detach().T, torch.zeros(1, 20)])
     velocity = torch.zeros_like(weight)

@@ -49,7 +49,7 @@ def test_the_worst_classes_are_shown_with_what_they_were_taken_for(context, pred
     assert titles[1].startswith(f"{second}: ")
     assert len(titles) == 2, "classes without mistakes are not shown"
     assert {row["caption"] for row in rows} == {context.classes[0]}
-    first = int((context.val.labels == 5).argmax())
+    first = int((context.val.labels() == 5).argmax())
     with Image.open(context.out / "worst" / rows[0]["file"]) as picture:
         shown = np.asarray(picture).astype(int)
     assert np.abs(shown - centre(context.val.pixels(first), 96, 96)).mean() < 8, "JPEG of the image"

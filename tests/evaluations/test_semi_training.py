@@ -56,7 +56,7 @@ def test_an_untrained_encoder_is_also_trained_from_scratch(context, params) -> N
 def test_on_a_frozen_backbone_it_is_a_linear_probe(context, params) -> None:
     """Nesterov's SGD written out, with the same batches, image by image through the frozen backbone."""
     config = short(params.evaluations["semi_10"], weight_decay=0.0).model_copy(update={"backbone_lr": 0.0})
-    chosen = semi.choose(context.train.labels, 0.5, seed=0)
+    chosen = semi.choose(context.train.labels(), 0.5, seed=0)
     before = fingerprint(context.backbone)
     backbone, head = semi.fine_tune(config, context, chosen)
     assert fingerprint(backbone) == fingerprint(context.backbone) == before

@@ -177,7 +177,7 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
         for position, file in enumerate(files):
             file.write_bytes(reader.read(position))
         features.append(encoder.embed(files, batch_size=len(files)))
-        labels.append(torch.from_numpy(reader.labels))
+        labels.append(torch.from_numpy(reader.labels()))
         torch.testing.assert_close(features[-1], extract(network, reader, params.dataset, here))
     bank, queries = (F.normalize(x, dim=1) for x in features)
     config: Any = params.evaluations["knn"]

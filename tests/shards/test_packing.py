@@ -24,7 +24,7 @@ def test_skipped_images_do_not_shift_keys_labels_or_pixels(tmp_path, shard_image
     reader = Reader(tmp_path / "shards", "train")
     files = {image.key: image for image in class_folders(root).train}
     assert {key.decode() for key in reader.keys} == files.keys() - UNREADABLE
-    for position, (key, label) in enumerate(zip(reader.keys, reader.labels, strict=True)):
+    for position, (key, label) in enumerate(zip(reader.keys, reader.labels(), strict=True)):
         image = files[key.decode()]
         assert label == image.label
         assert reader.read(position) == image.read()
@@ -105,7 +105,7 @@ def assert_same_samples(reader: Reader, samples: Iterator[dict], extension: str)
     number = -1
     for number, sample in enumerate(samples):
         assert sample["__key__"].encode() == reader.keys[number]
-        assert sample["cls"] == reader.labels[number]
+        assert sample["cls"] == reader.labels()[number]
         assert np.array_equal(np.asarray(sample[extension]), reader.pixels(number))
     assert number + 1 == len(reader)
     return len(reader)

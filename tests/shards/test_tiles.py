@@ -109,7 +109,7 @@ def test_tiles_have_the_label_and_the_group_of_their_image(tmp_path) -> None:
     write_shards(Splits(["x", "y"], listed, listed), tmp_path / "shards", 4, tile=50)
     reader = Reader(tmp_path / "shards", "train")
     groups: dict[str, set[int]] = {}
-    for key, label, group in zip(reader.keys.tolist(), reader.labels, reader.groups, strict=True):
+    for key, label, group in zip(reader.keys.tolist(), reader.labels(), reader.groups, strict=True):
         name = key.decode().split("_")[0]
         groups.setdefault(name, set()).add(int(group))
         assert label == (name in ("large", "named", "other"))

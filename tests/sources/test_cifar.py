@@ -29,7 +29,7 @@ def test_cifar_keeps_pixels_and_labels(kind, batch, source, tmp_path) -> None:
             assert np.array_equal(
                 image[:, :, channel].reshape(-1), row[1024 * channel : 1024 * (channel + 1)]
             )
-        assert train.labels[position] == [3, 2, 1, 0][number % 4]
+        assert train.labels(position) == [3, 2, 1, 0][number % 4]
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
@@ -84,4 +84,4 @@ def test_the_real_cifar10_equals_torchvisions(tmp_path) -> None:
         for position in range(len(reader)):
             picture, label = expected[int(reader.keys[position].split(b"/")[1])]
             assert np.array_equal(reader.pixels(position), np.asarray(picture))
-            assert reader.labels[position] == label
+            assert reader.labels(position) == label

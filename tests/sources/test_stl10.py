@@ -31,7 +31,7 @@ def test_stl10_trains_on_labelled_and_unlabelled_images(stl, tmp_path) -> None:
     names = np.array([key.decode().split("/")[0] for key in train.keys])
     assert set(names[train.labelled]) == {"train"}
     assert len(train.labelled) == 12
-    assert set(train.labels[names == "unlabeled"]) == {UNLABELLED}
+    assert set(train.labels(names == "unlabeled")) == {UNLABELLED}
     assert np.array_equal(val.labelled, np.arange(8))
     for position in (0, 11, 31):
         name, number = train.keys[position].decode().split("/")
@@ -42,7 +42,7 @@ def test_stl10_trains_on_labelled_and_unlabelled_images(stl, tmp_path) -> None:
             assert image[y, x, channel] == content[int(number) * 27648 + offset]
         if name == "train":
             labels = (tmp_path / "raw/stl10_binary/train_y.bin").read_bytes()
-            assert train.labels[position] == labels[int(number)] - 1
+            assert train.labels(position) == labels[int(number)] - 1
 
 
 @pytest.mark.parametrize(
