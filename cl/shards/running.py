@@ -42,6 +42,7 @@ def run(work: Work, report: Callable[..., None], team: Team) -> None:
     while team.rank == 0 and waiting:
         time.sleep(EVERY)
         note_progress()
+    team.gather(None)  # before the notes go, all have looked for what is left
 
 
 def _in_turn(jobs: list[Job], team: Team) -> list[Job]:

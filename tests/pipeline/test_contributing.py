@@ -48,6 +48,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_they_train_together(extended) -> None:
     sizes = [setting for setting in TINY if not setting.startswith("dataset.")]
     choices = ["loss=margin", "method=oneway", "dataset=digits", "evaluation=[knn,centroid]", "analysis=[]"]

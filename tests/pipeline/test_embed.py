@@ -136,6 +136,7 @@ def test_a_run_that_was_killed_twice_gives_the_same_bytes(whole, images, encoder
         assert (tmp_path / name).read_bytes() == (whole.parent / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_parquet_on_two_processes_equals_npy_on_one(whole, images, encoder, tmp_path) -> None:
     run_in_two_processes(images, encoder, tmp_path / "features.parquet")
     table = pq.read_table(tmp_path / "features.parquet")

@@ -36,6 +36,7 @@ def planned(folder: Path, *arguments: str) -> Answer:
     return answer
 
 
+@pytest.mark.slow
 def test_a_plan_names_every_stage_and_changes_nothing(prepared) -> None:
     before = contents(prepared)
     answer = planned(prepared, "--gpu-tflops", "100", "--images-per-second", "1000")

@@ -106,6 +106,7 @@ def assert_equal(prepared: Path, finished: list[dict]) -> None:
         assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
 
 
+@pytest.mark.slow
 def test_two_processes_survive_kill_9_of_one(prepared, tmp_path) -> None:
     """A dead process ends the other within a minute, with the reason; the next run continues.
 
