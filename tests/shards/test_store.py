@@ -82,10 +82,10 @@ def test_a_change_adds_shards_and_keeps_those_that_an_earlier_manifest_names(tmp
 
 def test_failures_of_the_store_are_retried(tmp_path, store) -> None:
     splits, folder = class_folders(tree(tmp_path / "own", 6)), tmp_path / "shards"
-    store.failures = 3
+    store.failures = 2
     write_shards(splits, folder, 5, store=STORE)
     reader = Reader(folder, "train", STORE, Cache(tmp_path / "cache", 10**8))
-    store.failures, store.delay = 3, 0.02
+    store.failures, store.delay = 2, 0.02
     expected = [path.read_bytes() for path in sorted((tmp_path / "own/train").rglob("*.jpg"))]
     assert sorted(bytes(reader.read(position)) for position in range(12)) == sorted(expected)
 

@@ -68,7 +68,7 @@ CONFIG = {"name": "own", "holdout": 0.3, "check_present": lambda raw: None}
 
 
 def test_failures_while_images_are_read_are_retried(pictures, store, tmp_path) -> None:
-    store.failures, store.delay = 3, 0.01
+    store.failures, store.delay = 2, 0.01
     manifest = write_shards(pictures, tmp_path / "shards", 4)
     assert sum(split.images for split in manifest.splits.values()) == 12
     assert not any(split.skipped for split in manifest.splits.values())
