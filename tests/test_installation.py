@@ -1,9 +1,11 @@
 """What the environment exposes: `cl` everywhere, nothing else of the project; in a copy, the copy's `cl`."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,14 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def copy_packages(folder: Path) -> None:
     for package in ("cl", "pipeline"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "docker/requirements.lock"])
+def test_the_locks_have_every_dependency(lock) -> None:
+    """`make lock` writes both."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in wanted}  # type: ignore[index]
+    assert names <= set(re.findall(r"^([\w-]+)==", (ROOT / lock).read_text(), re.MULTILINE))
 
 
 def test_cl_is_importable_from_anywhere_without_torch(tmp_path) -> None:
