@@ -3,8 +3,8 @@
 `python -m benchmarks.epoch [IMAGES]`: the order is that of `cl.data.order`, the pieces are those of
 `cl.data.remote`, and a cache evicts as `cl.data.cache` does, but holds no bytes. The processes of a node keep
 in step, share a cache, and announce what `cl.data.sets` announces, up to the end of the epoch. The pieces
-that each node needs are counted on all nodes. Whether a cache keeps them until they are no longer needed is
-replayed on the first node. Rates follow from these counts and from an assumed speed of the GPUs.
+that each node needs are counted on all nodes. On the first node, a replay shows whether a cache keeps them
+for as long as they are needed. Rates follow from these counts and from an assumed speed of the GPUs.
 """
 
 import math

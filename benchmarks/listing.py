@@ -73,7 +73,7 @@ def planned(found: Splits, storage: Storage, folder: Path) -> None:
 
 def first_step(path: Path, images: int) -> None:
     index = np.load(path, mmap_mode="r")
-    _, positions = Plan(images, 4096, 0).step(0)
+    _, positions = Plan(images, min(images, 4096), 0).step(0)
     index["offset"][positions].sum()
 
 

@@ -42,7 +42,7 @@ def main(format: str, to: Path | None, license: str | None) -> None:
     if suffix and path.suffix != suffix:
         raise ValueError(f"--to {path} does not end in {suffix}, the suffix of {format} files")
     if not suffix and path.is_file():
-        raise ValueError(f"--to {path} is a file, expected the name of a folder; choose another name")
+        raise ValueError(f"--to {path} is a file, but a folder is expected; choose another name")
     if license and format != "hub":
         raise ValueError(f"--license {license} is only for hub, found {format}; leave it out")
     if license and not re.fullmatch(r"[a-z0-9.-]+", license):

@@ -5,7 +5,9 @@ import io
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,11 +16,14 @@ from rich.console import Console
 from cl import config
 from cl.console.progress import Progress
 from cl.detection import scenes
-from cl.runtime import machine
+from cl.runtime import machine, stores
 from cl.sources import photos
 from tests.support.processes import keep_to_one_core
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import SCENES, TinyBackbone, write_shards
+
+if TYPE_CHECKING:
+    from tests.support.object_store import ObjectStore
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +37,16 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from walking all modules again and again: a tenth of the time."""
     gc.freeze()
     gc.set_threshold(100_000)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> "Iterator[ObjectStore]":
+    """A local object store, with short waits between attempts."""
+    from tests.support.object_store import object_store  # slow to import
+
+    monkeypatch.setattr(stores, "WAITS", (0.01, 0.02))
+    with object_store() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

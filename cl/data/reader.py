@@ -103,11 +103,9 @@ class Reader:
         Args:
             most: how many; None for all.
         """
-        return (
-            self.labelled[:most]
-            if self.manifest.classes
-            else np.arange(len(self) if most is None else min(most, len(self)))
-        )
+        if self.manifest.classes:
+            return self.labelled[:most]
+        return np.arange(len(self) if most is None else min(most, len(self)))
 
     def read(self, position: int) -> memoryview:
         """The stored bytes at `position` of the index: an image file, or pixels."""

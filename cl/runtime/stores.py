@@ -89,24 +89,24 @@ def version(info: dict[str, Any]) -> str:
     return next((str(details[key]) for key in VERSIONS if details.get(key)), "")
 
 
-def upload(file: Path, url: str) -> None:
-    """Copy a file to a folder or store, where it appears once it is complete; a file of equal size is kept.
+def upload(file: Path, place: str) -> None:
+    """Copy a file to a path or URL, where it appears once it is complete.
 
-    Its name must change with its content.
+    At a URL, a file of equal size is kept: names must change with the content.
 
     Raises:
         ValueError: the store cannot be written to.
     """
-    if not is_url(url):
-        _copy(file, Path(url))
+    if not is_url(place):
+        _copy(file, Path(place))
         return
 
     def put() -> None:
-        files, path = locate(url)
+        files, path = locate(place)
         if not files.exists(path) or files.size(path) != file.stat().st_size:
             files.put_file(str(file), path)
 
-    persistently(url, put, WAITS, "written")
+    persistently(place, put, WAITS, "written")
 
 
 def _copy(file: Path, target: Path) -> None:
@@ -119,22 +119,22 @@ def _copy(file: Path, target: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def sizes(url: str) -> dict[str, int] | None:
-    """The bytes of each file directly below `url` by name; None if the store cannot list its files.
+def sizes(place: str) -> dict[str, int] | None:
+    """The bytes of each file in a folder or directly below a URL, by name; None for web servers.
 
     Raises:
         ValueError: the store cannot be reached.
     """
-    if url.startswith(("http://", "https://")):
+    if place.startswith(("http://", "https://")):
         return None
 
     def find() -> dict[str, int]:
-        files, path = locate(url)
+        files, path = locate(place)
         files.invalidate_cache(path)
         found = files.find(path, maxdepth=1, detail=True)
         return {name.rsplit("/", 1)[-1]: info["size"] for name, info in found.items()}
 
-    return persistently(url, find, WAITS)
+    return persistently(place, find, WAITS)
 
 
 def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...], done: str = "read") -> T:

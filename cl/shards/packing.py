@@ -47,9 +47,8 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
     Raises:
         OSError: for example, the disk is full; nothing is left behind.
     """
-    partial = target.with_name(
-        f"{target.name}.{uuid.uuid4().hex[:8]}.partial"
-    )  # other processes may write it too
+    own = uuid.uuid4().hex[:8]  # a process of an earlier run may still be writing the same shard
+    partial = target.with_name(f"{target.name}.{own}.partial")
     skipped: dict[str, str] = {}
     digests: dict[str, bytes] = {}
     try:

@@ -16,7 +16,7 @@ Fact = TypeVar("Fact")
 
 
 def survey(listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, team: Team) -> list[Fact]:
-    """The fact about each image, of which each rank reads a part; an empty list shows no progress."""
+    """The fact about each image. Each rank reads a part of them; an empty list shows no progress."""
     if not listed:
         return []
     start, stop = (len(listed) * rank // team.ranks for rank in (team.rank, team.rank + 1))

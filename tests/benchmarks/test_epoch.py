@@ -88,7 +88,7 @@ def test_pieces_are_those_of_the_reader(server, tmp_path) -> None:
 
 
 def test_the_cache_evicts_what_the_real_one_does(tmp_path) -> None:
-    """Pieces of different sizes, of which a third fit, announced and read at random."""
+    """Pieces of different sizes are announced and read at random; a third of them fit."""
     rng, own = np.random.default_rng(0), 20  # bytes of the real cache's own file
     sizes = rng.integers(100, 400, 60)
     real, replayed = Cache(tmp_path / "cache", 5080 + own), epoch.NodeCache(5080, sizes)

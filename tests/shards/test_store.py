@@ -1,6 +1,5 @@
 """Shards in an object store: written there, read from there, and every failure named."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -8,20 +7,11 @@ import pytest
 
 from cl.data.cache import Cache
 from cl.data.reader import Reader
-from cl.runtime import stores
 from cl.sources._shared.class_folders import class_folders
-from tests.support.object_store import ObjectStore, object_store
 from tests.support.pictures import digest, tree
 from tests.support.tiny import write_shards
 
 STORE = "s3://bucket/some/shards"
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    monkeypatch.setattr(stores, "WAITS", (0.01, 0.02))
-    with object_store() as found:
-        yield found
 
 
 @pytest.fixture

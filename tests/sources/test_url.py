@@ -1,29 +1,19 @@
 """Raw data in an object store gives the shards that the same data on this machine gives."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
 import pytest
 
-from cl.runtime import stores
 from cl.runtime.kinds import module_of
 from cl.runtime.stores import path_of
 from cl.sources import imagenet, unlabelled
 from pipeline import locations
-from tests.support.object_store import ObjectStore, object_store
 from tests.support.pictures import digest, picture_file
 from tests.support.tiny import write_shards
 
 RAW = "s3://bucket/raw"
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    monkeypatch.setattr(stores, "WAITS", (0.01, 0.02))
-    with object_store() as found:
-        yield found
 
 
 def upload(raw: Path) -> Path:

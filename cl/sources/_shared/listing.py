@@ -5,6 +5,7 @@ import heapq
 import itertools
 import mmap
 import tempfile
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -72,10 +73,28 @@ def repeated(hashes: np.ndarray) -> np.ndarray:
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
 
 
-class Listing(Sequence[Image]):
+class Images(Sequence[Image], ABC):
+    """A list of images that are created when they are asked for."""
+
+    @abstractmethod
+    def at(self, position: int) -> Image:
+        """The image at a position, which is not negative."""
+
+    @overload
+    def __getitem__(self, index: int) -> Image: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Image]: ...
+
+    def __getitem__(self, index: int | slice) -> Image | list[Image]:
+        chosen = range(len(self))[index]
+        return self.at(chosen) if isinstance(chosen, int) else [self.at(position) for position in chosen]
+
+
+class Listing(Images):
     """Images of files below a folder or URL, kept in a temporary file: in memory, each takes 8 bytes.
 
-    An image is created when it is asked for, at the earliest after the last one was added.
+    All must be added before the first is asked for.
     """
 
     def __init__(self, root: Path, keys: Keys) -> None:
@@ -97,28 +116,20 @@ class Listing(Sequence[Image]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Image: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Image]: ...
-
-    def __getitem__(self, index: int | slice) -> Image | list[Image]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        start, stop = self._ends[range(len(self))[index]], self._ends[range(len(self))[index] + 1]
+    def at(self, position: int) -> Image:
         if self._rows is None:
             self._file.flush()
             self._rows = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
             self._file.close()
-        name, status, label, group = self._rows[start:stop].decode().split("\0", 3)
+        row = self._rows[self._ends[position] : self._ends[position + 1]]
+        name, status, label, group = row.decode().split("\0", 3)
         place, key = f"{self._root}/{name}", self._keys.of(name)
         if is_url(place):
             return StoredImage(key, Path(name), int(label), place, group=group, status=status)
         return Image(key, Path(place), int(label), group=group, status=status or None)
 
 
-class Subset(Sequence[Image]):
+class Subset(Images):
     """The images at these positions of a list, in this order."""
 
     def __init__(self, listed: Sequence[Image], positions: np.ndarray) -> None:
@@ -127,13 +138,5 @@ class Subset(Sequence[Image]):
     def __len__(self) -> int:
         return len(self._positions)
 
-    @overload
-    def __getitem__(self, index: int) -> Image: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Image]: ...
-
-    def __getitem__(self, index: int | slice) -> Image | list[Image]:
-        if isinstance(index, slice):
-            return [self._listed[position] for position in self._positions[index].tolist()]
-        return self._listed[int(self._positions[index])]
+    def at(self, position: int) -> Image:
+        return self._listed[int(self._positions[position])]
