@@ -120,11 +120,12 @@ def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params,
     assert neighbours.analyze(settings, context) == expected
 
 
-def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -> None:
+@pytest.mark.parametrize(("bank", "queries"), [(None, None), (70, 40)])
+def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params, bank, queries) -> None:
     """As by a loop over the mean colours; the picture shows exactly these images."""
     context = analysed(params, backbone=Colour())
     metrics = neighbours.analyze(
-        neighbours.Config(kind="neighbours", rows=4, nearest=3, bank=None, queries=None), context
+        neighbours.Config(kind="neighbours", rows=4, nearest=3, bank=bank, queries=queries), context
     )
     mean, std = np.array(params.dataset.mean), np.array(params.dataset.std)
 
@@ -135,8 +136,8 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params) -
         x = (np.stack(pixels).mean((1, 2)) / 255 - mean) / std
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
-    nearest = np.argsort(-(colours(context.val) @ colours(context.train).T), axis=1)[:, :3]
-    same = context.train.labels()[nearest] == context.val.labels()[:, None]
+    nearest = np.argsort(-(colours(context.val)[:queries] @ colours(context.train)[:bank].T), axis=1)[:, :3]
+    same = context.train.labels()[nearest] == context.val.labels()[:queries, None]
     assert metrics["same_class"] == pytest.approx(100 * same.mean(), abs=1.0)
     first = int((context.val.labels() == 0).argmax())
     with (context.out / "pictures/pictures.csv").open(newline="") as file:
