@@ -8,6 +8,7 @@ import pytest
 
 from cl.runtime.kinds import module_of
 from cl.runtime.stores import path_of
+from cl.shards import packing
 from cl.sources import imagenet, unlabelled
 from pipeline import locations
 from tests.support.pictures import digest, picture_file
@@ -25,7 +26,8 @@ def upload(raw: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["imagenet", "imagenet100", "folder", "unlabelled", "table"])
-def test_data_at_a_url_gives_the_same_shards(store, source, tmp_path, kind) -> None:
+def test_data_at_a_url_gives_the_same_shards(store, source, tmp_path, monkeypatch, kind) -> None:
+    monkeypatch.setattr(packing, "THREADS", 1)  # so that images wait to be taken in their turn
     config, splits = source(kind), module_of("sources", kind).splits
     next((tmp_path / "raw").iterdir()).joinpath("notes.txt").touch()
     remote = upload(tmp_path / "raw")
