@@ -70,8 +70,10 @@ def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
 
 
 def test_a_part_of_the_training_images_votes(context) -> None:
-    metrics = knn.evaluate(config(bank=30), context)
+    metrics = knn.evaluate(config(bank=30, leave_one_out=True), context)
     assert metrics["pixels_top1"] == pytest.approx(by_pixels(context, most=30))
+    alone = by_pixels(context, itself=True, most=30)
+    assert metrics["pixels_leave_one_out_top1"] == pytest.approx(alone)
     assert metrics["pixels_top1"] != pytest.approx(by_pixels(context))
     with pytest.raises(ValueError, match="k=31 needs at least 31 labelled"):
         config(bank=30, k=31).check(context.train, context.val)

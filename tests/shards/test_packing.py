@@ -10,10 +10,11 @@ import webdataset
 from PIL import Image as Picture
 
 from cl.data.reader import Reader
-from cl.shards import images
+from cl.shards import images, packing
+from cl.sources import Storage
 from cl.sources._shared.class_folders import class_folders
 from tests.support.pictures import FILES, SAMPLES, UNREADABLE, mutated, odd_tree, picture_file, tree
-from tests.support.tiny import write_shards
+from tests.support.tiny import STORAGE, write_shards
 
 
 @pytest.mark.parametrize("shard_images", [1, 4, 1000])
@@ -162,3 +163,10 @@ def test_mutated_images_are_readable_or_listed_as_skipped(tmp_path) -> None:
     reader = Reader(tmp_path / "shards", "train")
     for position in range(len(reader)):
         assert reader.pixels(position).shape[2] == 3
+
+
+def test_images_are_stored_in_the_order_of_the_list(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(packing, "THREADS", 1)  # more images than are read ahead
+    listed = class_folders(tree(tmp_path / "own", 6)).train[::-1]
+    packed = packing.pack(listed, Storage(shard_images=12, **STORAGE), tmp_path / "a.tar")
+    assert packed.keys.tolist() == [image.key.encode() for image in listed]

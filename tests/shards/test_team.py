@@ -2,7 +2,9 @@
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -42,10 +44,18 @@ class Exchange:
 def write_as(
     exchange: Exchange, listed: Callable[[], Splits], folder: Path, settings: dict, rank: int
 ) -> None:
-    team = Team(1 + rank % 2, rank=rank, ranks=RANKS, gather=exchange.of(rank))
+    reported, totals = Counter[str](), Counter[str]()
+
+    @contextmanager
+    def count(total: int, unit: str) -> Iterator[Callable[..., None]]:
+        totals[unit] += total
+        yield lambda done, kept=False: reported.update({unit: done})
+
+    team = Team(1 + rank % 2, count, rank, RANKS, exchange.of(rank))
     storage = Storage(**{"shard_images": 3, **STORAGE, **settings})
     manifest = writing.write(listed(), "photos", storage, folder, team)
     assert (manifest is None) == (rank > 0)
+    assert rank or reported["images"] == totals["images"] > 0  # rank 0 counts those of all
 
 
 @pytest.mark.parametrize("settings", [{}, {"deduplicate": True}, {"tile": 24}], ids=str)
