@@ -2,7 +2,8 @@
 
 The samples of step t depend only on (seed, t, number of samples, batch size), so a run sees the same batches
 after a resume and with any number of workers and processes. No sample appears twice in an epoch; the
-incomplete last batch is dropped.
+incomplete last batch is dropped. A batch is divided among processes by chunk, so that most chunks are read by
+one or two processes rather than by all.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 
 CHUNK = 64  # neighbouring samples, all read within the same window
 WINDOW = 256  # chunks whose samples are shuffled together
+SCATTER = 0x9E3779B1  # 2**32 divided by the golden ratio: neighbouring chunks go to different processes
 ORDER_STREAM = 2**63  # key of the order's random streams, which separates them from those of the samples
 
 
@@ -109,5 +111,7 @@ class Plan:
         """The epoch of a step and the positions (share,) of this process's samples."""
         epochs, place = divmod(step, self.steps_per_epoch)
         epoch = self.first_epoch + epochs
-        start = place * self.batch_size + self.rank * self.share
-        return epoch, epoch_order(self.samples, self.seed, epoch)[start : start + self.share]
+        start, mine = place * self.batch_size, self.rank * self.share
+        batch = epoch_order(self.samples, self.seed, epoch)[start : start + self.batch_size]
+        by_chunk = np.argsort(batch // CHUNK * SCATTER % 2**32, kind="stable")
+        return epoch, batch[by_chunk[mine : mine + self.share]]

@@ -93,6 +93,33 @@ def test_ranks_share_a_batch(ranks) -> None:
         assert np.array_equal(np.concatenate([share for _, share in shares]), batch)
 
 
+@pytest.mark.parametrize("samples", [1000, 3 * SPAN + 70])
+def test_a_batch_is_a_stretch_of_the_order(samples) -> None:
+    for step in range(2 * (samples // 96)):
+        epoch, batch = Plan(samples, 96, 5).step(step)
+        start = step % (samples // 96) * 96
+        assert sorted(batch) == sorted(Order(samples, 5, epoch)[start : start + 96])
+
+
+@pytest.mark.parametrize(("ranks", "times"), [(8, 1.2), (64, 2.2)])
+def test_most_chunks_are_read_by_one_process_or_two(ranks, times) -> None:
+    samples, batch = 10 * SPAN, 4096
+    chunks = 0
+    for rank in range(ranks):
+        plan = Plan(samples, batch, 5, rank, ranks)
+        positions = np.concatenate([plan.step(step)[1] for step in range(plan.steps_per_epoch)])
+        chunks += len(np.unique(positions // CHUNK))
+    assert samples / CHUNK <= chunks < times * samples / CHUNK
+
+
+def test_the_part_of_a_process_has_all_classes_even_where_they_lie_together() -> None:
+    """Shards that someone else wrote may be in the order of classes; batch norm sees a part of a batch."""
+    samples, batch, classes = 4 * SPAN, 256, 10
+    plan = Plan(samples, batch, 5, 3, 8)
+    labels = np.concatenate([plan.step(s)[1] * classes // samples for s in range(samples // batch)])
+    assert np.bincount(labels) / len(labels) == pytest.approx(1 / classes, rel=0.25)
+
+
 def test_batches_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="batch_size=128 exceeds the 120 images; choose a smaller one"):
         Plan(120, 128, 0)
