@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,10 @@ class Workplace:
             )
             try:
                 while process.poll() is None:
-                    looked = time.monotonic()
+                    looked = time.process_time()
                     host_bytes = max(host_bytes, peak_of_tree(process.pid))
-                    time.sleep(max(EVERY, SHARE * (time.monotonic() - looked)))
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(max(EVERY, SHARE * (time.process_time() - looked)))
             finally:
                 process.terminate()
                 process.wait()
