@@ -169,7 +169,7 @@ def _report_failure(number: int, processes: int, code: int, error: IO[bytes]) ->
     if code < 0 and processes > 1:
         click.echo(
             f"{name} was ended by {signal.Signals(-code).name}, and the others with it; "
-            "run the same command again to continue from what is saved",
+            "run the same command again to continue from the saved progress",
             err=True,
         )
     elif code and number and code not in command.STOPPED:
@@ -200,7 +200,7 @@ def joined() -> Iterator[None]:
         if not any(sign in str(error) for sign in LOST_CONTACT):
             raise
         raise ValueError(
-            f"lost contact with another process ({_first_line(error)}); what is saved stays"
+            f"lost contact with another process ({_first_line(error)}); saved progress is kept"
         ) from error
     finally:
         watch.over.set()
@@ -277,7 +277,7 @@ class _Watch(threading.Thread):
         while not self.over.wait(BEAT):
             failure = self._failure()
             if failure and not self.over.is_set():
-                click.echo(f"{failure}; what is saved stays", err=True)
+                click.echo(f"{failure}; saved progress is kept", err=True)
                 os._exit(1)
 
     def _failure(self) -> str | None:
