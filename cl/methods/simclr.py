@@ -58,9 +58,9 @@ class Method(BaseMethod):
             return [self._all_against_all(both, batch)]
         shared = of_all_ranks if self.negatives is None else gather
         pools = [shared(both)] * 2 if self.pool == "both_views" else [shared(x) for x in embeddings[:2]]
-        generator = self.generator("negatives")
+        draws = self.generator("negatives")
         return [
-            self._contrast(embeddings[a], embeddings[b], pools[b], batch, generator)
+            self._contrast(embeddings[a], embeddings[b], pools[b], batch, draws)
             for a, b in pairs(len(batch.views))
         ]
 
@@ -79,26 +79,19 @@ class Method(BaseMethod):
         )
 
     def _contrast(
-        self,
-        queries: Tensor,
-        positives: Tensor,
-        pool: Tensor | Sharded,
-        batch: Batch,
-        generator: torch.Generator,
+        self, queries: Tensor, positives: Tensor, pool: Tensor | Sharded, batch: Batch, draws: torch.Generator
     ) -> Contrast:
         """N queries against the pool, one or two columns per image of all ranks, except their own image's."""
         n, everyone = len(queries), len(queries) * ranks()
         width = len(pool) // everyone
         first = width * global_rows(n)
-        columns = {
-            "query_groups": batch.row_groups(),
-            "negative_groups": gather_groups(batch.row_groups(width)),
-        }
+        groups = gather_groups(batch.row_groups(width))
+        columns = {"query_groups": batch.row_groups(), "negative_groups": groups}
         if self.negatives is None:
             columns["excluded"] = first[:, None] + torch.arange(width)
         else:
             candidates = width * (everyone - 1)
             count = min(self.negatives, candidates)  # an analysis may use smaller batches
-            sampled = sample_without_replacement(n, candidates, count, generator)
+            sampled = sample_without_replacement(n, candidates, count, draws)
             columns["selected"] = to_device(skip_own_columns(sampled, first, width), queries.device)
         return self.contrast(queries, positives[:, None], pool, **columns)
