@@ -10,7 +10,6 @@ a row of docs/results/encoders.csv, and is not run again. Needs data/shards and 
 default experiment.
 """
 
-import csv
 import json
 import resource
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import rows
 from benchmarks.methods import KNN, RANDOM, metrics
 from benchmarks.parameters import parameters
 from benchmarks.step import Ours
@@ -92,15 +92,12 @@ def main() -> None:
 
 def learn() -> None:
     """Add the rows that are missing."""
-    rows = list(csv.DictReader(FILE.open())) if FILE.exists() else []
-    found = {(row["backbone"], int(row["seed"])) for row in rows}
+    found = {(row["backbone"], int(row["seed"])) for row in rows.read(FILE)}
     for seed in SEEDS:
         for name, overrides in LEARNING.items():
             if (name, seed) not in found:
                 row = [name, seed, *(f"{value:.1f}" for value in learned(overrides, seed))]
-                new = not FILE.exists()
-                with FILE.open("a", newline="") as file:
-                    csv.writer(file, lineterminator="\n").writerows([COLUMNS, row] if new else [row])
+                rows.append(FILE, COLUMNS, [row])
                 print(*row, flush=True)
 
 

@@ -1,19 +1,19 @@
 """Every method at the size of the embedded data set over three seeds, beside the random encoder: kNN, k = 20.
 
-`python -m benchmarks.methods [METHOD ...]` runs what `dvc exp run -S method=METHOD -S seed=SEED` pretrains
-and evaluates, in a temporary copy of the project. Each finished run is a row of docs/results/methods.csv;
-what is there is not run again. Needs data/shards of the default experiment.
+`python -W ignore -m benchmarks.methods [METHOD ...]` runs what `dvc exp run -S method=METHOD -S seed=SEED`
+pretrains and evaluates, in a temporary copy of the project. Each finished run is a row of
+docs/results/methods.csv; what is there is not run again. Needs data/shards of the default experiment.
 
 `python -m benchmarks.methods table` prints the means and standard deviations of these rows.
 """
 
-import csv
 import json
 import subprocess
 import sys
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
+from benchmarks import rows
 from cl.config import load
 from pipeline import compatibility
 from pipeline.compose import compose
@@ -28,20 +28,12 @@ KNN = ["evaluation=[knn]", "transfer=[]", "analysis=[]", "baseline=[random]"]
 
 def main() -> None:
     if sys.argv[1:] == ["table"]:
-        print(table(rows()))
+        print(table(rows.read(FILE)))
         return
     for seed in SEEDS:
         for method in sys.argv[1:] or [RANDOM, *compatibility.methods()]:
-            if not any(row["method"] == method and int(row["seed"]) == seed for row in rows()):
+            if not any(row["method"] == method and int(row["seed"]) == seed for row in rows.read(FILE)):
                 add(method, seed)
-
-
-def rows() -> list[dict[str, str]]:
-    """The finished runs."""
-    if not FILE.exists():
-        return []
-    with FILE.open() as file:
-        return list(csv.DictReader(file))
 
 
 def add(method: str, seed: int) -> None:
@@ -52,10 +44,7 @@ def add(method: str, seed: int) -> None:
         loss = "" if method == RANDOM else load(place.folder / "params.yaml").loss.kind
         knn, seconds = untrained(place) if method == RANDOM else trained(place)
     row = [method, loss, seed, f"{knn:.1f}", f"{seconds:.0f}", commit()]
-    new = not FILE.exists()
-    with FILE.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([COLUMNS, row] if new else [row])
+    rows.append(FILE, COLUMNS, [row])
     print(*row, flush=True)
 
 
@@ -93,16 +82,10 @@ def table(found: list[dict[str, str]]) -> str:
     lines = ["| method | loss | kNN top-1 | gain | seeds |", "|---" * 5 + "|"]
     for (method, loss), by_seed in ordered:
         gains = [value - start[seed] for seed, value in by_seed.items()]
-        lines.append(
-            f"| {method} | {loss} | {spread(list(by_seed.values()))} | {spread(gains)} | {len(by_seed)} |"
-        )
-    lines.append(f"| random encoder | | {spread(list(start.values()))} | | {len(start)} |")
+        knn = rows.spread(list(by_seed.values()))
+        lines.append(f"| {method} | {loss} | {knn} | {rows.spread(gains)} | {len(by_seed)} |")
+    lines.append(f"| random encoder | | {rows.spread(list(start.values()))} | | {len(start)} |")
     return "\n".join(lines)
-
-
-def spread(values: list[float]) -> str:
-    """The mean with the standard deviation."""
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 if __name__ == "__main__":
