@@ -13,28 +13,41 @@ import torch
 from cl.config import read
 from cl.runtime.machine import Machine
 from pipeline.compose import CONF
-from tests.support.methods import CASES, HERE, build, case_name, on, task_of, training_batch
+from tests.support.methods import (
+    HERE,
+    USUAL,
+    Case,
+    build,
+    loss_config,
+    on,
+    task_of,
+    training_batch,
+    usual_loss,
+    usual_name,
+)
 from tests.support.project import ROOT
 
 FILE = ROOT / "tests/methods/golden.json"
 NUMBERS = ROOT / "tests/pipeline/numbers.json"
 
 
-def measure(case, here: Machine = HERE) -> list[float]:  # type: ignore[no-untyped-def]
+def measure(case: Case, loss: str, here: Machine = HERE) -> list[float]:
     """The last loss and the length of all weights."""
     kind, option, cut = case
-    task = task_of(build(kind, bn_groups=2, cut=cut, **option), here=here).to(here.device)
+    usual = usual_loss(kind)
+    config = usual if usual.kind == loss else loss_config(loss)
+    task = task_of(build(kind, bn_groups=2, cut=cut, **option), config, here).to(here.device)
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], 0.05, momentum=0.9)
     task.begin_epoch(0)
     for number in range(10):
         task.begin_step(number, number / 10)
-        loss = task(on(here.device, training_batch(kind, option, 8, number)))
+        value = task(on(here.device, training_batch(kind, option, 8, number)))
         optimizer.zero_grad()
-        loss.backward()
+        value.backward()
         optimizer.step()
         task.after_step((number + 1) / 10)
     length = torch.cat([p.detach().flatten() for p in task.parameters()]).norm()
-    return [float(loss.detach()), float(length)]
+    return [float(value.detach()), float(length)]
 
 
 def shipped_numbers() -> dict[str, dict[str, float]]:
@@ -58,8 +71,8 @@ def main() -> None:
     lines = [f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in shipped_numbers().items()]
     NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     golden = json.loads(FILE.read_text()) if FILE.exists() else {}
-    missing = {case_name(case): case for case in CASES if case_name(case) not in golden}
-    golden |= {name: measure(case) for name, case in missing.items()}
+    missing = {usual_name(*cell): cell for cell in USUAL if usual_name(*cell) not in golden}
+    golden |= {name: measure(*cell) for name, cell in missing.items()}
     FILE.write_text(json.dumps(dict(sorted(golden.items())), indent=1) + "\n")
     print(f"{len(missing)} golden values added to {FILE.relative_to(ROOT)}: {', '.join(missing) or 'none'}")
 

@@ -140,22 +140,32 @@ def losses_for(kind: str) -> list[str]:
 
 
 def usual_loss(kind: str) -> LossConfig:
-    """The loss that the method's file of settings brings, or InfoNCE without margin."""
-    name = customary()[kind] or "infonce"
+    """The loss that the method's first file of settings brings, or InfoNCE without margin."""
+    (name, *_) = usual_losses(kind)
     return loss_config(name, alpha=None) if name == "infonce" else loss_config(name)
 
 
+def usual_losses(kind: str) -> list[str]:
+    """The losses that the method's files of settings bring, or InfoNCE."""
+    return list(dict.fromkeys(loss for method, loss in _brought() if method == kind)) or ["infonce"]
+
+
 @cache
-def customary() -> dict[str, str | None]:
-    """For each method, the loss that the first file of settings that names it brings."""
-    found: dict[str, str | None] = {}
-    for path in sorted((ROOT / "pipeline/conf/method").glob("*.yaml")):
-        values = read(path)
-        if kind := values.get("method", {}).get("kind"):
-            choices = [entry for entry in values.get("defaults", []) if isinstance(entry, dict)]
-            losses = [choice["override /loss"] for choice in choices if "override /loss" in choice]
-            found.setdefault(kind, losses[0] if losses else None)
+def _brought() -> list[tuple[str, str]]:
+    """Kinds of methods with the losses that their files bring."""
+    folder, found = ROOT / "pipeline/conf/method", []
+    for path in sorted(folder.glob("*.yaml")):
+        choices = [entry for entry in read(path).get("defaults", []) if isinstance(entry, dict)]
+        losses = [choice["override /loss"] for choice in choices if "override /loss" in choice]
+        found += [(_kind_of_file(path), loss) for loss in losses]
     return found
+
+
+def _kind_of_file(path: Path) -> str:
+    """The kind of method that a file sets, or the file that it builds on."""
+    values = read(path)
+    own = values.get("method", {}).get("kind")
+    return own or _kind_of_file(path.with_stem(values["defaults"][0]))
 
 
 def example(loss: str) -> str:
@@ -165,9 +175,20 @@ def example(loss: str) -> str:
 
 
 def is_fast(case: Case, loss: str) -> bool:
-    """Whether the fast tests train it: all variants with their usual loss, and each loss with one method."""
+    """Whether the fast tests train it: all methods with their usual losses, and each loss with one method."""
     kind, option, cut = case
-    return loss == usual_loss(kind).kind or (kind == example(loss) and option == {} and cut == WHOLE)
+    return (case, loss) in USUAL or (kind == example(loss) and option == {} and cut == WHOLE)
+
+
+# Every method with its usual losses; options and patches with the first of them.
+USUAL = [
+    (case, loss) for case in CASES for loss in usual_losses(case[0])[: None if case[1:] == ({}, WHOLE) else 1]
+]
+
+
+def usual_name(case: Case, loss: str) -> str:
+    """The name of a variant with a loss, which is not named if it is the first usual one."""
+    return case_name(case) if loss == usual_losses(case[0])[0] else f"{case_name(case)} {loss}"
 
 
 def cells(cases: list[Case]) -> list:

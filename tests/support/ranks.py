@@ -32,8 +32,8 @@ from tests.support.detection import FPN, RESNET18, small
 from tests.support.methods import (
     CASES,
     HERE,
+    USUAL,
     WHOLE,
-    Case,
     as_type,
     build,
     case_name,
@@ -42,7 +42,7 @@ from tests.support.methods import (
     losses_for,
     task_of,
     training_batch,
-    usual_loss,
+    usual_losses,
 )
 from tests.support.parts import GROUPS, IMAGES
 from tests.support.tiny import TinyBackbone, evaluated
@@ -57,30 +57,22 @@ WAYS: dict[str, dict[str, Any]] = {
     "microbatches": {"microbatches": 3, "groups": 12},
     "groups": {"image_groups": True, "steps": 2},
 }
-# Every method with every loss; options and patches use the losses that fit in rotation.
+# Every method with every loss; options with the usual one, patches with those that fit in rotation.
 CELLS = [
     (case, loss)
     for number, case in enumerate(CASES)
     for loss in (
         losses_for(case[0])
         if case[1:] == ({}, WHOLE)
+        else usual_losses(case[0])[:1]
+        if case[2] == WHOLE
         else [losses_for(case[0])[number % len(losses_for(case[0]))]]
     )
 ]
-
-
-def _is_fast(case: Case, loss: str) -> bool:
-    return case[1:] != ({}, WHOLE) or is_fast(case, loss)
-
-
-MARKS = [() if _is_fast(*cell) else pytest.mark.slow for cell in CELLS]
+MARKS = [() if case[2] != WHOLE or is_fast(case, loss) else pytest.mark.slow for case, loss in CELLS]
 ALL = [pytest.param(number, marks=marks) for number, marks in enumerate(MARKS)]
-# One of each method, whole and with patches.
-ONE_OF_EACH = [
-    number
-    for number, (case, loss) in enumerate(CELLS)
-    if (case[1] == {} and loss == usual_loss(case[0]).kind) or case[2] != WHOLE
-]
+# Every method with its usual losses, options and patches.
+ONE_OF_EACH = [number for number, cell in enumerate(CELLS) if cell in USUAL or cell[0][2] != WHOLE]
 
 
 def name(number: int) -> str:
