@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 class Config(MethodConfig):
     """`projector` turns latents into targets; predictions are as wide.
 
-    grid: patches per side of a view. offsets: how many rows below a prediction its target is.
-    directions: down, and after quarter turns, each with its own context network and predictions.
+    grid: patches per side of a view. patch: their side in pixels; null: the next one covers half of each.
+    offsets: rows down to a target. directions: down, and after quarter turns, with a network of its own each.
     """
 
     gives: ClassVar = Contrast
     least_views: ClassVar = 1
     kind: Literal["cpc_v2"]
     grid: int = Field(gt=1)
+    patch: int | None = Field(gt=0)
     offsets: list[int] = Field(min_length=1)
     directions: int = Field(ge=1, le=4)
     context: context.Config
@@ -39,14 +40,14 @@ class Config(MethodConfig):
         return 1
 
     def encoded_size(self, size: int) -> int:
-        return 2 * size // (self.grid + 1)  # the side of a patch
+        return context.patch_and_stride(size, self.grid, self.patch)[0]
 
     def check(self, params: "Params") -> None:
         """Patches fill the views, and targets are in the grid."""
         super().check(params)
-        parts, rows = self.grid + 1, [*range(1, self.grid)]
-        if odd := [size for size in params.view_sizes if size % parts]:
-            raise ValueError(f"method.grid={self.grid} needs views divisible by {parts}, found {odd[0]} px")
+        for size in params.view_sizes:
+            self.encoded_size(size)
+        rows = [*range(1, self.grid)]
         if len(set(self.offsets) & set(rows)) < len(self.offsets):
             raise ValueError(f"method.offsets={self.offsets} must be distinct numbers from {rows}")
 
@@ -56,10 +57,9 @@ class Method(BaseMethod):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.grid, self.offsets = config.grid, config.offsets
-        sizes = self.backbone.fc_features, config.projector.out, len(config.offsets)
-        predictors = [context.Predictor(*sizes, config.context) for _ in range(config.directions)]
-        self.predictors = nn.ModuleList(predictors)
+        self.grid, self.patch, self.offsets = config.grid, config.patch, config.offsets
+        sizes = self.backbone.fc_features, config.projector.out, len(config.offsets), config.context
+        self.predictors = nn.ModuleList(context.Predictor(*sizes) for _ in range(config.directions))
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """One contrast for each view, direction and offset."""
@@ -78,8 +78,8 @@ class Method(BaseMethod):
 
     def _encode(self, view: Tensor) -> tuple[Tensor, Tensor]:
         """Latents (N, F, G, G) and targets (N, G^2, D) of the patches, each encoded as an image."""
-        patches = context.overlapping_patches(view, self.grid)  # (N G^2, 3, P, P)
-        features = in_microbatches(self.backbone, patches, self.microbatches)  # (N G^2, F)
+        cut = context.overlapping_patches(view, self.grid, self.patch)  # (N G^2, 3, P, P)
+        features = in_microbatches(self.backbone, cut, self.microbatches)  # (N G^2, F)
         embeddings = in_microbatches(self.projector, features, self.microbatches)  # (N G^2, D)
         latents, targets = (full_precision(x).unflatten(0, (len(view), -1)) for x in (features, embeddings))
         return latents.mT.unflatten(2, (self.grid, self.grid)), targets

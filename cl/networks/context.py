@@ -18,16 +18,36 @@ class Config(BaseConfig):
     scale: float = Field(gt=0)
 
 
-def overlapping_patches(images: Tensor, grid: int) -> Tensor:
-    """Cut images into `grid` x `grid` patches, each half covered by the next one in both directions.
+def patch_and_stride(side: int, grid: int, patch: int | None) -> tuple[int, int]:
+    """The side of a patch and the distance to the next, so that `grid` patches in a row reach both edges.
+
+    patch: None if half of a patch is covered by the next one.
+
+    Raises:
+        ValueError: there is no whole number of pixels for them.
+    """
+    if patch is None and side % (grid + 1):
+        raise ValueError(
+            f"method.grid={grid} needs views divisible by {grid + 1}, found {side} px; or choose method.patch"
+        )
+    patch = patch or 2 * side // (grid + 1)
+    stride, rest = divmod(side - patch, grid - 1)
+    if stride <= 0 or rest:
+        raise ValueError(
+            f"method.patch={patch} in views of {side} px leaves {side - patch} px for the other "
+            f"{grid - 1} patches of method.grid={grid}; it must leave a multiple of {grid - 1}"
+        )
+    return patch, stride
+
+
+def overlapping_patches(images: Tensor, grid: int, patch: int | None = None) -> Tensor:
+    """Cut images of S x S pixels into `grid` x `grid` patches of P x P, as `patch_and_stride` places them.
 
     Returns:
-        (N G^2, C, 2 S / (G + 1), 2 S / (G + 1)), image-major; the patches of an image row by row.
+        (N G^2, C, P, P), image-major; the patches of an image row by row.
     """
-    side = images.shape[-1]
-    assert side % (grid + 1) == 0, f"{side} px in a grid of {grid}"
-    stride = side // (grid + 1)
-    patches = images.unfold(2, 2 * stride, stride).unfold(3, 2 * stride, stride)  # (N, C, G, G, P, P)
+    size, stride = patch_and_stride(images.shape[-1], grid, patch)
+    patches = images.unfold(2, size, stride).unfold(3, size, stride)  # (N, C, G, G, P, P)
     return patches.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
 
 

@@ -45,7 +45,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "nnclr": [{"ema": EMA}],
     "npid_cld": [{"group": GROUP_OF_8}],
     "moco_cld": [{"group": GROUP_OF_8, "shuffle": True}],
-    "cpc_v2": [{"offsets": [1, 2], "directions": 2}],
+    "cpc_v2": [{"offsets": [1, 2], "directions": 2}, {"patch": 4}],
     "local_aggregation": [{"warmup_epochs": 0, "clusterings": 3}],
     "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
     "dino": [{"frozen_epochs": 0}],
