@@ -224,6 +224,7 @@ def _write_results(
         "batch_norm": has_batch_norm(task.method),
         "effective_lr": params.optim.lr(),
         "negatives": task.negatives,
+        "sizes": task.method.sizes,
         "images_left_out": _images_left_out(data),
         "images_per_second": round(sum(row["images_per_second"] for row in rows) / len(rows), 1),
     }

@@ -117,6 +117,7 @@ class BaseMethod(nn.Module):
         self.temperature = setup.temperature
         self.backbone = setup.backbone
         self.projector = config.build_projector(self.backbone.fc_features)
+        self.sizes: dict[str, int] = {}
         self._evaluated = config.evaluated
 
     @property

@@ -57,6 +57,7 @@ class Method(Remembering):
         neighbours = max(2, round(setup.images / config.images_per_neighbour))
         self.neighbours = min(neighbours, setup.images)
         self.clusters = max(1, round(setup.images / config.images_per_cluster))
+        self.sizes = {"background_neighbours": self.neighbours, "clusters": self.clusters}
         self.register_buffer("labels", torch.full((config.clusterings, setup.images), -1, dtype=torch.int32))
         self.bank.log_normalizer.zero_()  # not needed
         self._clustered = False  # saves reading `labels`, which would wait for the device

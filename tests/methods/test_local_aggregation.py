@@ -63,7 +63,7 @@ def test_the_loss_equals_the_loop(images_per_neighbour) -> None:
     method = clustered(images_per_neighbour)
     inputs = views(8, 1, (12, 12, 8))
     terms = method(batch_of(inputs, first=3))
-    assert method.neighbours == {1: 96, 5: 19, 24: 4, 100: 2}[int(images_per_neighbour)]
+    assert method.sizes["background_neighbours"] == {1: 96, 5: 19, 24: 4, 100: 2}[int(images_per_neighbour)]
     assert_same_gradients(method, loss_of(terms, "infonce"), loop(method, inputs, None, 3))
 
 
@@ -126,7 +126,7 @@ def test_clusters_begin_after_the_warm_up_and_are_resumed_within_an_epoch() -> N
     task.begin_epoch(1)
     labels = task.method.labels.clone()
     assert labels.min() == 0
-    assert labels.max() == task.method.clusters - 1 == 4
+    assert labels.max() == task.method.sizes["clusters"] - 1 == 4
     assert not torch.equal(labels[0], labels[1])
     train_step(task, 1, batches[1])
     resumed = task_of(build("local_aggregation", warmup_epochs=1, clusterings=2))

@@ -66,6 +66,7 @@ def test_they_train_together(extended) -> None:
     assert provenance["parameters"]["loss"] == {"kind": "margin", "margin": 0.5}
     assert provenance["parameters"]["method"]["kind"] == "oneway"
     assert provenance["negatives"] == 31
+    assert provenance["sizes"] == {}
     for name in ("knn", "centroid"):
         metrics = json.loads((extended / f"results/evaluate/{name}.json").read_text())
         assert metrics[f"{name}_top1"] > 50  # digits are easy; chance is 10
