@@ -4,6 +4,7 @@ import itertools
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -214,3 +215,61 @@ def test_recipes_of_quoted_systems_follow_their_authors(tmp_path: Path) -> None:
     assert (simsiam.optim.lr(), simsiam.optim.predictor_lr) == (pytest.approx(0.2), "fixed")
     simclr = params("simclr")
     assert (simclr.optim.lr(), simclr.loss.kind, simclr.loss.alpha) == (pytest.approx(4.8), "infonce", None)
+
+
+# Loss, temperature, learning rate, weight decay, batch, epochs, and the epochs at which the rate drops.
+QUOTED = {
+    "npid_cifar10": ("infonce", 0.1, 0.03, 5e-4, 128, 200, [120, 160]),
+    "npid_imagenet": ("nce", 0.07, 0.03, 1e-4, 256, 200, [120, 160]),
+    "npid_cld_cifar10": ("infonce", 0.1, 0.06, 7e-4, 256, 200, []),
+    "npid_cld_cifar100": ("infonce", 0.1, 0.06, 7e-4, 256, 200, []),
+    "moco_cifar10": ("infonce", 0.07, 0.06, 8e-4, 256, 200, []),
+    "moco_cld_cifar10": ("infonce", 0.07, 0.06, 8e-4, 256, 200, []),
+    "moco_cld_cifar100": ("infonce", 0.07, 0.03, 7e-4, 128, 200, []),
+    "moco_cld_imagenet": ("infonce", 0.2, 0.2, 1e-4, 512, 200, []),
+    "invariant_spread_cifar10": ("invariant_spread", 0.1, 0.03, 5e-4, 128, 301, [120, 160, 200]),
+    "exemplar_cifar10": ("infonce", 0.1, 0.03, 5e-4, 128, 200, [120, 160]),
+    "exemplar_2014": ("infonce", 0.1, 0.01, 4e-3, 128, 1902, [1463, 1609, 1756, 1829]),
+    "local_aggregation_imagenet": ("infonce", 0.07, 0.03, 1e-4, 128, 200, [152, 189]),
+    "cmc": ("nce", 0.07, 0.03, 1e-4, 128, 240, [120, 160, 200]),
+    "pirl": ("nce", 0.07, 0.12, 1e-4, 1024, 800, []),
+    "cpc_v2": ("infonce", 1.0, 4e-4, 0, 512, 200, []),
+}
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_recipes_of_instance_discrimination_follow_their_authors(tmp_path: Path, name: str) -> None:
+    params = config.check(compose(tmp_path, f"recipe=quoted/{name}"))
+    loss, temperature, rate, decay, batch, epochs, drops = QUOTED[name]
+    optim = params.optim
+    assert (params.loss.kind, params.temperature) == (loss, temperature)
+    assert (optim.lr(), optim.weight_decay) == (pytest.approx(rate), decay)
+    assert (optim.batch_size, optim.epochs) == (batch, epochs)
+    assert [round(part * epochs) for part in optim.milestones] == drops
+    assert optim.schedule == ("steps" if drops else "constant" if name == "cpc_v2" else "cosine")
+
+
+def test_sizes_of_queues_banks_and_groups_follow_their_authors(tmp_path: Path) -> None:
+    def method(recipe: str) -> Any:
+        return config.check(compose(tmp_path, f"recipe=quoted/{recipe}")).method
+
+    for name, negatives in (("npid_imagenet", 4096), ("cmc", 16384), ("pirl", 32000)):
+        assert (method(name).negatives, method(name).bank_momentum) == (negatives, 0.5), name
+    assert method("npid_cifar10").negatives is None
+    for name, queue, images, groups, temperature, weight in (
+        ("moco_cld_cifar10", 12288, "global", 200, 0.2, 0.8),
+        ("moco_cld_cifar100", 4096, "global", 100, 0.2, 0.25),
+        ("moco_cld_imagenet", 65536, 64, 120, 0.4, 0.25),
+    ):
+        found = method(name)
+        assert (found.queue, found.ema.momentum) == (queue, 0.999), name
+        assert (found.group.images, found.group.clusters) == (images, groups), name
+        assert (found.group.temperature, found.group.weight, found.group.iterations) == (
+            temperature,
+            weight,
+            5,
+        )
+    local = method("local_aggregation_imagenet")
+    assert (local.clusterings, local.warmup_epochs, local.iterations) == (10, 10, 20)
+    assert round(1_281_167 / local.images_per_neighbour) == 4096
+    assert round(1_281_167 / local.images_per_cluster) == 30_000

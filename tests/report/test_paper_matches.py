@@ -37,6 +37,15 @@ def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> Non
     assert match(found[:1], "dcl", "Table 3", "DCL, gain").ours is None
 
 
+def test_a_quoted_number_is_beside_ours_and_says_whose_it_is() -> None:
+    cell = match([], "dcl", "Table 2", "NPID")
+    assert cell.text() == "80.8 / quoted"
+    cell = match([experiment("a", "recipe=quoted/npid_cifar10", {KNN: 79.3})], "dcl", "Table 2", "NPID")
+    assert (cell.printed, cell.ours.mean, cell.ours.names) == (80.8, 79.3, ["a"])
+    assert cell.quoted == "CLD; the CIFAR numbers equal those in its repository"
+    assert cell.text() == "80.8 / **79.3**, n = 1 (-1.5)"
+
+
 def test_an_experiment_on_part_of_the_data_matches_no_paper() -> None:
     small, other = (
         experiment(name, TABLE3, {KNN: 80.0}, seed=seed) for name, seed in (("small", 0), ("other", 1))

@@ -65,6 +65,18 @@ def own(name: str, run: str, value: float, **changes: object) -> Experiment:
 THREE = [own("a", "seed=0", 60.0), own("b", "seed=0", 62.0, seed=1), own("c", "loss=infonce", 50.0)]
 
 
+def test_quoted_rows_name_their_source() -> None:
+    run = "recipe=quoted/npid_cifar10"
+    html, markdown = page([experiment("ours", run, {KNN: 79.3})], composed_of(run))
+    source = "(CLD; the CIFAR numbers equal those in its repository)"
+    (row,) = re.findall(r"<tr><td>NPID <.*?</tr>", html, re.DOTALL)
+    assert source in row
+    assert 'href="#exp-ours"' in row
+    assert ">80.8<" in row
+    assert ">quoted</span>" in row, "CIFAR-100 was not run"
+    assert f"| NPID {source} | 80.8 / **79.3**, n = 1 (-1.5) |" in markdown
+
+
 def test_tables_without_a_number_of_ours_are_collapsed() -> None:
     html, _ = page([experiment("a", TABLE3, {KNN: 80.0})], composed_of(TABLE3))
     opened = re.findall(r"<details open><summary><h([23])>([^<]+?) *<", html)
