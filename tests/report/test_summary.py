@@ -65,16 +65,18 @@ def own(name: str, run: str, value: float, **changes: object) -> Experiment:
 THREE = [own("a", "seed=0", 60.0), own("b", "seed=0", 62.0, seed=1), own("c", "loss=infonce", 50.0)]
 
 
-def test_quoted_rows_name_their_source() -> None:
-    run = "recipe=quoted/npid_cifar10"
-    html, markdown = page([experiment("ours", run, {KNN: 79.3})], composed_of(run))
-    source = "(CLD; the CIFAR numbers equal those in its repository)"
-    (row,) = re.findall(r"<tr><td>NPID <.*?</tr>", html, re.DOTALL)
-    assert source in row
-    assert 'href="#exp-ours"' in row
-    assert ">80.8<" in row
-    assert ">quoted</span>" in row, "CIFAR-100 was not run"
-    assert f"| NPID {source} | 80.8 / **79.3**, n = 1 (-1.5) |" in markdown
+def test_quoted_numbers_name_their_source_beside_ours() -> None:
+    """In a table with a system per column, and in one with a system per row."""
+    small, large = "recipe=quoted/npid_cifar10", "recipe=quoted/npid_imagenet"
+    found = [experiment("small", small, {KNN: 79.3}), experiment("large", large, {"moco_lin_top1": 53.1})]
+    html, markdown = page(found, composed_of(small, large))
+    source = "CLD; the CIFAR numbers equal those in its repository"
+    assert re.search(rf'<th>NPID <span[^>]* title="{source}">quoted</span></th>', html)
+    assert "| 80.8 / **79.3**, n = 1 (-1.5) |" in markdown
+    (row,) = re.findall(r"<tr><td>InstDisc, 200 epochs <.*?</tr>", html, re.DOTALL)
+    assert "(Wu et al. 2018)" in row
+    assert 'href="#exp-large"' in row
+    assert "| InstDisc, 200 epochs (Wu et al. 2018) | 54.0 / **53.1**, n = 1 (-0.9) |" in markdown
 
 
 def test_tables_without_a_number_of_ours_are_collapsed() -> None:
