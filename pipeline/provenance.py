@@ -16,7 +16,7 @@ from typing import Any
 from pipeline import energy
 from pipeline.locations import BACKBONE, METHOD, SHARDS, manifest, manifest_hash
 
-RECORDED = (":!dvc.lock", ":!params.yaml")  # not code; their contents are recorded elsewhere
+RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code; recorded elsewhere, or results
 VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
 OPTIONAL = ("detectron2",)  # recorded if installed
 

@@ -3,8 +3,9 @@
 import csv
 import os
 import subprocess
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -70,25 +71,36 @@ def label(name: str, arm: str, seed: int) -> str:
     return f"{name}-{arm}-{seed}"
 
 
-def rows(name: str) -> "list[Row]":
-    """The finished experiments that were recorded."""
+def rows(name: str, study: "Study") -> "list[Row]":
+    """The finished experiments that were recorded.
+
+    Raises:
+        ValueError: some were run before the study was changed.
+    """
     from cl.report.studies import Row
 
     path = RESULTS / f"{name}.csv"
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return [
-            Row(row["arm"], int(row["seed"]), float(row["value"]), int(row["seconds"]), row["revision"])
+        found = [
+            Row(*(kind(row[column]) for column, kind in Row.__annotations__.items()))
             for row in csv.DictReader(file)
         ]
+    for row in found:
+        if row.arm in study.arms and row.settings != study.fingerprint(row.arm):
+            raise ValueError(
+                f"{path} has runs of arm {row.arm} whose settings or metric are not those of "
+                f"{STUDIES / name}.yaml; delete these rows to run them again, or undo the change of the study"
+            )
+    return found
 
 
 def write(name: str, study: "Study") -> None:
     """Record what has finished, and write the page and its figure."""
     from cl.report import studies
 
-    found = rows(name)
+    found = rows(name, study)
     if new := _finished(name, study, {(row.arm, row.seed) for row in found}):
         with (RESULTS / f"{name}.csv").open("a", newline="") as file:
             titles = [] if found else [studies.Row._fields]
@@ -101,7 +113,11 @@ def write(name: str, study: "Study") -> None:
 
 
 def _finished(name: str, study: "Study", known: set[tuple[str, int]]) -> "list[Row]":
-    """Rows of experiments that have finished since."""
+    """Rows of experiments that have finished since.
+
+    Raises:
+        ValueError: one was run with other parameters, or does not have the metric.
+    """
     from cl.report.studies import Row
     from pipeline.collect import collect
 
@@ -111,17 +127,34 @@ def _finished(name: str, study: "Study", known: set[tuple[str, int]]) -> "list[R
         experiment = experiments.get(label(name, arm, seed))
         if (arm, seed) in known or experiment is None:
             continue
+        if experiment.params != _parameters(study.overrides(arm, seed)):
+            raise ValueError(
+                f"experiment {experiment.name} has other parameters than the study asks for now; "
+                f"`dvc exp remove {experiment.name}`, then run this command again"
+            )
         if study.metric not in experiment.metrics:
             raise ValueError(
                 f"{experiment.name} has no {study.metric}; it has {', '.join(sorted(experiment.metrics))}"
             )
-        seconds = round(experiment.provenance["pretrain"]["seconds"])
-        found.append(Row(arm, seed, experiment.metrics[study.metric], seconds, experiment.revision))
+        made = experiment.provenance["pretrain"]
+        settings = study.fingerprint(arm)
+        value, seconds = experiment.metrics[study.metric], round(made["seconds"])
+        found.append(Row(arm, seed, value, seconds, made["commit"][:10], settings))
     return found
 
 
+def _parameters(overrides: list[str]) -> dict[str, Any]:
+    """The parameters that DVC composes from these overrides."""
+    from cl.config import read
+    from pipeline.compose import compose
+
+    with tempfile.TemporaryDirectory() as folder:
+        compose(Path(folder) / "params.yaml", overrides)
+        return read(Path(folder) / "params.yaml")
+
+
 def _missing(name: str, study: "Study") -> list[tuple[str, int]]:
-    known = {(row.arm, row.seed) for row in rows(name)}
+    known = {(row.arm, row.seed) for row in rows(name, study)}
     return [(arm, seed) for seed in study.seeds for arm in study.arms if (arm, seed) not in known]
 
 

@@ -1,4 +1,4 @@
-"""SwAV beside facebookresearch/swav: its network, training step and codes, without and with the queue.
+"""SwAV beside facebookresearch/swav: its network, training step and codes; on two processes; with the queue.
 
 Two views of one size: with smaller crops too, the batch norm of their head is over all crops of a step, ours
 over those of one size. They normalise the prototypes before a step, we do after it. While the prototypes are
@@ -21,7 +21,8 @@ from benchmarks.authors.harness.comparison import Author, Training
 from benchmarks.authors.harness.experiment import IMAGES, Experiment
 from benchmarks.authors.harness.pairing import Pair
 from benchmarks.authors.harness.source import Source
-from benchmarks.authors.harness.stand_ins import definitions, module_of_file, without_cuda
+from benchmarks.authors.harness.stand_ins import definitions, module_of_file, synchronise, without_cuda
+from cl.runtime.distributed import ranks
 
 SOURCE = Source("facebookresearch/swav", "06b1b7c", "main_swav.py")
 WIDTH, PROTOTYPES, QUEUE = 16, 12, 16
@@ -31,7 +32,7 @@ ARGS = SimpleNamespace(
     temperature=0.1,
     epsilon=0.05,
     sinkhorn_iterations=3,
-    world_size=1,
+    world_size=1,  # of the process; set when the model is built
     rank=1,  # which does not log
     use_fp16=False,
     freeze_prototypes_niters=0,
@@ -72,6 +73,9 @@ class SwAV(Author):
             hidden_mlp=48,
             nmb_prototypes=PROTOTYPES,
         ).double()
+        ARGS.world_size = ranks()
+        if ranks() > 1:
+            synchronise([self.model])
         names = ("train", "distributed_sinkhorn")
         common = {"torch": torch, "nn": nn, "F": F, "np": np, "dist": dist, "args": ARGS}
         time = SimpleNamespace(time=lambda: 0.0)
@@ -114,5 +118,6 @@ QUEUED = (*OURS, f"method.queue={QUEUE}", "method.queue_epoch=0")
 
 COMPARISONS = [
     Training("swav", SOURCE, partial(SwAV, queue=False), OURS),
+    Training("swav_two_processes", SOURCE, partial(SwAV, queue=False), OURS, processes=2),
     Training("swav_queue", SOURCE, partial(SwAV, queue=True), QUEUED),
 ]

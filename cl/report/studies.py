@@ -1,5 +1,7 @@
 """A study: a question with its experiments and what would refute it, written down before any of them runs."""
 
+import hashlib
+from math import inf
 from statistics import fmean, stdev
 from typing import Annotated, NamedTuple, Self
 
@@ -9,38 +11,84 @@ from cl.charts import Chart
 from cl.report.intervals import Interval, interval_of_mean
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 
+UNDECIDED = "undecided with these runs"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 
 
-class Comparison(BaseConfig):
-    """The claim that the metric of `arm` is larger than that of `than`."""
+class Pair(BaseConfig):
+    """The difference of the metric: that of `arm` minus that of `than`."""
 
     arm: Name
     than: Name
 
+    def __str__(self) -> str:
+        return f"{self.arm} - {self.than}"
+
+
+class Comparison(Pair):
+    """The claim that the difference is above 0.
+
+    minus: a second difference, which is subtracted: the claim is that the first is larger.
+    within: points; the claim is that the difference is between -within and within.
+    tested: false if nothing is claimed, and the difference is only shown.
+    """
+
+    minus: Pair | None = None
+    within: float | None = Field(None, gt=0)
+    tested: bool = True
+
+    def __str__(self) -> str:
+        return super().__str__() + (f" - ({self.minus})" if self.minus else "")
+
     @property
-    def arms(self) -> tuple[str, str]:
-        """Both."""
-        return self.arm, self.than
+    def claim(self) -> str:
+        """In symbols; empty if nothing is claimed."""
+        if not self.tested:
+            return ""
+        return "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
+
+    @property
+    def arms(self) -> list[str]:
+        """All that it compares."""
+        return [name for pair in (self, self.minus) if pair for name in (pair.arm, pair.than)]
+
+    def differences(self, values: dict[str, dict[int, float]]) -> dict[int, float]:
+        """By seed, for the seeds that all of its arms have; `values` are the metric by arm and seed."""
+        seeds = set.intersection(*(set(values[name]) for name in self.arms))
+        found = {seed: values[self.arm][seed] - values[self.than][seed] for seed in sorted(seeds)}
+        if self.minus is None:
+            return found
+        arm, than = values[self.minus.arm], values[self.minus.than]
+        return {seed: difference - (arm[seed] - than[seed]) for seed, difference in found.items()}
+
+    def verdict(self, interval: Interval | None) -> str:
+        """Shown, refuted or undecided, or that nothing is claimed."""
+        if not self.tested:
+            return "not tested"
+        low, high = (0, inf) if self.within is None else (-self.within, self.within)
+        if interval is None:
+            return UNDECIDED
+        if low < interval.low and interval.high < high:
+            return "shown"
+        return "refuted" if interval.high < low or high < interval.low else UNDECIDED
 
 
 class Study(BaseConfig):
     """docs/studies/<name>.yaml.
 
-    source: where the claim is made.
+    source: where the claim is made. limits: how these runs differ from those of the source.
     settings, arms: overrides of `dvc exp run -S`, for all experiments and for those of an arm.
     metric: a number of the results, such as knn_top1, in percent.
-    refuted_if: in words, for the reader; a comparison is refuted if its interval lies below 0.
     """
 
     question: str
     source: str
+    limits: str
     settings: list[str]
     arms: dict[Name, list[str]]
     seeds: Seeds
     metric: str
     comparisons: list[Comparison] = Field(min_length=1)
-    refuted_if: str
 
     @model_validator(mode="after")
     def _compares_arms(self) -> Self:
@@ -53,15 +101,23 @@ class Study(BaseConfig):
         """The overrides of one experiment."""
         return [*self.settings, *self.arms[arm], f"seed={seed}"]
 
+    def fingerprint(self, arm: str) -> str:
+        """Of what an arm's numbers depend on, as long as the files that the overrides name stay the same."""
+        return hashlib.sha256(repr([self.metric, *self.settings, *self.arms[arm]]).encode()).hexdigest()[:8]
+
 
 class Row(NamedTuple):
-    """A finished experiment: its metric, the seconds that pretraining took, and the commit that holds it."""
+    """A finished experiment: its metric, the seconds that pretraining took, and the commit of the code.
+
+    settings: the arm's fingerprint.
+    """
 
     arm: str
     seed: int
     value: float
     seconds: int
-    revision: str
+    commit: str
+    settings: str
 
 
 class Decision(NamedTuple):
@@ -73,18 +129,15 @@ class Decision(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Shown, refuted or undecided."""
-        if self.interval is None or self.interval.low <= 0 <= self.interval.high:
-            return "undecided with these runs"
-        return "shown" if self.interval.low > 0 else "refuted"
+        return self.comparison.verdict(self.interval)
 
 
 def decide(study: Study, rows: list[Row]) -> list[Decision]:
-    """Every comparison, from the seeds that both of its arms have."""
+    """Every comparison."""
+    values = {name: {row.seed: row.value for row in rows if row.arm == name} for name in study.arms}
     decisions = []
     for comparison in study.comparisons:
-        arm, than = ({row.seed: row.value for row in rows if row.arm == name} for name in comparison.arms)
-        differences = {seed: arm[seed] - than[seed] for seed in sorted(arm.keys() & than.keys())}
+        differences = comparison.differences(values)
         decisions.append(Decision(comparison, differences, interval_of_mean(list(differences.values()))))
     return decisions
 
@@ -94,7 +147,7 @@ def chart(name: str, study: Study, rows: list[Row]) -> Chart:
     drawn = Chart(name, study.question, "seed", f"difference of {study.metric}", kind="points")
     for decision in decide(study, rows):
         for seed, difference in decision.differences.items():
-            drawn.add(" - ".join(decision.comparison.arms), seed, difference)
+            drawn.add(str(decision.comparison), seed, difference)
     return drawn
 
 
@@ -108,7 +161,7 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
         "finished.",
         "",
         f"* Source: {study.source}",
-        f"* Refuted if: {study.refuted_if}",
+        f"* Limits: {study.limits}",
         f"* All runs: `{' '.join(study.settings)}`, seeds {', '.join(map(str, study.seeds))}",
         "",
         f"| arm | overrides | `{study.metric}` | runs |",
@@ -118,10 +171,12 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
             for name, arm in study.arms.items()
         ),
         "",
-        "Differences are paired by seed; the interval is Student's, at 95 %.",
+        "Differences are paired by seed; the interval is Student's, at 95 %, not corrected for the number of "
+        "comparisons. A claim is shown if the interval lies where the claim says, and refuted if it lies "
+        "elsewhere.",
         "",
-        "| comparison | difference | interval | seeds | verdict |",
-        "|---|---|---|---|---|",
+        "| comparison | claim | difference | interval | seeds | verdict |",
+        "|---|---|---|---|---|---|",
         *(_decision(decision) for decision in decide(study, rows)),
         "",
     ]
@@ -138,7 +193,14 @@ def _arm(name: str, overrides: list[str], values: list[float]) -> str:
 
 def _decision(decision: Decision) -> str:
     differences, interval = list(decision.differences.values()), decision.interval
-    mean = f"{fmean(differences):+.1f}" if differences else ""
-    between = f"{interval.low:+.1f} to {interval.high:+.1f}" if interval else ""
-    arms = " - ".join(decision.comparison.arms)
-    return f"| {arms} | {mean} | {between} | {len(differences)} | {decision.verdict} |"
+    mean = f"{fmean(differences):+.2f}" if differences else ""
+    between = f"{interval.low:+.2f} to {interval.high:+.2f}" if interval else ""
+    cells = [
+        decision.comparison,
+        decision.comparison.claim,
+        mean,
+        between,
+        len(differences),
+        decision.verdict,
+    ]
+    return f"| {' | '.join(map(str, cells))} |"

@@ -47,7 +47,7 @@ class Experiment:
         self.model = replicated(self.task.train())
         self.steps_per_epoch, self.step, self.images = steps_per_epoch, 0, images
         self.losses: list[float] = []
-        self.norms: dict[str, list[float]] = {}
+        self.norms: dict[str, dict[str, list[float]]] = {"gradients": {}, "state": {}}
 
     @property
     def progress(self) -> float:
@@ -74,7 +74,7 @@ class Experiment:
         self.norm = optim.clip_gradients(self.optimizer, self.params.optim)
         for name, p in self.method.named_parameters():
             if p.grad is not None:
-                self.norms.setdefault(name, []).append(float(p.grad.norm()))
+                self.norms["gradients"].setdefault(name, []).append(float(p.grad.norm()))
         mean = mean_over_ranks(loss.detach())
         self.losses.append(float(mean))
         return mean
@@ -85,12 +85,13 @@ class Experiment:
         self.optimizer.zero_grad()
         self.step += 1
         self.task.after_step(self.progress)
+        for name, value in self.method.state_dict().items():
+            if value.is_floating_point():
+                self.norms["state"].setdefault(name, []).append(float(value.norm()))
 
     def numbers(self) -> dict[str, Any]:
-        """What was measured: the losses, and norms of the gradients of every step and of the last state."""
-        state = self.method.state_dict()
-        norms = {name: float(value.norm()) for name, value in state.items() if value.is_floating_point()}
-        return {"losses": self.losses, "gradients": self.norms, "state": norms}
+        """The losses, and norms of the gradients and of the state after each step."""
+        return {"losses": self.losses, **self.norms}
 
     def positions(self) -> Tensor:
         """(N,): which images of the split all processes' batch consists of."""
