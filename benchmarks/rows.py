@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 
 def read(file: Path) -> list[dict[str, str]]:
-    """The rows; none if there is no file."""
+    """Read the rows; an empty list if the file does not exist."""
     if not file.exists():
         return []
     with file.open(newline="") as opened:

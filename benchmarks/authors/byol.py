@@ -1,7 +1,7 @@
 """BYOL beside google-deepmind/deepmind-research: their loss, LARS and schedules, with a stand-in for jax.
 
 The networks are torchvision's with their heads' layers. Their target's momentum after step k is that of
-k / K, ours that of (k + 1) / K, so theirs is given the next step. It is below 1e-6 in real runs.
+k / K, ours that of (k + 1) / K, so theirs is given the next step. In real runs, the difference is below 1e-6.
 """
 
 import copy

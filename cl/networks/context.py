@@ -24,7 +24,7 @@ def patch_and_stride(side: int, grid: int, patch: int | None) -> tuple[int, int]
     patch: None if half of a patch is covered by the next one.
 
     Raises:
-        ValueError: there is no whole number of pixels for them.
+        ValueError: the patches would not start at whole pixels.
     """
     if patch is None and side % (grid + 1):
         raise ValueError(

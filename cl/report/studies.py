@@ -1,4 +1,4 @@
-"""A study: a question with its experiments and what would refute it, written down before any of them runs."""
+"""A study: a question with its experiments and its claims, written down before any of them runs."""
 
 import hashlib
 from math import inf
@@ -42,18 +42,18 @@ class Comparison(Pair):
 
     @property
     def claim(self) -> str:
-        """In symbols; empty if nothing is claimed."""
+        """As the page prints it; empty if nothing is claimed."""
         if not self.tested:
             return ""
         return "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
 
     @property
     def arms(self) -> list[str]:
-        """All that it compares."""
+        """Every arm whose runs it needs."""
         return [name for pair in (self, self.minus) if pair for name in (pair.arm, pair.than)]
 
     def differences(self, values: dict[str, dict[int, float]]) -> dict[int, float]:
-        """By seed, for the seeds that all of its arms have; `values` are the metric by arm and seed."""
+        """By seed, for the seeds that all of its arms have; `values` holds the metric by arm and seed."""
         seeds = set.intersection(*(set(values[name]) for name in self.arms))
         found = {seed: values[self.arm][seed] - values[self.than][seed] for seed in sorted(seeds)}
         if self.minus is None:
@@ -102,7 +102,7 @@ class Study(BaseConfig):
         return [*self.settings, *self.arms[arm], f"seed={seed}"]
 
     def fingerprint(self, arm: str) -> str:
-        """Of what an arm's numbers depend on, as long as the files that the overrides name stay the same."""
+        """Changes with the metric and the overrides, but not with the files that the overrides name."""
         return hashlib.sha256(repr([self.metric, *self.settings, *self.arms[arm]]).encode()).hexdigest()[:8]
 
 
