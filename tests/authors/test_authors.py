@@ -94,7 +94,7 @@ def cases() -> list:
             continue
         result.append(pytest.param(file, name, STEPS, marks=pytest.mark.slow, id=f"{name}, all steps"))
         choices = [choice for choice in comparison.overrides if choice.startswith(CHOICES)]
-        chosen = {re.sub(r"_(imagenet|cifar|keys|a\d+)", "", choice) for choice in choices}
+        chosen = {re.sub(r"_(imagenet|keys|a\d+)", "", choice) for choice in choices}
         if chosen not in seen:
             result.append(pytest.param(file, name, FIRST_STEPS, id=name))
         seen.append(chosen)
