@@ -144,7 +144,7 @@ def decide(study: Study, rows: list[Row]) -> list[Decision]:
 
 def chart(name: str, study: Study, rows: list[Row]) -> Chart:
     """The differences by seed."""
-    drawn = Chart(name, study.question, "seed", f"difference of {study.metric}", kind="points")
+    drawn = Chart(name, study.question, "seed", "difference in points", kind="points")
     for decision in decide(study, rows):
         for seed, difference in decision.differences.items():
             drawn.add(str(decision.comparison), seed, difference)
