@@ -141,7 +141,7 @@ class Chart:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:g}")
         elif all(point.x.is_integer() for points in self.series.values() for point in points):
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.locator_params("x", integer=True)
         self._add_legend(figure, axes)
         return figure
 
