@@ -31,10 +31,9 @@ MEASURES = {
     "Mask R-CNN C4, COCO mask AP50": "coco_c4_mask_ap50",
 }
 ENCODERS = {
-    "pretrained (SimCLR + DCL)": "{}",
-    "random encoder": "random_{}",
-    "supervised encoder": "supervised_{}",
-    "from scratch": "random_{}",
+    "pretrained (SimCLR + DCL)": "",
+    "random encoder": "random_",
+    "supervised encoder": "supervised_",
 }
 
 
@@ -85,10 +84,10 @@ def table(found: list[dict[str, str]]) -> str:
     values: dict[str, list[float]] = {}
     for row in found:
         values.setdefault(row["metric"], []).append(float(row["value"]))
-    lines = [" | ".join(["|", *ENCODERS, ""]).strip(), "|---" * (len(ENCODERS) + 1) + "|"]
+    lines = [" | ".join(["|", *ENCODERS, "from scratch |"]), "|---" * (len(ENCODERS) + 2) + "|"]
     for title, metric in MEASURES.items():
-        names = [pattern.format(metric) for pattern in ENCODERS.values()]
-        names[-1] = names[-1].replace("_top1", "_scratch_top1")
+        names = [prefix + metric for prefix in ENCODERS.values()]
+        names.append(f"random_{metric.removesuffix('_top1')}_scratch_top1")
         cells = [rows.spread(values[name]) if name in values else "" for name in names]
         lines.append(f"| {' | '.join([title, *cells])} |")
     return "\n".join(lines)
