@@ -4,7 +4,7 @@
 of its own, so that peak memory is measured separately. The cases take turns; a rate is the best of its turns.
 On a GPU, memory is that of the device.
 
-`python -W ignore -m benchmarks.encoders learning` pretrains two backbones of today on the embedded data over
+`python -W ignore -m benchmarks.encoders learning` pretrains two modern backbones on the embedded data over
 three seeds, and compares their kNN top-1 with that of the same encoders before training. Each finished run is
 a row of docs/results/encoders.csv, and is not run again. Needs data/shards and data/scenes of the
 default experiment.
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import rows
-from benchmarks.methods import KNN, RANDOM, metrics
+from benchmarks.methods import KNN, trained, untrained
 from benchmarks.parameters import parameters
 from benchmarks.step import Ours
+from pipeline import rows
 from pipeline.compose import compose
 from pipeline.workplace import copy_of_project
 
@@ -92,7 +92,7 @@ def main() -> None:
 
 def learn() -> None:
     """Add the rows that are missing."""
-    found = {(row["backbone"], int(row["seed"])) for row in rows.read(FILE)}
+    found = {(row["backbone"], int(row["seed"])) for row in rows.read(FILE, COLUMNS)}
     for seed in SEEDS:
         for name, overrides in LEARNING.items():
             if (name, seed) not in found:
@@ -105,16 +105,14 @@ def learned(overrides: list[str], seed: int) -> tuple[float, float]:
     """Accuracy (kNN top-1, percent) after and before pretraining."""
     with copy_of_project() as place:
         compose(place.folder / "params.yaml", [*overrides, f"seed={seed}", *KNN])
-        for stage in (("baseline", RANDOM), ("weights",), ("pretrain",), ("evaluate", "knn")):
-            place.run(*stage)
-        before = metrics(place, "baseline/random")["random_knn_top1"]
-        return metrics(place, "evaluate/knn")["knn_top1"], before
+        (before, _), (after, _) = untrained(place), trained(place)
+        return after, before
 
 
 def in_a_process(size: int, name: str) -> dict[str, float]:
     """`measure` in a process of its own."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.encoders", str(size), name]
-    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return found
 
 

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks import rows
 from cl.config import load
-from pipeline import compatibility
+from cl.report.intervals import mean_and_deviation
+from pipeline import compatibility, rows
 from pipeline.compose import compose
 from pipeline.workplace import Workplace, copy_of_project
 
@@ -28,22 +28,25 @@ KNN = ["evaluation=[knn]", "transfer=[]", "analysis=[]", "baseline=[random]"]
 
 def main() -> None:
     if sys.argv[1:] == ["table"]:
-        print(table(rows.read(FILE)))
+        print(table(rows.read(FILE, COLUMNS)))
         return
     for seed in SEEDS:
-        for method in sys.argv[1:] or [RANDOM, *compatibility.methods()]:
-            if not any(row["method"] == method and int(row["seed"]) == seed for row in rows.read(FILE)):
+        for method in [RANDOM, *(sys.argv[1:] or compatibility.methods())]:
+            if not any(
+                row["method"] == method and int(row["seed"]) == seed for row in rows.read(FILE, COLUMNS)
+            ):
                 add(method, seed)
 
 
 def add(method: str, seed: int) -> None:
     """Run a method with a seed, and add its row."""
+    code = commit()
     with copy_of_project() as place:
         chosen = [] if method == RANDOM else [f"method={method}"]
         compose(place.folder / "params.yaml", [*chosen, f"seed={seed}", *KNN])
         loss = "" if method == RANDOM else load(place.folder / "params.yaml").loss.kind
         knn, seconds = untrained(place) if method == RANDOM else trained(place)
-    row = [method, loss, seed, f"{knn:.1f}", f"{seconds:.0f}", commit()]
+    row = [method, loss, seed, f"{knn:.1f}", f"{seconds:.0f}", code]
     rows.append(FILE, COLUMNS, [row])
     print(*row, flush=True)
 
@@ -67,8 +70,8 @@ def metrics(place: Workplace, name: str) -> dict[str, float]:
 
 
 def commit() -> str:
-    """The short hash of the code."""
-    command = ["git", "rev-parse", "--short=10", "HEAD"]
+    """The short hash of the code, with + if it has uncommitted changes."""
+    command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -82,9 +85,9 @@ def table(found: list[dict[str, str]]) -> str:
     lines = ["| method | loss | kNN top-1 | gain | seeds |", "|---" * 5 + "|"]
     for (method, loss), by_seed in ordered:
         gains = [value - start[seed] for seed, value in by_seed.items()]
-        knn = rows.spread(list(by_seed.values()))
-        lines.append(f"| {method} | {loss} | {knn} | {rows.spread(gains)} | {len(by_seed)} |")
-    lines.append(f"| random encoder | | {rows.spread(list(start.values()))} | | {len(start)} |")
+        knn = mean_and_deviation(list(by_seed.values()))
+        lines.append(f"| {method} | {loss} | {knn} | {mean_and_deviation(gains)} | {len(by_seed)} |")
+    lines.append(f"| random encoder | | {mean_and_deviation(list(start.values()))} | | {len(start)} |")
     return "\n".join(lines)
 
 

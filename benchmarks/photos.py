@@ -11,9 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import rows
 from benchmarks.methods import commit
 from cl.config import load
+from cl.report.intervals import mean_and_deviation
+from pipeline import rows
 from pipeline.compose import compose
 from pipeline.workplace import Workplace, copy_of_project
 
@@ -39,21 +40,22 @@ ENCODERS = {
 
 def main() -> None:
     if sys.argv[1:] == ["table"]:
-        print(table(rows.read(FILE)))
+        print(table(rows.read(FILE, COLUMNS)))
         return
     for seed in map(int, sys.argv[1:] or SEEDS):
-        if not any(int(row["seed"]) == seed for row in rows.read(FILE)):
+        if not any(int(row["seed"]) == seed for row in rows.read(FILE, COLUMNS)):
             add(seed)
 
 
 def add(seed: int) -> None:
     """Run the stages with a seed, and add their metrics."""
+    code = commit()
     with copy_of_project() as place:
         compose(place.folder / "params.yaml", [f"seed={seed}", *SETTINGS])
         seconds = sum(place.run(*stage).seconds for stage in stages(place))
         found = metrics(place.folder / "results")
     rows.append(
-        FILE, COLUMNS, [[seed, name, f"{value:.2f}", f"{seconds:.0f}", commit()] for name, value in found]
+        FILE, COLUMNS, [[seed, name, f"{value:.2f}", f"{seconds:.0f}", code] for name, value in found]
     )
     print(seed, f"{seconds:.0f} s", flush=True)
 
@@ -88,7 +90,7 @@ def table(found: list[dict[str, str]]) -> str:
     for title, metric in MEASURES.items():
         names = [prefix + metric for prefix in ENCODERS.values()]
         names.append(f"random_{metric.removesuffix('_top1')}_scratch_top1")
-        cells = [rows.spread(values[name]) if name in values else "" for name in names]
+        cells = [mean_and_deviation(values[name]) if name in values else "" for name in names]
         lines.append(f"| {' | '.join([title, *cells])} |")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """study: the experiments of docs/studies/<name>.yaml, and what they decide, in docs/results/<name>.md."""
 
-import csv
+import math
 import os
 import subprocess
 import tempfile
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cl.console.stop import exits_on_sigterm
+from cl.runtime.files import exclusive
 from pipeline import command
+from pipeline.rows import append, read
 
 if TYPE_CHECKING:
     from cl.report.studies import Row, Study
@@ -29,19 +32,20 @@ def main(name: str, run: bool) -> None:
     A finished experiment becomes a row of docs/results/NAME.csv, and is not run again: stop at any time.
     """
     study = load(name)
-    write(name, study)
-    missing = _missing(name, study)
-    if run:
-        for arm, seed in missing:
-            _experiment(name, study, arm, seed, "--temp")
-            write(name, study)
-    else:
-        waiting = _queued()
+    with exits_on_sigterm(), exclusive(command.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
+        write(name, study)
+        missing, waiting = _missing(name, study), _queued()
         for arm, seed in missing:
             if label(name, arm, seed) not in waiting:
-                _experiment(name, study, arm, seed, "--queue")
+                _experiment(name, study, arm, seed, "--temp" if run else "--queue")
+            if run:
+                write(name, study)
     if missing and not run:
-        click.echo("`dvc queue start` works the queue off; then run this command again", err=True)
+        scratch = command.scratch().resolve()  # DVC's workers do not inherit it from here
+        click.echo(
+            f"run `CL_SCRATCH={scratch} dvc queue start`, then this command again to record the results",
+            err=True,
+        )
     click.echo(RESULTS / f"{name}.md")
 
 
@@ -49,7 +53,7 @@ def load(name: str) -> "Study":
     """Read a study.
 
     Raises:
-        ValueError: there is none of this name, or it is not valid.
+        ValueError: no study has this name, or it is not valid.
     """
     from cl import config
     from cl.report.studies import Study
@@ -75,25 +79,29 @@ def rows(name: str, study: "Study") -> "list[Row]":
     """The finished experiments that were recorded.
 
     Raises:
-        ValueError: some were run before the study was changed.
+        ValueError: some were run before the study was changed, or a row is damaged.
     """
     from cl.report.studies import Row
 
     path = RESULTS / f"{name}.csv"
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        found = [
-            Row(*(kind(row[column]) for column, kind in Row.__annotations__.items()))
-            for row in csv.DictReader(file)
-        ]
-    for row in found:
+    found: dict[tuple[str, int], Row] = {}
+    for number, cells in enumerate(read(path, Row._fields), 2):
+        try:
+            row = Row(*(kind(cells[column]) for column, kind in Row.__annotations__.items()))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        if not math.isfinite(row.value):
+            raise ValueError(f"{path}, line {number}: the value must be finite, found {row.value}")
         if row.arm in study.arms and row.settings != study.fingerprint(row.arm):
             raise ValueError(
                 f"{path} has runs of arm {row.arm} whose settings or metric are not those of "
                 f"{STUDIES / name}.yaml; delete these rows to run them again, or undo the change of the study"
             )
-    return found
+        if found.setdefault((row.arm, row.seed), row) is not row:
+            raise ValueError(
+                f"{path}, line {number}: {row.arm} with seed {row.seed} is there twice; delete one"
+            )
+    return list(found.values())
 
 
 def write(name: str, study: "Study") -> None:
@@ -102,9 +110,7 @@ def write(name: str, study: "Study") -> None:
 
     found = rows(name, study)
     if new := _finished(name, study, {(row.arm, row.seed) for row in found}):
-        with (RESULTS / f"{name}.csv").open("a", newline="") as file:
-            titles = [] if found else [studies.Row._fields]
-            csv.writer(file, lineterminator="\n").writerows([*titles, *new])
+        append(RESULTS / f"{name}.csv", studies.Row._fields, new)
     found = [row for row in [*found, *new] if row.arm in study.arms and row.seed in study.seeds]
     drawn = studies.chart(name, study, found)
     if drawn.series:
@@ -129,17 +135,18 @@ def _finished(name: str, study: "Study", known: set[tuple[str, int]]) -> "list[R
             continue
         if experiment.params != _parameters(study.overrides(arm, seed)):
             raise ValueError(
-                f"experiment {experiment.name} has other parameters than the study asks for now; "
+                f"experiment {experiment.name} was run with parameters that differ from the study's; "
                 f"`dvc exp remove {experiment.name}`, then run this command again"
             )
-        if study.metric not in experiment.metrics:
+        made = experiment.provenance.get("pretrain")
+        if study.metric not in experiment.metrics or made is None:
             raise ValueError(
-                f"{experiment.name} has no {study.metric}; it has {', '.join(sorted(experiment.metrics))}"
+                f"experiment {experiment.name} has no usable {study.metric}: "
+                f"{'; '.join(experiment.problems) or 'it has ' + ', '.join(sorted(experiment.metrics))}"
             )
-        made = experiment.provenance["pretrain"]
-        settings = study.fingerprint(arm)
         value, seconds = experiment.metrics[study.metric], round(made["seconds"])
-        found.append(Row(arm, seed, value, seconds, made["commit"][:10], settings))
+        commit = made["commit"][:10] + ("+" if made["uncommitted_changes"] else "")
+        found.append(Row(arm, seed, value, seconds, commit, study.fingerprint(arm)))
     return found
 
 
@@ -159,7 +166,7 @@ def _missing(name: str, study: "Study") -> list[tuple[str, int]]:
 
 
 def _queued() -> set[str]:
-    """The names of experiments that wait or run; a failed one is queued again."""
+    """The names of queued or running experiments; a failed one is queued again."""
     lines = subprocess.run(
         ["dvc", "queue", "status"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -175,12 +182,20 @@ def _experiment(name: str, study: "Study", arm: str, seed: int, how: str) -> Non
     """
     settings = [word for override in study.overrides(arm, seed) for word in ("-S", override)]
     what = label(name, arm, seed)
-    environment = {
-        **os.environ,
-        "CL_SCRATCH": str(command.scratch().resolve()),
-    }  # it can be resumed from there
-    if subprocess.run(["dvc", "exp", "run", how, "--name", what, *settings], env=environment).returncode:
-        raise ValueError(f"{what} failed; run this command again to go on")
+    with tempfile.TemporaryDirectory() as folder:
+        stop = Path(folder) / "stop"
+        places = {"CL_SCRATCH": str(command.scratch().resolve()), "CL_STOP": str(stop)}
+        process = subprocess.Popen(
+            ["dvc", "exp", "run", how, "--name", what, *settings], env={**os.environ, **places}
+        )
+        try:
+            failed = process.wait()
+        except BaseException:
+            stop.touch()  # a signal would end DVC before the stage has saved
+            process.wait()
+            raise
+    if failed:
+        raise ValueError(f"{what} failed; run this command again to continue")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,13 @@ SAVED = Path("tests/authors")
 
 @click.command(help=__doc__)
 @click.argument("name", required=False, type=click.Choice(NAMES))
-@click.option("--source", "folders", multiple=True, type=click.Path(path_type=Path), help="Of a clone.")
+@click.option(
+    "--source",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Folder of a clone; repeatable.",
+)
 @click.option("--only", help="The name of a single comparison.")
 @click.option(
     "--table", "tabular", is_flag=True, help="Print the table of what is saved, for docs/parity.md."
@@ -30,9 +36,13 @@ def main(name: str | None, folders: tuple[Path, ...], only: str | None, tabular:
     from benchmarks.authors.harness.table import table
 
     if tabular:
+        if name or folders or only or save:
+            raise click.UsageError("--table takes no name and no other option")
         click.echo(table(SAVED))
         return
     if name is None:
+        if folders or only or save:
+            raise click.UsageError("--source, --only and --save need the name of a comparison")
         list_names()
         return
     comparisons = [c for c in comparisons_of(name) if only in (None, c.name)]

@@ -58,7 +58,7 @@ class CMC(Author):
 
 
 def one_stream(channels: int) -> nn.Module:
-    """A ResNet-18 for so many channels."""
+    """A ResNet-18 with this number of input channels."""
     network = backbone()
     network.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
     return network

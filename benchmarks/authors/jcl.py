@@ -6,7 +6,6 @@ with ShuffleBN on two processes. Their rows of keys are view by view, ours image
 
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torchvision.models import resnet18
 from benchmarks.authors.harness.comparison import Training
 from benchmarks.authors.harness.experiment import Experiment
 from benchmarks.authors.harness.source import Source
-from benchmarks.authors.harness.stand_ins import module_of_file, permutations, without_cuda
+from benchmarks.authors.harness.stand_ins import module_of_file, permutations, stub, without_cuda
 from benchmarks.authors.moco import QUEUE, SIZES, TOGETHER, WIDTH, MoCo
 
 SOURCE = Source("caiqi/Joint-Contrastive-Learning", "1cefabb", "moco/moco_unlimit_key_default.py")
@@ -27,9 +26,7 @@ class JCL(MoCo):
 
     def __init__(self, folder: Path, ours: Experiment, strength: float, ramp: bool) -> None:
         without_cuda()
-        import sys
-
-        sys.modules["termcolor"] = SimpleNamespace(colored=str)
+        stub("termcolor", colored=str)
         builder = module_of_file(folder / "moco" / "__init__.py", "jcl_moco").MoCoUnlimitedKeysDefault
         self.follow(builder(resnet18, dim=WIDTH, K=QUEUE, m=0.999, T=0.2, mlp=True), ours)
         self.strength, self.ramp = strength, ramp

@@ -1,6 +1,6 @@
 """Local Aggregation beside neuroailab/LocalAggregation-Pytorch: its loss and memory, with our clusterings.
 
-They cluster with faiss, whose random initial centres are others than ours. One step is an epoch: each begins
+They cluster with faiss, whose random initial centres differ from ours. One step is an epoch: each begins
 with new clusterings. Their probability of image i is divided by the sums of all images of the batch, which
 changes the gradient where an image is without close neighbours: here it is divided by its own. Our loss is
 less by log(1 + 1e-7), so losses differ by 5e-8 and gradients do not.

@@ -50,7 +50,7 @@ class NPID(Author):
 
 
 class Uniform:
-    """In the place of what draws their samples, until ours does."""
+    """Replaces their sampler, until ours draws."""
 
     def __init__(self, weights: Tensor) -> None:
         pass

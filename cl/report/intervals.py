@@ -1,6 +1,7 @@
 """95 % confidence intervals of percentages, over images and over seeds."""
 
 import math
+from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -10,14 +11,19 @@ LEVEL = 0.95
 
 
 class Interval(NamedTuple):
-    """From `low` to `high`, in percent."""
+    """From `low` to `high`, in percent or in points."""
 
     low: float
     high: float
 
     def overlaps(self, other: "Interval") -> bool:
-        """Whether a number can be in both."""
+        """Whether the intervals intersect."""
         return self.low <= other.high and other.low <= self.high
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """The mean ± the standard deviation, if there are several values."""
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def interval_of_mean(values: list[float]) -> Interval | None:

@@ -2,13 +2,13 @@
 
 import hashlib
 from math import inf
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from cl.charts import Chart
-from cl.report.intervals import Interval, interval_of_mean
+from cl.report.intervals import Interval, interval_of_mean, mean_and_deviation
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 
 UNDECIDED = "undecided with these runs"
@@ -20,6 +20,12 @@ class Pair(BaseConfig):
 
     arm: Name
     than: Name
+
+    @model_validator(mode="after")
+    def _two_arms(self) -> Self:
+        if self.arm == self.than:
+            raise ValueError(f"{self.arm} is compared with itself; name two arms")
+        return self
 
     def __str__(self) -> str:
         return f"{self.arm} - {self.than}"
@@ -36,6 +42,12 @@ class Comparison(Pair):
     minus: Pair | None = None
     within: float | None = Field(None, gt=0)
     tested: bool = True
+
+    @model_validator(mode="after")
+    def _claims_what_it_tests(self) -> Self:
+        if self.within is not None and not self.tested:
+            raise ValueError("within is a claim, and tested: false makes none; remove one of them")
+        return self
 
     def __str__(self) -> str:
         return super().__str__() + (f" - ({self.minus})" if self.minus else "")
@@ -91,7 +103,13 @@ class Study(BaseConfig):
     comparisons: list[Comparison] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _compares_arms(self) -> Self:
+    def _arms_differ_and_exist(self) -> Self:
+        by_overrides: dict[tuple[str, ...], str] = {}
+        for name, overrides in self.arms.items():
+            if any(override.startswith("seed=") for override in [*self.settings, *overrides]):
+                raise ValueError("settings and arms must not set the seed; seeds lists all of them")
+            if (other := by_overrides.setdefault(tuple(sorted(overrides)), name)) != name:
+                raise ValueError(f"arms: {name} and {other} have the same overrides")
         for name in (name for comparison in self.comparisons for name in comparison.arms):
             if name not in self.arms:
                 raise ValueError(f"comparisons: {name} is not an arm{suggestion(name, list(self.arms))}")
@@ -121,15 +139,19 @@ class Row(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A comparison's paired differences by seed, their mean with its 95 % interval, and what they decide."""
+    """A comparison's paired differences by seed, their mean with its 95 % interval, and what they decide.
+
+    finished: whether all seeds of the study are there; nothing is decided before.
+    """
 
     comparison: Comparison
     differences: dict[int, float]
     interval: Interval | None
+    finished: bool
 
     @property
     def verdict(self) -> str:
-        return self.comparison.verdict(self.interval)
+        return self.comparison.verdict(self.interval if self.finished else None)
 
 
 def decide(study: Study, rows: list[Row]) -> list[Decision]:
@@ -138,7 +160,8 @@ def decide(study: Study, rows: list[Row]) -> list[Decision]:
     decisions = []
     for comparison in study.comparisons:
         differences = comparison.differences(values)
-        decisions.append(Decision(comparison, differences, interval_of_mean(list(differences.values()))))
+        interval = interval_of_mean(list(differences.values()))
+        decisions.append(Decision(comparison, differences, interval, len(differences) == len(study.seeds)))
     return decisions
 
 
@@ -163,6 +186,7 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
         f"* Source: {study.source}",
         f"* Limits: {study.limits}",
         f"* All runs: `{' '.join(study.settings)}`, seeds {', '.join(map(str, study.seeds))}",
+        *([f"* Commits of the code: {', '.join(dict.fromkeys(row.commit for row in rows))}"] if rows else []),
         "",
         f"| arm | overrides | `{study.metric}` | runs |",
         "|---|---|---|---|",
@@ -171,9 +195,9 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
             for name, arm in study.arms.items()
         ),
         "",
-        "Differences are paired by seed; the interval is Student's, at 95 %, not corrected for the number of "
-        "comparisons. A claim is shown if the interval lies where the claim says, and refuted if it lies "
-        "elsewhere.",
+        "± is the standard deviation over seeds. Differences are paired by seed; the interval is Student's, "
+        "at 95 %, not corrected for the number of comparisons. Once all seeds have finished, a claim is "
+        "shown if the whole interval agrees with it, refuted if no part of it does, and otherwise undecided.",
         "",
         "| comparison | claim | difference | interval | seeds | verdict |",
         "|---|---|---|---|---|---|",
@@ -186,9 +210,8 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
 
 
 def _arm(name: str, overrides: list[str], values: list[float]) -> str:
-    mean = f"{fmean(values):.1f}" if values else ""
-    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return f"| {name} | `{' '.join(overrides)}` | {mean}{spread} | {len(values)} |"
+    value = mean_and_deviation(values) if values else ""
+    return f"| {name} | `{' '.join(overrides)}` | {value} | {len(values)} |"
 
 
 def _decision(decision: Decision) -> str:

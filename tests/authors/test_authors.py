@@ -6,13 +6,16 @@
 import json
 import re
 from functools import cache
+from math import inf, isfinite, nan
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of, main
 from benchmarks.authors.harness.comparison import STEPS, Training
+from benchmarks.authors.harness.pairing import Pair
 from benchmarks.authors.harness.table import table
 from tests.support.commands import git
 from tests.support.project import ROOT
@@ -67,6 +70,7 @@ def differences(expected, found) -> dict[str, float]:
         ours = found[kind] if isinstance(entries, dict) else {"": found[kind]}
         assert by_name.keys() == ours.keys()
         for name, value in by_name.items():
+            assert all(map(isfinite, numbers(ours[name]))), f"{kind} {name} is not finite"
             pairs = zip(numbers(value), numbers(ours[name]), strict=True)
             result[f"{kind} {name}"] = max(abs(a - b) / max(abs(a), least, 1e-300) for a, b in pairs)
     return result
@@ -108,6 +112,16 @@ def test_our_side_gives_the_numbers_with_which_it_agreed(file: Path, name: str, 
     found = differences(until(steps, expected) if steps else expected, replayed(file.stem, name, steps))
     worst = max(found, key=lambda entry: found[entry])
     assert found[worst] <= TOLERANCE, f"{worst} differs by {found[worst]:.1e}"
+
+
+@pytest.mark.parametrize("value", [nan, inf])
+def test_numbers_that_are_not_finite_never_agree(value: float) -> None:
+    good, bad = torch.tensor([1.0, 2.0]), torch.tensor([1.0, value])
+    for theirs, ours in ((good, bad), (bad, good), (bad, bad)):
+        with pytest.raises(AssertionError, match="weight is not finite"):
+            Pair("weight", theirs, ours).difference()
+    with pytest.raises(AssertionError, match="losses  is not finite"):
+        differences({"losses": [1.0, 2.0]}, {"losses": [1.0, value]})
 
 
 def test_every_comparison_has_been_saved_after_agreeing() -> None:
@@ -153,6 +167,13 @@ def test_an_unknown_comparison_gets_the_choices() -> None:
         "Error: --only moco_v4 is not a comparison of moco; "
         "choices: moco_v1, moco_v2, moco_v2_two_processes\n"
     )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--table", "--save"], ["--table", "moco"], ["--save"], ["--only", "moco_v1"]]
+)
+def test_options_without_effect_are_refused(arguments: list[str]) -> None:
+    assert CliRunner().invoke(main, arguments).exit_code == 2
 
 
 def test_without_a_source_it_says_which_it_needs() -> None:

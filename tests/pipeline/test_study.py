@@ -1,118 +1,165 @@
-"""Studies: what they decide from paired runs, and the experiments that they ask DVC for."""
+"""The stage of studies: which rows it accepts, and the experiments that it asks DVC for."""
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy.stats import ttest_rel
 
 from cl import config
 from cl.report import studies
+from cl.report.experiments import Experiment
 from cl.report.studies import Row, Study
 from pipeline import study as stage
 from tests.support.clone import KNN, finished
 from tests.support.project import ROOT, compose
+from tests.support.study import VALUES
 
-VALUES: dict[str, Any] = {
-    "question": "Is a larger than b?",
-    "source": "nowhere",
-    "settings": ["evaluation=[knn]"],
-    "arms": {"a": ["loss=dcl"], "b": ["loss=infonce"], "c": ["loss=dclw"]},
-    "seeds": [0, 1, 2],
-    "metric": "knn_top1",
-    "comparisons": [{"arm": "a", "than": "b"}, {"arm": "b", "than": "a"}, {"arm": "c", "than": "a"}],
-    "limits": "few images",
-}
-A, B, C = (60.0, 62.0, 61.0), (57.5, 60.0, 57.0), (61.0, 60.0, 62.0)
 STUDIES = sorted(path.stem for path in (ROOT / stage.STUDIES).glob("*.yaml"))
 
 
-def rows(**arms: tuple[float, ...]) -> list[Row]:
-    return [
-        Row(arm, seed, x, 60, "abc", "f") for arm, values in arms.items() for seed, x in enumerate(values)
-    ]
-
-
-def test_paired_differences_decide() -> None:
-    study = config.validated(Study, VALUES)
-    larger, smaller, open_ = studies.decide(study, rows(a=A, b=B, c=C))
-    assert larger.differences == {0: 2.5, 1: 2.0, 2: 4.0}
-    expected = ttest_rel(A, B).confidence_interval(0.95)
-    assert larger.interval == pytest.approx((expected.low, expected.high))
-    assert [each.verdict for each in (larger, smaller, open_)] == [
-        "shown",
-        "refuted",
-        "undecided with these runs",
-    ]
+@pytest.fixture
+def results(tmp_path, monkeypatch) -> Path:
+    """An empty folder of results in an otherwise empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    stage.RESULTS.mkdir(parents=True)
+    return tmp_path / stage.RESULTS
 
 
 @pytest.mark.parametrize(
-    ("values", "verdict"),
+    ("lines", "message"),
     [
-        ((0.5, 0.3, -0.4), "shown"),
-        ((5.5, 5.3, 5.4), "refuted"),
-        ((-5.5, -5.3, -5.4), "refuted"),
-        ((2.5, 0.3, -0.4), "undecided with these runs"),
-        ((0.5,), "undecided with these runs"),
+        (["a,0,nan,60,abc,{f}"], "name.csv, line 2: the value must be finite, found nan"),
+        (["a,0,61.0,60,abc,{f}", "a,0,9.0,60,abc,{f}"], "line 3: a with seed 0 is there twice; delete one"),
+        (["a,0,61.0,60,abc,{f}", "<<<<<<< HEAD"], "line 3: found 1 of 6 columns"),
+        (["a,zero,61.0,60,abc,{f}"], "line 2: invalid literal for int"),
     ],
 )
-def test_a_claim_of_equality_needs_an_interval_inside_its_bounds(values, verdict) -> None:
-    study = config.validated(Study, VALUES | {"comparisons": [{"arm": "a", "than": "b", "within": 2.0}]})
-    (decision,) = studies.decide(study, rows(a=values, b=(0.0,) * 3))
-    assert (decision.comparison.claim, decision.verdict) == ("between -2 and 2", verdict)
-
-
-def test_what_is_not_claimed_is_not_tested() -> None:
-    study = config.validated(Study, VALUES | {"comparisons": [{"arm": "a", "than": "b", "tested": False}]})
-    (decision,) = studies.decide(study, rows(a=A, b=B))
-    assert (decision.comparison.claim, decision.verdict) == ("", "not tested")
-    assert decision.interval is not None
-
-
-def test_a_gain_is_compared_with_another_gain() -> None:
-    """By seed, for the seeds of all four arms."""
-    comparison = {"arm": "a", "than": "b", "minus": {"arm": "c", "than": "b"}}
-    study = config.validated(Study, VALUES | {"comparisons": [comparison]})
-    (decision,) = studies.decide(study, rows(a=A, b=B, c=C[:2]))
-    assert decision.differences == {0: (60 - 57.5) - (61 - 57.5), 1: (62 - 60) - (60 - 60)}
-    assert str(decision.comparison) == "a - b - (c - b)"
-
-
-def test_only_seeds_that_both_arms_have_are_compared() -> None:
+def test_damaged_rows_get_one_sentence(lines, message, results) -> None:
     study = config.validated(Study, VALUES)
-    decision, *_ = studies.decide(study, rows(a=A, b=B[:1]))
-    assert (decision.differences, decision.interval) == ({0: 2.5}, None)
-    assert decision.verdict == "undecided with these runs"
+    text = "\n".join([",".join(Row._fields), *lines]).format(f=study.fingerprint("a"))
+    (results / "name.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        stage.rows("name", study)
 
 
-def test_the_page_names_every_arm_and_verdict() -> None:
+PARAMS = {"seed": 0}
+
+
+def experiment(arm: str, seed: int, **changes: Any) -> Experiment:
+    """A finished experiment of the study `name`."""
+    made = {"pretrain": {"seconds": 60.4, "commit": "0123456789abcdef", "uncommitted_changes": False}}
+    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}, "provenance": made} | changes
+    return Experiment(name=f"name-{arm}-{seed}", revision="", **values)
+
+
+@pytest.fixture
+def experiments(monkeypatch) -> list[Experiment]:
+    """What DVC is said to know; every override composes to `PARAMS`."""
+    known: list[Experiment] = []
+    monkeypatch.setattr("pipeline.collect.collect", lambda say: known)
+    monkeypatch.setattr(stage, "_parameters", lambda overrides: PARAMS)
+    return known
+
+
+def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
     study = config.validated(Study, VALUES)
-    page = studies.page("name", study, rows(a=A, b=B))
-    assert "6 of 9 runs have finished" in page
-    assert f"| a | `loss=dcl` | 61.0 ± {np.std(A, ddof=1):.1f} | 3 |" in page
-    assert "| c | `loss=dclw` |  | 0 |" in page
-    interval = ttest_rel(A, B).confidence_interval(0.95)
-    assert f"| a - b | above 0 | +2.83 | {interval.low:+.2f} to {interval.high:+.2f} | 3 | shown |" in page
-    assert "![Differences by seed](name.svg)" in page
-    assert "svg" not in studies.page("name", study, [])
+    experiments.append(experiment("a", 0))
+    stage.write("name", study)
+    (results / "name.csv").write_text((results / "name.csv").read_text().rstrip("\n"))  # as some editors do
+    made = experiments[0].provenance["pretrain"] | {"uncommitted_changes": True}
+    experiments.append(experiment("b", 1, provenance={"pretrain": made}))
+    stage.write("name", study)
+    assert stage.rows("name", study) == [
+        Row("a", 0, 61.0, 60, "0123456789", study.fingerprint("a")),
+        Row("b", 1, 62.0, 60, "0123456789+", study.fingerprint("b")),
+    ]
+    assert "2 of 9 runs have finished" in (results / "name.md").read_text()
+    assert len(stage._missing("name", study)) == 7
 
 
-def test_a_study_that_compares_unknown_arms_is_refused() -> None:
-    values = VALUES | {"comparisons": [{"arm": "a", "than": "d"}]}
-    with pytest.raises(ValueError, match="d is not an arm; choose one of a, b, c"):
-        config.validated(Study, values)
+def test_runs_can_be_recorded_after_all_rows_were_deleted(results, experiments) -> None:
+    study = config.validated(Study, VALUES)
+    (results / "name.csv").write_text(",".join(Row._fields) + "\n")
+    experiments.append(experiment("a", 0))
+    stage.write("name", study)
+    assert len(stage.rows("name", study)) == 1
 
 
-def test_rows_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"params": {"seed": 1}}, "was run with parameters that differ from the study's; `dvc exp remove"),
+        ({"metrics": {"linear_top1": 1.0}}, "no usable knn_top1: it has linear_top1"),
+        (
+            {"metrics": {}, "problems": ["evaluate/knn was made with a different seed"]},
+            "no usable knn_top1: evaluate/knn was made with a different seed",
+        ),
+        ({"provenance": {"baseline/random": {}}}, "no usable knn_top1"),
+    ],
+)
+def test_an_experiment_that_cannot_be_recorded_gets_one_sentence(
+    changes, message, results, experiments
+) -> None:
+    experiments.append(experiment("a", 0, **changes))
+    with pytest.raises(ValueError, match=message):
+        stage.write("name", config.validated(Study, VALUES))
+    assert not (results / "name.csv").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_and_the_figure_are_those_of_the_rows(name: str, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    study = stage.load(name)
+    page = stage.RESULTS / f"{name}.md"
+    found = stage.rows(name, study)
+    if not found:
+        pytest.skip("no run has finished")
+    assert page.read_text() == studies.page(name, study, found)
+    figure = page.with_suffix(".svg")
+    assert figure.exists() == (figure.name in page.read_text())
+    assert not figure.exists() or figure.read_text() == studies.chart(name, study, found).svg()
+
+
+DVC = """#!/bin/sh
+touch started
+while [ ! -e "$CL_STOP" ]; do sleep 0.05; done
+touch saved
+exit 1
+"""
+STUDY = """
+from cl.console.stop import exits_on_sigterm
+from cl import config
+from cl.report.studies import Study
+from pipeline.study import _experiment
+with exits_on_sigterm():
+    _experiment("name", config.validated(Study, {values}), "a", 0, "--temp")
+"""
+
+
+def test_a_signal_lets_the_running_stage_save(tmp_path: Path, monkeypatch) -> None:
+    """The stage sees the file that CL_STOP names, and DVC ends after it."""
+    (tmp_path / "dvc").write_text(DVC)
+    (tmp_path / "dvc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    process = subprocess.Popen([sys.executable, "-c", STUDY.format(values=VALUES)], cwd=tmp_path)
+    while not (tmp_path / "started").exists():
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait() == 128 + signal.SIGTERM
+    assert (tmp_path / "saved").exists()
+
+
+def test_rows_of_other_settings_are_refused(results) -> None:
     """But not those of arms that the study no longer has."""
-    monkeypatch.chdir(tmp_path)
     study = config.validated(Study, VALUES)
-    stage.RESULTS.mkdir(parents=True)
     line = f"a,0,61.0,60,abc,{study.fingerprint('a')}\nold,0,61.0,60,abc,f\n"
-    (stage.RESULTS / "name.csv").write_text(",".join(Row._fields) + "\n" + line)
+    (results / "name.csv").write_text(",".join(Row._fields) + "\n" + line)
     assert stage.rows("name", study) == [
         Row("a", 0, 61.0, 60, "abc", study.fingerprint("a")),
         Row("old", 0, 61.0, 60, "abc", "f"),
@@ -120,7 +167,7 @@ def test_rows_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     for change in (
         {"metric": "linear_top1"},
         {"settings": []},
-        {"arms": VALUES["arms"] | {"a": ["loss=dclw"]}},
+        {"arms": VALUES["arms"] | {"a": ["loss=nce"]}},
     ):
         with pytest.raises(ValueError, match="name.csv has runs of arm a whose settings or metric are not"):
             stage.rows("name", config.validated(Study, VALUES | change))
@@ -173,4 +220,4 @@ def test_runs_are_recorded_once_and_missing_ones_are_queued(project, tmp_path_fa
     (results / "tiny.csv").unlink()
     path.write_text(json.dumps(values | {"arms": values["arms"] | {"b": ["loss=dclw"]}}))
     said = clone.run(sys.executable, "-m", "pipeline.study", "tiny", code=1)
-    assert "experiment tiny-b-0 has other parameters than the study asks for now; `dvc exp remove" in said
+    assert "experiment tiny-b-0 was run with parameters that differ from the study's; `dvc exp remove" in said

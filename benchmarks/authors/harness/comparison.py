@@ -20,10 +20,10 @@ Numbers = dict[str, Any]  # what our side measured
 
 
 class Author:
-    """The authors' side. Their classes and functions are `used` as they are; a source adds what is around.
+    """The authors' side. Their classes and functions are used unchanged; each file adds the code around them.
 
-    online, heads, target: modules whose layers are in the order of ours; heads are other than projectors.
-    share: what to compare of their loss, where it is of all processes.
+    online, heads, target: modules whose layers are in the order of ours; heads are all but the projector.
+    share: the factor that turns their loss, if it is a sum over processes, into a mean.
     """
 
     optimizer: Optimizer
@@ -70,7 +70,6 @@ class Training:
     author: builds the authors' side from the folder of their clone, next to our side.
     sizes: of the views.
     tolerance: expected of the agreement; below 1e-10 unless the docstring of the source says why.
-    single: overrides with which one process does what several do.
     """
 
     name: str
@@ -110,7 +109,7 @@ class Training:
     def _step(theirs: Author, ours: Experiment, views: list[Tensor]) -> Iterator[tuple[str, Pair]]:
         """Train both sides for a step; what to compare, by kind."""
         parts = ours.parts()
-        parts.pop("target", None)
+        target = parts.pop("target", None)
         ours.begin()
         theirs.set_lr(ours)
         theirs.optimizer.zero_grad()
@@ -126,10 +125,10 @@ class Training:
         for name, modules in parts.items():
             yield from (("weights", pair) for pair in values(getattr(theirs, name), modules, WEIGHTS))
             yield from (("buffers", _mean(p)) for p in values(getattr(theirs, name), modules, theirs.buffers))
-        for modules in (value for name, value in ours.parts().items() if name == "target"):
+        if target:
             moved = theirs.moved_target(ours)
-            yield from (("target", pair) for pair in values(moved, modules, WEIGHTS))
-            yield from (("target", _mean(pair)) for pair in values(moved, modules, theirs.buffers))
+            yield from (("target", pair) for pair in values(moved, target, WEIGHTS))
+            yield from (("target", _mean(pair)) for pair in values(moved, target, theirs.buffers))
         yield from (("queue", pair) for pair in theirs.queues(ours))
 
 

@@ -1,5 +1,6 @@
 """Layers of two networks in the same order: copied, and compared."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class Pair:
         a, b = self.theirs.detach().double(), self.ours.detach().double()
         assert a.shape == b.shape, (self.name, a.shape, b.shape)
         difference = float((a - b).abs().max())
+        assert math.isfinite(difference), f"{self.name} is not finite"
         return difference / max(float(a.abs().max()), self.least, 1e-300) if difference else 0.0
 
 
@@ -42,7 +44,7 @@ def paired(theirs: Iterable[nn.Module], ours: Iterable[nn.Module]) -> list[tuple
     pairs = list(zip(layers(theirs), layers(ours), strict=True))
     for a, b in pairs:
         same = all(isinstance(a, kind) == isinstance(b, kind) for kind in WEIGHTED)
-        assert same, f"their {a} has the place of our {b}"
+        assert same, f"their {a} is where our {b} should be"
     return pairs
 
 
@@ -56,7 +58,7 @@ def copy_layers(theirs: Iterable[nn.Module], ours: Iterable[nn.Module]) -> None:
         for name in (*WEIGHTS, *BUFFERS):
             x, y = getattr(a, name, None), getattr(b, name, None)
             if y is not None:
-                assert x is not None, f"their {a} is without the {name} of our {b}"
+                assert x is not None, f"their {a} lacks the {name} of our {b}"
                 x.copy_(y)
             elif x is not None:
                 assert (name, type(a)) == ("bias", nn.Linear), f"only their {a} has a {name}"

@@ -44,7 +44,7 @@ def module_of_file(path: Path, name: str = "") -> Any:
 def definitions(source: Path | str, *names: str, **environment: Any) -> list[Any]:
     """Functions and classes of these names out of a file (or its text), run in an environment.
 
-    For scripts that do something when they are imported, or that import what is not there.
+    For scripts that do something when they are imported, or that import missing packages.
     """
     tree = ast.parse(source.read_text() if isinstance(source, Path) else source)
     found = [node for node in tree.body if getattr(node, "name", None) in names]

@@ -1,0 +1,32 @@
+"""CSV files of finished runs, one or more rows each, from which an interrupted measurement continues."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def read(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Read the rows; an empty list if the file does not exist.
+
+    Raises:
+        ValueError: the file has other columns, or an incomplete row.
+    """
+    if not file.exists():
+        return []
+    with file.open(newline="") as opened:
+        titles, *lines = list(csv.reader(opened)) or [list(columns)]
+    if titles != list(columns):
+        raise ValueError(f"{file}: its first line must be {','.join(columns)}, not {','.join(titles)}")
+    for number, line in enumerate(lines, 2):
+        if len(line) != len(columns):
+            raise ValueError(f"{file}, line {number}: found {len(line)} of {len(columns)} columns")
+    return [dict(zip(columns, line, strict=True)) for line in lines]
+
+
+def append(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Add rows, below the titles in an empty or new file."""
+    text = file.read_text() if file.exists() else ""
+    with file.open("a", newline="") as opened:
+        if text and not text.endswith("\n"):
+            opened.write("\n")
+        csv.writer(opened, lineterminator="\n").writerows([*([] if text else [columns]), *rows])
