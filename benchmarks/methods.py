@@ -1,21 +1,21 @@
 """Every method at the size of the embedded data set over three seeds, beside the random encoder: kNN, k = 20.
 
 `python -W ignore -m benchmarks.methods [METHOD ...]` runs what `dvc exp run -S method=METHOD -S seed=SEED`
-pretrains and evaluates, in a temporary copy of the project. Each finished run is a row of
-docs/results/methods.csv; what is there is not run again. Needs data/shards of the default experiment.
+pretrains and evaluates, in a temporary copy of the project, and always the random encoder. Each finished
+run is a row of docs/results/methods.csv; what is there is not run again. Needs data/shards of the default
+experiment.
 
 `python -m benchmarks.methods table` prints the means and standard deviations of these rows.
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
 
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
-from pipeline import compatibility, rows
+from pipeline import compatibility, provenance, rows
 from pipeline.compose import compose
 from pipeline.workplace import Workplace, copy_of_project
 
@@ -71,8 +71,8 @@ def metrics(place: Workplace, name: str) -> dict[str, float]:
 
 def commit() -> str:
     """The short hash of the code, with + if it has uncommitted changes."""
-    command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    found, changed = provenance.code()
+    return f"{(found or 'unknown')[:10]}{'+' if changed else ''}"
 
 
 def table(found: list[dict[str, str]]) -> str:

@@ -71,8 +71,7 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
     from cl.config import read
 
     files, values = declared(stage, name)
-    everything, commit = read(Path("params.yaml")), _git("rev-parse", "HEAD") or None
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
+    everything, (commit, changed) = read(Path("params.yaml")), code()
     return {
         "stage": stage + (f"@{name}" if name else ""),
         "identity": _identity(stage, name),
@@ -82,7 +81,7 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
         "data_manifest_sha256": _manifest_hash(stage, files),
         "commit": commit,
-        "uncommitted_changes": bool(changes) if commit else None,
+        "uncommitted_changes": changed,
         "versions": _versions(),
         "hardware": _hardware(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -90,6 +89,13 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "images_seen": round(used["images"]) or None,
         "energy_joules": _energy(used),
     }
+
+
+def code() -> tuple[str | None, bool | None]:
+    """The commit, and whether there are uncommitted changes of code; None outside a repository."""
+    commit = _git("rev-parse", "HEAD") or None
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
+    return commit, bool(changes) if commit else None
 
 
 def _identity(stage: str, name: str | None) -> str | None:

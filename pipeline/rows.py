@@ -14,7 +14,7 @@ def read(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     if not file.exists():
         return []
     with file.open(newline="") as opened:
-        titles, *lines = list(csv.reader(opened)) or [list(columns)]
+        titles, *lines = [line for line in csv.reader(opened) if line] or [list(columns)]
     if titles != list(columns):
         raise ValueError(f"{file}: its first line must be {','.join(columns)}, not {','.join(titles)}")
     for number, line in enumerate(lines, 2):
@@ -26,7 +26,8 @@ def read(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 def append(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Add rows, below the titles in an empty or new file."""
     text = file.read_text() if file.exists() else ""
+    titles = [] if text.strip() else [columns]
     with file.open("a", newline="") as opened:
         if text and not text.endswith("\n"):
             opened.write("\n")
-        csv.writer(opened, lineterminator="\n").writerows([*([] if text else [columns]), *rows])
+        csv.writer(opened, lineterminator="\n").writerows([*titles, *rows])

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -34,14 +35,20 @@ def main(name: str, run: bool) -> None:
     study = load(name)
     with exits_on_sigterm(), exclusive(command.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
         write(name, study)
-        missing, waiting = _missing(name, study), _queued()
+        missing = _missing(name, study)
+        waiting = _queued() if missing else set()
         for arm, seed in missing:
-            if label(name, arm, seed) not in waiting:
+            if (experiment := label(name, arm, seed)) not in waiting:
                 _experiment(name, study, arm, seed, "--temp" if run else "--queue")
+            elif run:
+                click.echo(
+                    f"{experiment} is in DVC's queue: `dvc queue remove {experiment}` to run it here",
+                    err=True,
+                )
             if run:
                 write(name, study)
-    if missing and not run:
-        scratch = command.scratch().resolve()  # DVC's workers do not inherit it from here
+    if missing and (waiting or not run):
+        scratch = shlex.quote(str(command.scratch().resolve()))  # DVC's workers do not inherit it from here
         click.echo(
             f"run `CL_SCRATCH={scratch} dvc queue start`, then this command again to record the results",
             err=True,
@@ -91,7 +98,9 @@ def rows(name: str, study: "Study") -> "list[Row]":
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         if not math.isfinite(row.value):
-            raise ValueError(f"{path}, line {number}: the value must be finite, found {row.value}")
+            raise ValueError(
+                f"{path}, line {number}: the value must be finite, found {row.value}; delete the row"
+            )
         if row.arm in study.arms and row.settings != study.fingerprint(row.arm):
             raise ValueError(
                 f"{path} has runs of arm {row.arm} whose settings or metric are not those of "
@@ -138,13 +147,14 @@ def _finished(name: str, study: "Study", known: set[tuple[str, int]]) -> "list[R
                 f"experiment {experiment.name} was run with parameters that differ from the study's; "
                 f"`dvc exp remove {experiment.name}`, then run this command again"
             )
-        made = experiment.provenance.get("pretrain")
-        if study.metric not in experiment.metrics or made is None:
+        value, made = experiment.metrics.get(study.metric, math.nan), experiment.provenance.get("pretrain")
+        if not math.isfinite(value) or made is None:
+            reasons = experiment.problems or ["its results are " + ", ".join(sorted(experiment.metrics))]
             raise ValueError(
-                f"experiment {experiment.name} has no usable {study.metric}: "
-                f"{'; '.join(experiment.problems) or 'it has ' + ', '.join(sorted(experiment.metrics))}"
+                f"experiment {experiment.name} has no usable {study.metric} of a pretrained encoder: "
+                f"{'; '.join(reasons)}; `dvc exp remove {experiment.name}`, then run this command again"
             )
-        value, seconds = experiment.metrics[study.metric], round(made["seconds"])
+        seconds = round(made["seconds"])
         commit = made["commit"][:10] + ("+" if made["uncommitted_changes"] else "")
         found.append(Row(arm, seed, value, seconds, commit, study.fingerprint(arm)))
     return found

@@ -60,7 +60,7 @@ class Counter:
     run = failed = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test when it was called, unless it is skipped; one fails in its fixtures too."""
+        """Count a test when it was called, unless it is skipped; failures in fixtures count too."""
         self.run += report.when == "call"
         self.failed += report.failed
 

@@ -161,7 +161,7 @@ def decide(study: Study, rows: list[Row]) -> list[Decision]:
     for comparison in study.comparisons:
         differences = comparison.differences(values)
         interval = interval_of_mean(list(differences.values()))
-        decisions.append(Decision(comparison, differences, interval, len(differences) == len(study.seeds)))
+        decisions.append(Decision(comparison, differences, interval, set(study.seeds) <= set(differences)))
     return decisions
 
 
