@@ -14,20 +14,21 @@ def read(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     if not file.exists():
         return []
     with file.open(newline="") as opened:
-        titles, *lines = [line for line in csv.reader(opened) if line] or [list(columns)]
+        titles, *lines = list(csv.reader(opened)) or [list(columns)]
     if titles != list(columns):
         raise ValueError(f"{file}: its first line must be {','.join(columns)}, not {','.join(titles)}")
     for number, line in enumerate(lines, 2):
         if len(line) != len(columns):
-            raise ValueError(f"{file}, line {number}: found {len(line)} of {len(columns)} columns")
+            raise ValueError(
+                f"{file}, line {number}: found {len(line)} of {len(columns)} columns; delete the line"
+            )
     return [dict(zip(columns, line, strict=True)) for line in lines]
 
 
 def append(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Add rows, below the titles in an empty or new file."""
     text = file.read_text() if file.exists() else ""
-    titles = [] if text.strip() else [columns]
     with file.open("a", newline="") as opened:
         if text and not text.endswith("\n"):
             opened.write("\n")
-        csv.writer(opened, lineterminator="\n").writerows([*titles, *rows])
+        csv.writer(opened, lineterminator="\n").writerows([*([] if text else [columns]), *rows])

@@ -104,10 +104,10 @@ class Study(BaseConfig):
 
     @model_validator(mode="after")
     def _arms_differ_and_exist(self) -> Self:
+        if any(word.startswith("seed=") for words in (self.settings, *self.arms.values()) for word in words):
+            raise ValueError("settings and arms must not set the seed; seeds lists all of them")
         by_overrides: dict[tuple[str, ...], str] = {}
         for name, overrides in self.arms.items():
-            if any(override.startswith("seed=") for override in [*self.settings, *overrides]):
-                raise ValueError("settings and arms must not set the seed; seeds lists all of them")
             if (other := by_overrides.setdefault(tuple(sorted(overrides)), name)) != name:
                 raise ValueError(f"arms: {name} and {other} have the same overrides")
         for name in (name for comparison in self.comparisons for name in comparison.arms):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cl import config
 from cl.report import studies
@@ -128,6 +129,41 @@ def test_the_page_and_the_figure_are_those_of_the_rows(name: str, monkeypatch) -
     figure = page.with_suffix(".svg")
     assert figure.exists() == (figure.name in page.read_text())
     assert not figure.exists() or figure.read_text() == studies.chart(name, study, found).svg()
+
+
+@pytest.fixture
+def asked(results, experiments, monkeypatch) -> list[tuple[str, int, str]]:
+    """The experiments that the command asks DVC for; `a` with seed 0 is in its queue already."""
+    calls: list[tuple[str, int, str]] = []
+    monkeypatch.setattr(stage, "_queued", lambda: {"name-a-0"})
+    monkeypatch.setattr(
+        stage, "_experiment", lambda name, study, arm, seed, how: calls.append((arm, seed, how))
+    )
+    monkeypatch.setattr(stage, "load", lambda name: config.validated(Study, VALUES | {"seeds": [0]}))
+    monkeypatch.delenv("CL_SCRATCH", raising=False)
+    return calls
+
+
+@pytest.mark.parametrize(("options", "how"), [([], "--queue"), (["--run"], "--temp")])
+def test_what_is_queued_is_left_to_the_queue(options, how, asked) -> None:
+    said = CliRunner().invoke(stage.main, ["name", *options]).output
+    assert asked == [("b", 0, how), ("c", 0, how)]
+    assert ("name-a-0 is in DVC's queue: `dvc queue remove name-a-0`" in said) == bool(options)
+    assert f"run `CL_SCRATCH={Path('scratch').resolve()} dvc queue start`" in said
+
+
+def test_two_commands_do_not_write_one_study(asked) -> None:
+    folder = Path("scratch/studies/name").resolve()
+    held = f"with exclusive(Path({str(folder)!r}), Path()): print(flush=True); input()"
+    code = f"from pathlib import Path\nfrom cl.runtime.files import exclusive\n{held}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        other.stdout.readline()
+        result = CliRunner().invoke(stage.main, ["name", "--run"])
+        other.communicate("\n")
+    assert (result.exit_code, asked) == (1, [])
+    assert "another process is writing into docs/results/name.csv" in result.output
 
 
 DVC = """#!/bin/sh
