@@ -8,6 +8,7 @@ import re
 from functools import cache
 from math import inf, isfinite, nan
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of, main
 from benchmarks.authors.harness.comparison import STEPS, Training
 from benchmarks.authors.harness.pairing import Pair
 from benchmarks.authors.harness.table import table
+from benchmarks.authors.lightly_tests import Counter
 from tests.support.commands import git
 from tests.support.project import ROOT
 
@@ -122,6 +124,13 @@ def test_numbers_that_are_not_finite_never_agree(value: float) -> None:
             Pair("weight", theirs, ours).difference()
     with pytest.raises(AssertionError, match="losses  is not finite"):
         differences({"losses": [1.0, 2.0]}, {"losses": [1.0, value]})
+
+
+def test_a_test_of_lightly_that_fails_in_its_fixtures_counts_as_failed() -> None:
+    counter = Counter()
+    for when, failed in (("setup", True), ("setup", False), ("call", False), ("call", True)):
+        counter.pytest_runtest_logreport(SimpleNamespace(when=when, failed=failed))
+    assert (counter.run, counter.failed) == (2, 2)
 
 
 def test_every_comparison_has_been_saved_after_agreeing() -> None:
