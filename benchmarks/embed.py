@@ -20,7 +20,7 @@ from PIL import Image as Picture
 from torchvision.datasets import CIFAR10
 
 from cl.data.transform import Transform
-from cl.exchange.embedding import PART
+from cl.hub.embedding import PART
 from cl.networks import backbones
 from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import save_tensors

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import rows
 from benchmarks.methods import KNN, trained, untrained
 from benchmarks.parameters import parameters
 from benchmarks.step import Ours
-from pipeline import rows
 from pipeline.compose import compose
-from pipeline.workplace import copy_of_project
+from pipeline.support.workplace import copy_of_project
 
 ROUNDS, WARM, STEPS = 2, 1, 2
 IMAGES = {"cpu": {224: 4, 32: 64}, "cuda": {224: 128, 32: 1024}}  # per step, by side in pixels

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.epoch [IMAGES]`: the order is that of `cl.data.order`, the pieces are those of
 `cl.data.remote`, and a cache evicts as `cl.data.cache` does, but holds no bytes. The processes of a node keep
-in step, share a cache, and announce what `cl.data.sets` announces, up to the end of the epoch. The pieces
+in step, share a cache, and prefetch what `cl.data.sets` announces, up to the end of the epoch. The pieces
 that each node needs are counted on all nodes. On the first node, a replay shows whether a cache keeps them
 for as long as they are needed. Rates follow from these counts and from an assumed speed of the GPUs.
 """
@@ -124,7 +124,7 @@ class Nodes:
         self._ahead: deque[list[int]] = deque()  # announced steps that the first node has not read yet
         self.caches = {NodeCache(limit, pieces.sizes): steps for limit, steps in limits.items()}
 
-    def announce(self, pieces: np.ndarray) -> None:
+    def prefetch(self, pieces: np.ndarray) -> None:
         """One more step, with the piece of each image of its batch."""
         share = len(pieces) // self.nodes
         np.bitwise_or.at(self._needed, pieces, np.repeat(self._bits, share))
@@ -160,7 +160,7 @@ def replay(plan: Plan, pieces: Pieces, numbers: Sequence[int], limits: dict[int,
         if step < plan.steps_per_epoch:
             batch = pieces.of(plan.step(step)[1])
             for each in nodes:
-                each.announce(batch)
+                each.prefetch(batch)
         if step >= ahead:
             for each in nodes:
                 each.read()

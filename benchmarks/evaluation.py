@@ -158,7 +158,7 @@ def _step(
 ) -> None:
     import torch
 
-    from cl.batch import Batch
+    from cl.objective.batch import Batch
     from cl.training.optim import clip_gradients
 
     task(Batch([images], labels, torch.arange(len(labels)))).backward()

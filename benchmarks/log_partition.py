@@ -48,7 +48,7 @@ def measure(case: str, size: int) -> None:
     import torch.nn.functional as F
     from torch import Tensor
 
-    from cl.reductions.log_partition import log_partition
+    from cl.objective.log_partition import log_partition
 
     torch.manual_seed(0)
     first, second = (F.normalize(torch.randn(size, WIDTH), dim=1).requires_grad_() for _ in range(2))

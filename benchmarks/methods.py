@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks import compatibility, rows
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
-from pipeline import compatibility, provenance, rows
 from pipeline.compose import compose
-from pipeline.workplace import Workplace, copy_of_project
+from pipeline.support import provenance
+from pipeline.support.workplace import Workplace, copy_of_project
 
 FILE = Path("docs/results/methods.csv")
 COLUMNS = ["method", "loss", "seed", "knn_top1", "seconds", "commit"]

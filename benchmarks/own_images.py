@@ -28,12 +28,12 @@ from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.exchange import foreign
 from cl.features.extraction import extract
 from cl.features.knn import classify, top1
+from cl.hub import foreign
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from cl.shards import writing
 from cl.shards.team import Team
 from cl.sources._shared import photographs

@@ -11,12 +11,12 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks import rows
 from benchmarks.methods import commit
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
-from pipeline import rows
 from pipeline.compose import compose
-from pipeline.workplace import Workplace, copy_of_project
+from pipeline.support.workplace import Workplace, copy_of_project
 
 FILE = Path("docs/results/photos.csv")
 COLUMNS = ["seed", "metric", "value", "seconds", "commit"]

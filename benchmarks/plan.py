@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cl.config import load
 from pipeline.compose import compose
-from pipeline.workplace import Ran, Workplace, copy_of_project
+from pipeline.support.workplace import Ran, Workplace, copy_of_project
 
 REAL, STEPS, FEWEST = 10.0, 100, 5
 WITHIN = {"time": 0.2, "memory": 0.1}

@@ -31,7 +31,7 @@ from cl.pretraining.monitor import watch
 from cl.pretraining.selection import FEWEST, verdict
 from cl.runtime import machine
 from cl.runtime.cores import cores
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from cl.shards import writing
 from cl.shards.team import Team
 from cl.training import optim

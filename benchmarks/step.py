@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.parameters import parameters
-from cl.batch import Batch
 from cl.config import Params
+from cl.objective.batch import Batch
 from cl.runtime import machine
 from cl.runtime.cores import cores
 from cl.training import optim

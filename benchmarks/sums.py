@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.reductions.sums import log_complement_sum, softplus_sum
+from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime.memory import growth
 
 SIZES = (1024, 4096, 8192)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.parameters import parameters
-from cl.batch import Batch
 from cl.data import augment_gpu
 from cl.data.augment import augment
 from cl.data.to_device import normalisation
 from cl.data.views import draw_colour_params, generator
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
-from cl.reductions.log_partition import log_partition
-from cl.reductions.sums import log_complement_sum, softplus_sum
+from cl.objective.batch import Batch
+from cl.objective.log_partition import log_partition
+from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime import machine
 from cl.training import optim
 from pipeline.pretrain import build

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from cl.exchange.encoder import Encoder
+    from cl.hub.encoder import Encoder
 
 
 def load(
@@ -32,6 +32,6 @@ def load(
         ValueError: the file is missing or damaged, or does not hold exactly one network of a known
             architecture.
     """
-    from cl.exchange import encoder  # late: torch takes seconds to import
+    from cl.hub import encoder  # late: torch takes seconds to import
 
     return encoder.load(fspath(file), prefix).to(device or "cpu")

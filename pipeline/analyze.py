@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from pipeline import command, locations, outputs
+from pipeline.support import command, locations, outputs
 
 
 @click.command()
@@ -19,8 +19,8 @@ def main(name: str) -> None:
     from cl.analyses import Context
     from cl.methods import Setup
     from cl.networks import backbones
-    from cl.runtime.kinds import module_of
-    from cl.runtime.number import explanation
+    from cl.runtime.metric_info import explanation
+    from cl.runtime.registry import module_of
     from cl.runtime.tensor_files import load_state, load_tensors
 
     progress = command.progress(name)

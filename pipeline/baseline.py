@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, outputs, resuming
+from pipeline.support import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from pathlib import Path

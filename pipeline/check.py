@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline import command, locations
+from pipeline.support import command, locations
 
 CHECKED = Path("data/checked.txt")
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from cl.console.wording import counted
-from pipeline import command, launch, locations
+from pipeline.support import command, launch, locations
 
 if TYPE_CHECKING:
     from torch import nn
 
     from cl.console.progress import Progress
-    from cl.exchange.embedding import EmbeddingJob
-    from cl.exchange.encoder import Encoder
+    from cl.hub.embedding import EmbeddingJob
+    from cl.hub.encoder import Encoder
     from cl.runtime.machine import Machine
 
 SUFFIXES = (".parquet", ".npy")
@@ -62,10 +62,10 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     """
     _check(folder, to, resize, crop)
     import cl
-    from cl.exchange import embedding
+    from cl.console.reasons import lines
+    from cl.hub import embedding
     from cl.networks.backbones import check_size
     from cl.runtime import machine
-    from cl.sources._shared.reasons import lines
 
     here = machine.find("fp32", deterministic=True)  # a part must not depend on when it is computed
     progress = command.progress("embed")
@@ -105,7 +105,7 @@ def _check(folder: Path, to: Path, resize: int | None, crop: int | None) -> None
 
 def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, progress: "Progress") -> None:
     """Set the size of images, where the encoder's file does not record it."""
-    from cl.exchange.encoder import IMAGENET
+    from cl.hub.encoder import IMAGENET
 
     if resize and encoder.transform is not IMAGENET:
         recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
@@ -138,7 +138,7 @@ def _barrier() -> Callable[[], None]:
 
 def _compute(job: "EmbeddingJob", here: "Machine", progress: "Progress") -> None:
     """This process's share of the images."""
-    from cl.exchange import embedding
+    from cl.hub import embedding
     from cl.runtime.distributed import rank, ranks
 
     share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
@@ -147,8 +147,8 @@ def _compute(job: "EmbeddingJob", here: "Machine", progress: "Progress") -> None
 
 
 def _merge(job: "EmbeddingJob", progress: "Progress") -> None:
-    from cl.exchange import embedding
-    from cl.sources._shared.reasons import lines
+    from cl.console.reasons import lines
+    from cl.hub import embedding
 
     embedded, reasons = embedding.merge(job)
     for line in lines(reasons, "images that cannot be read"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, outputs, provenance, resuming
+from pipeline.support import command, launch, locations, outputs, provenance, resuming
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -83,10 +83,10 @@ def foreign(file: str, prefix: str | None, crop: int) -> "tuple[Encoder, dict[st
         crop: side in pixels of the images that it is evaluated on.
 
     Raises:
-        ValueError: `cl.exchange.foreign.load` refuses the file, or the encoder does not take such images.
+        ValueError: `cl.hub.foreign.load` refuses the file, or the encoder does not take such images.
     """
     from cl.evaluations import Encoder
-    from cl.exchange import foreign
+    from cl.hub import foreign
     from cl.networks import backbones
 
     found = foreign.load(file, prefix)
@@ -112,8 +112,8 @@ def evaluate(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds, and what they mean."""
     from cl.evaluations import Context, numbers_of
-    from cl.runtime.kinds import module_of
-    from cl.runtime.number import explanation
+    from cl.runtime.metric_info import explanation
+    from cl.runtime.registry import module_of
 
     config: Any = params.evaluations[name]
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, locations, outputs
+from pipeline.support import command, locations, outputs
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -32,8 +32,8 @@ def main(format: str, to: Path | None, license: str | None) -> None:
     the Hugging Face hub.
     """
     params = command.params()
-    from cl.exchange import export
-    from cl.exchange.encoder import transform_in
+    from cl.hub import export
+    from cl.hub.encoder import transform_in
     from cl.networks import backbones
     from cl.runtime.tensor_files import load_tensors
 
@@ -72,7 +72,7 @@ def _description(
     params: "Params", network: "Backbone", transform: "Transform", *, required: bool
 ) -> dict[str, Any] | None:
     """What timm reads; None if it does not have the network, and need not."""
-    from cl.exchange import export
+    from cl.hub import export
 
     try:
         return export.describe(params.backbone, network.fc_features, transform)
@@ -84,7 +84,7 @@ def _description(
 
 def _card(params: "Params", transform: "Transform", recorded: dict[str, str], **more: str) -> str:
     from cl.report.page import model_card
-    from pipeline.origin import origin
+    from pipeline.support.origin import origin
 
     values = params.model_dump(mode="json")
     more |= {"network": params.backbone.title, "transform": _inputs(transform)}

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cl.console.wording import memory
-from pipeline import command, forecast, locations
-from pipeline.forecast import number
-from pipeline.workplace import Ran, Workplace, copy_of_project
+from pipeline.support import command, forecast, locations
+from pipeline.support.forecast import number
+from pipeline.support.workplace import Ran, Workplace, copy_of_project
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -82,7 +82,7 @@ def _problems(params: "Params") -> list[str]:
     Raises:
         ValueError: the shards are missing.
     """
-    from cl.rules import data_problems, warnings
+    from cl.config.rules import data_problems, warnings
 
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     return [*data_problems(params, train, val), *warnings(params), *locations.missing(params.transfers)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.console.wording import counted
-from pipeline import command, launch, locations, outputs
+from pipeline.support import command, launch, locations, outputs
 
 if TYPE_CHECKING:
     from cl.console.progress import Progress
@@ -36,8 +36,8 @@ def main() -> None:
     if team.rank:
         writing.write(_listed(dataset), dataset.kind, dataset, outputs.partial(locations.SHARDS), team)
         return
-    from cl.detection import scenes
-    from cl.sources._shared.reasons import grouped
+    from cl.console.reasons import grouped
+    from cl.shards import scenes
 
     with (
         writing.exclusive(locations.SHARDS.parent),
@@ -70,7 +70,7 @@ def main() -> None:
 
 def _listed(dataset: "Source") -> "Splits":
     """The images of the data set, after checking their labels."""
-    from cl.runtime.kinds import module_of
+    from cl.runtime.registry import module_of
     from cl.sources import check_labels
 
     splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
@@ -109,8 +109,8 @@ def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:
 
 
 def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: dict[str, str]) -> None:
+    from cl.console.reasons import lines
     from cl.shards.images import NO_HEIC
-    from cl.sources._shared.reasons import lines
 
     for line in lines(splits.left_out):
         progress.say(line)

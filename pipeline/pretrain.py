@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, launch, locations, outputs, provenance, resuming
+from pipeline.support import command, launch, locations, outputs, provenance, resuming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,10 @@ def main() -> None:
     """
     params = command.params()
     outputs.require_inputs("pretrain")
+    from cl.config.rules import check_data
     from cl.data.transform import Transform
     from cl.pretraining import selection
     from cl.pretraining.monitor import watch
-    from cl.rules import check_data
     from cl.training import start
     from cl.training.loop import train
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _warn(params: "Params", progress: "Progress") -> None:
-    from cl.rules import warnings
+    from cl.config.rules import warnings
     from cl.runtime import machine
 
     if params.precision == "bf16" and machine.slow_bf16():
@@ -103,7 +103,7 @@ def build(
     from cl.methods import Setup
     from cl.networks import backbones
     from cl.pretraining.task import PretrainingTask
-    from cl.runtime.kinds import module_of
+    from cl.runtime.registry import module_of
 
     _check_microbatches(params)
     torch.manual_seed(params.seed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pipeline import command, outputs
+from pipeline.support import command, outputs
 
 REPORT, SUMMARY = Path("report"), Path("summary")
 
@@ -25,7 +25,7 @@ def main(everything: bool) -> None:
         return summarise()
     params = command.params().model_dump(mode="json")
     from cl.report.page import render
-    from pipeline.origin import origin
+    from pipeline.support.origin import origin
 
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(params)
@@ -70,7 +70,7 @@ def summarise() -> None:
     """
     from cl.report.experiments import distinct
     from cl.report.summary import page
-    from pipeline.collect import collect
+    from pipeline.support.collect import collect
 
     progress = command.progress("report")
     experiments = distinct(collect(progress.say))

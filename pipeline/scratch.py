@@ -11,10 +11,12 @@ import click
 
 from cl.console.wording import memory
 from cl.runtime import files
-from pipeline import command
-from pipeline.resuming import folder_name
+from pipeline.support import command
+from pipeline.support.resuming import folder_name
 
-LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each folder of checkpoints; see `pipeline.resuming`
+LOCKS = (
+    "[0-9a-f]" * 16 + f"*/{files.LOCK}"
+)  # one in each folder of checkpoints; see `pipeline.support.resuming`
 
 
 @click.command()
@@ -62,7 +64,7 @@ def _state(folder: Path, *, is_finished: bool, remove: bool) -> str:
 
 def _finished() -> Iterator[str]:
     """The names of the folders of the runs whose results exist."""
-    from pipeline.collect import collect
+    from pipeline.support.collect import collect
 
     for experiment in collect(lambda _: None):
         for provenance in experiment.provenance.values():

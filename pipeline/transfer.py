@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cl.console.wording import counted
-from pipeline import command, launch, locations, outputs, resuming
+from pipeline.support import command, launch, locations, outputs, resuming
 
 if TYPE_CHECKING:
     from pathlib import Path

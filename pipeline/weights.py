@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline import command, locations
+from pipeline.support import command, locations
 
 if TYPE_CHECKING:
     from cl.config import Init
@@ -47,11 +47,11 @@ def resolve_init(name: str) -> dict[str, str]:
         ValueError: nothing has this name.
     """
     if name.startswith("torchvision:"):
-        from cl.exchange.published import torchvision_url
+        from cl.hub.published import torchvision_url
 
         return {"name": name, "hash": f"sha256:{Path(torchvision_url(name)).stem.rsplit('-', 1)[1]}"}
     if name.startswith("timm:"):
-        from cl.exchange.published import fetch
+        from cl.hub.published import fetch
 
         return {"name": name, "hash": _sha256(fetch(name)[0])}
     file, _ = _file_and_prefix(name)
@@ -140,7 +140,7 @@ def _md5(outputs: dict[str, str], path: Path, name: str) -> str:
 
 
 def _backbone(init: "Init") -> "Start":
-    from cl.exchange import foreign
+    from cl.hub import foreign
     from cl.runtime.tensor_files import load_tensors
     from cl.training import start
 
@@ -158,7 +158,7 @@ def _backbone(init: "Init") -> "Start":
 
 def _checked_file(init: "Init") -> tuple[str, str | None]:
     """The file and prefix of `init`; raises ValueError unless its hash is the one in params.yaml."""
-    from cl.exchange import published
+    from cl.hub import published
 
     if init.name.startswith("torchvision:"):  # `published` checks the hash
         return init.name, None

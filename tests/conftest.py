@@ -15,8 +15,8 @@ from rich.console import Console
 
 from cl import config
 from cl.console.progress import Progress
-from cl.detection import scenes
 from cl.runtime import machine, stores
+from cl.shards import scenes
 from cl.sources import photos
 from tests.support.processes import keep_to_one_core
 from tests.support.project import ROOT, TINY, compose

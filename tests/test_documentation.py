@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from cl import config
-from cl.exchange.encoder import Encoder
+from cl.hub.encoder import Encoder
 from tests.support import documentation
 from tests.support.documentation import DOCS, PAGES, after
 from tests.support.pictures import picture_file

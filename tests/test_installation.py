@@ -60,7 +60,7 @@ def test_a_stage_in_a_copy_of_the_project_uses_the_copy(tmp_path) -> None:
     copy = tmp_path / ".dvc/tmp/exps/copy"
     copy_packages(copy)
     (copy / "pipeline/where.py").write_text("import cl.config\nprint(cl.config.__file__)\n")
-    assert python(copy, "-m", "pipeline.where").stdout.strip() == str(copy / "cl/config.py")
+    assert python(copy, "-m", "pipeline.where").stdout.strip() == str(copy / "cl/config/params.py")
 
 
 def test_dvc_composes_with_the_project_of_its_plugins(tmp_path) -> None:

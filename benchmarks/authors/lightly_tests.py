@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from benchmarks.authors.harness.comparison import Agreement, Numbers
 from benchmarks.authors.harness.source import Source
 from benchmarks.authors.harness.stand_ins import module_from, stub
-from cl.contrast import Contrast
 from cl.losses import dcl, dclw, infonce
 from cl.networks.queue import Queue
+from cl.objective.terms import Contrast
 
 SOURCE = Source("lightly-ai/lightly", "e8d317f", "tests/loss/test_ntx_ent_loss.py")
 FILES = ("test_ntx_ent_loss.py", "test_dcl_loss.py")

@@ -34,7 +34,7 @@ from cl.data.device_crops import DeviceTrainSet, bounds, difference, resident
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import normalisation
-from cl.reductions.log_partition import log_partition
+from cl.objective.log_partition import log_partition
 from cl.runtime import machine, native
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint
@@ -244,7 +244,7 @@ def _rank(rank: int, ranks: int, folder: str, device: str, params: list[Params])
 
 
 def backends(session: Session) -> None:
-    """What `pipeline.launch` sets up, in one process: collectives on CPU and GPU tensors."""
+    """What `pipeline.support.launch` sets up, in one process: collectives on CPU and GPU tensors."""
     backend = "gloo" if session.tiny else "cpu:gloo,cuda:nccl"
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)

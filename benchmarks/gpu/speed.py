@@ -23,8 +23,8 @@ from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import ToDevice, normalisation
 from cl.networks.batch_norm import GroupBatchNorm
-from cl.reductions import tiles
-from cl.reductions.log_partition import log_partition
+from cl.objective import tiles
+from cl.objective.log_partition import log_partition
 from cl.runtime.cores import cores
 from cl.runtime.machine import Machine
 from cl.sources import Image

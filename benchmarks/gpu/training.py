@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from benchmarks.compatibility import Cell, cell, cells
 from benchmarks.gpu.session import Session
 from cl import config
-from cl.batch import Batch
 from cl.config import Params
 from cl.console.progress import Progress
 from cl.data.order import Plan
@@ -20,6 +20,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import View, draw_colour_params, generator
+from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.distributed import local_part, mean_over_ranks
 from cl.runtime.machine import Machine
@@ -29,7 +30,6 @@ from cl.sources import photos
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
-from pipeline.compatibility import Cell, cell, cells
 from pipeline.pretrain import build
 
 CPU = torch.device("cpu")

@@ -11,10 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.charts import Chart
 from cl.console.progress import Progress
-from cl.contrast import Contrast
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -22,8 +19,11 @@ from cl.data.views import View
 from cl.evaluations import MeasurementConfig
 from cl.losses import LossConfig
 from cl.methods import BaseMethod
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
+from cl.report.charts import Chart
 from cl.runtime.machine import Machine
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 
 if TYPE_CHECKING:
     from cl.sources import Source
@@ -39,7 +39,7 @@ class AnalysisConfig(MeasurementConfig):
         """Whether the method must have a queue of negatives."""
         return False
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         """What each metric means."""
         return {}
 

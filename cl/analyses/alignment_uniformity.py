@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import BatchesConfig, Context
-from cl.charts import Chart
 from cl.pretraining import collapse
-from cl.runtime.number import Number
+from cl.report.charts import Chart
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(BatchesConfig):
@@ -18,20 +18,22 @@ class Config(BatchesConfig):
     kind: Literal["alignment_uniformity"]
     batches: int = Field(gt=0)
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         return {
-            "alignment": Number(
+            "alignment": MetricInfo(
                 "alignment", "mean squared distance of two views of an image, from 0 to 4", "lower"
             ),
-            "uniformity": Number(
+            "uniformity": MetricInfo(
                 "uniformity", "how evenly images fill the sphere: 0 if all are one point", "lower"
             ),
-            "embedding_std": Number(
+            "embedding_std": MetricInfo(
                 "spread",
                 "mean standard deviation of the dimensions: 0 if all are one point, 1 if even",
                 "higher",
             ),
-            "effective_rank": Number("effective rank", "how many dimensions the embeddings use", "higher"),
+            "effective_rank": MetricInfo(
+                "effective rank", "how many dimensions the embeddings use", "higher"
+            ),
         }
 
 

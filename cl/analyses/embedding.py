@@ -6,10 +6,10 @@ import numpy as np
 from pydantic import Field
 
 from cl.analyses import AnalysisConfig, Context
-from cl.charts import Chart
 from cl.data.reader import Reader
 from cl.features.extraction import Unit, extract_all
-from cl.runtime.number import Number
+from cl.report.charts import Chart
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(AnalysisConfig):
@@ -28,9 +28,9 @@ class Config(AnalysisConfig):
                 "smaller one"
             )
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         meaning = "percent: whether neighbours in the map are also neighbours in the features"
-        return {"trustworthiness": Number("trustworthiness of the map", meaning, "higher")}
+        return {"trustworthiness": MetricInfo("trustworthiness of the map", meaning, "higher")}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

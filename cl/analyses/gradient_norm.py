@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from cl.analyses import Context
-from cl.analyses._sampling import Sample, Sampling, by_count
-from cl.charts import Chart
-from cl.runtime.number import Number
+from cl.analyses._shared.sampling import Sample, Sampling, by_count
+from cl.report.charts import Chart
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(Sampling):
@@ -26,11 +26,11 @@ class Config(Sampling):
     def needs_queue(self) -> bool:
         return self.keys == "queue"
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         meaning = "mean gradient with the fewest negatives / with the most; 1: their number does not matter"
         return {
-            "margin_ratio": Number("ratio with the margin", meaning),
-            "plain_ratio": Number("ratio without the margin", meaning),
+            "margin_ratio": MetricInfo("ratio with the margin", meaning),
+            "plain_ratio": MetricInfo("ratio without the margin", meaning),
         }
 
 

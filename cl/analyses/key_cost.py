@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context
-from cl.charts import Chart
-from cl.contrast import Contrast
 from cl.losses import infonce, jcl
+from cl.objective.terms import Contrast
+from cl.report.charts import Chart
 from cl.runtime import memory
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 
 ROUNDS = 3
 
@@ -29,14 +29,14 @@ class Config(AnalysisConfig):
     width: int = Field(gt=0)
     keys: list[int] = Field(min_length=1)
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         meaning = f"its time with {max(self.keys)} keys / that of JCL with {min(self.keys)}"
         titles = {
             "vanilla": "vanilla loss, as written",
             "shared": "vanilla loss, one partition",
             "jcl": "JCL",
         }
-        return {name: Number(title, meaning, "lower") for name, title in titles.items()}
+        return {name: MetricInfo(title, meaning, "lower") for name, title in titles.items()}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

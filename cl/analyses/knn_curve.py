@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from cl.analyses import AnalysisConfig, Context
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 
 COLUMNS = {"knn_top1": "backbone's features", "knn_embedding_top1": "projector's embedding"}
 
@@ -14,11 +14,11 @@ class Config(AnalysisConfig):
     needs_labels: ClassVar = True
     kind: Literal["knn_curve"]
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         meaning = "percent, by features, of the part of the data that the monitor looks at"
         return {
-            "best": Number("best kNN top-1", meaning, "higher"),
-            "best_epoch": Number("its epoch", "the epoch with that accuracy"),
+            "best": MetricInfo("best kNN top-1", meaning, "higher"),
+            "best_epoch": MetricInfo("its epoch", "the epoch with that accuracy"),
         }
 
 

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.analyses import Context
-from cl.analyses._sampling import Sample, Sampling, by_count
-from cl.charts import Chart
+from cl.analyses._shared.sampling import Sample, Sampling, by_count
 from cl.console.wording import counted
 from cl.losses import infonce
-from cl.runtime.number import Number
+from cl.report.charts import Chart
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(Sampling):
@@ -19,11 +19,11 @@ class Config(Sampling):
 
     kind: Literal["mi_bound"]
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         meaning = "nats that two views are known to share, for the largest number of negatives"
         return {
-            "margin": Number("bound with the margin", meaning, "higher"),
-            "plain": Number("bound without the margin", meaning, "higher"),
+            "margin": MetricInfo("bound with the margin", meaning, "higher"),
+            "plain": MetricInfo("bound without the margin", meaning, "higher"),
         }
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from cl.analyses import AnalysisConfig, Context
 from cl.data.reader import Reader
 from cl.evaluations import labels_of
-from cl.evaluations._pictures import Captioned, write_rows
+from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit, extract
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(AnalysisConfig):
@@ -26,9 +26,9 @@ class Config(AnalysisConfig):
     bank: int | None = Field(gt=0, description="training images to choose from; null: all")
     queries: int | None = Field(gt=0, description="validation images; null: all")
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         meaning = "percent of the nearest training images that have the image's class"
-        return {"same_class": Number("neighbours of the same class", meaning, "higher")}
+        return {"same_class": MetricInfo("neighbours of the same class", meaning, "higher")}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

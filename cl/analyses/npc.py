@@ -7,11 +7,11 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context, as_numpy
-from cl.charts import Chart, histogram
-from cl.contrast import Contrast
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.runtime.number import Number
+from cl.objective.terms import Contrast
+from cl.report.charts import Chart, histogram
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(AnalysisConfig):
@@ -25,13 +25,13 @@ class Config(AnalysisConfig):
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), max(self.batch_sizes), seed=0)  # refuses a batch larger than the split
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         mean = "by how much SimCLR scales down its gradient; 1: not at all"
         variation = "how much the multiplier differs between images: standard deviation / mean"
         found = {}
         for size in (min(self.batch_sizes), max(self.batch_sizes)):
-            found[f"mean_{size}"] = Number(f"mean multiplier, batches of {size}", mean, "higher")
-            found[f"variation_{size}"] = Number(f"its variation, batches of {size}", variation, "lower")
+            found[f"mean_{size}"] = MetricInfo(f"mean multiplier, batches of {size}", mean, "higher")
+            found[f"variation_{size}"] = MetricInfo(f"its variation, batches of {size}", variation, "lower")
         return found
 
 

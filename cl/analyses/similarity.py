@@ -6,8 +6,8 @@ import torch
 from pydantic import Field
 
 from cl.analyses import BatchesConfig, Context, as_numpy
-from cl.charts import histogram
-from cl.runtime.number import Number
+from cl.report.charts import histogram
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(BatchesConfig):
@@ -16,10 +16,10 @@ class Config(BatchesConfig):
     kind: Literal["similarity"]
     batches: int = Field(gt=0)
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         return {
-            "positive_mean": Number("positive pairs", "mean cosine of two views of one image", "higher"),
-            "negative_mean": Number("negative pairs", "mean cosine of views of two images", "lower"),
+            "positive_mean": MetricInfo("positive pairs", "mean cosine of two views of one image", "higher"),
+            "negative_mean": MetricInfo("negative pairs", "mean cosine of views of two images", "lower"),
         }
 
 

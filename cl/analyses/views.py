@@ -7,8 +7,8 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import BatchesConfig, Context, as_numpy
-from cl.charts import histogram
-from cl.runtime.number import Number
+from cl.report.charts import histogram
+from cl.runtime.metric_info import MetricInfo
 
 
 class Config(BatchesConfig):
@@ -20,10 +20,12 @@ class Config(BatchesConfig):
     batch_size: int = Field(gt=0)
     of: Literal["embedding", "backbone"]
 
-    def numbers(self) -> dict[str, Number]:
+    def numbers(self) -> dict[str, MetricInfo]:
         return {
-            "similarity": Number("similarity", "mean cosine of an image's views, at most 1", "higher"),
-            "variance": Number("variance", "mean variance of an image's views over each dimension", "lower"),
+            "similarity": MetricInfo("similarity", "mean cosine of an image's views, at most 1", "higher"),
+            "variance": MetricInfo(
+                "variance", "mean variance of an image's views over each dimension", "lower"
+            ),
         }
 
 

@@ -20,7 +20,7 @@ from rich.table import Column
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
-    from cl.loggers import Loggers
+    from cl.console.loggers import Loggers
 
 T = TypeVar("T")
 Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
@@ -227,12 +227,12 @@ class Meter:
         seconds = max(time.monotonic() - self.since, 1e-9)
         return {"images_per_second": self.images / seconds, "waiting_percent": 100 * self.waited / seconds}
 
-    def watching(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    def monitoring(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
         """The result of `measure`, and the time it took as a percentage of the epoch before it."""
         before = time.monotonic()
         measured = measure()
         took = time.monotonic() - before
-        return {**measured, "watching_percent": 100 * took / max(before - self.since, 1e-9)}
+        return {**measured, "monitor_percent": 100 * took / max(before - self.since, 1e-9)}
 
     def epoch(self, row: dict[str, Any]) -> None:
         """An epoch is done: show its row, in a log file at most every few seconds, and log it."""

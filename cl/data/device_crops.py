@@ -67,7 +67,7 @@ class DeviceTrainSet:
 
     def __getitem__(self, step: int) -> UncutBatch:
         plain, (epoch, positions) = self.plain, self.plain.samples(step)
-        plain.announce(step)
+        plain.prefetch(step)
         boxes = np.empty((len(plain.views), len(positions), 4), np.int64)
         colour_params = np.empty((len(positions), len(plain.views), DRAWS), np.float32)
         contents = [] if self.resident is not None else [content(plain.reader, at) for at in positions]

@@ -61,7 +61,7 @@ class TrainSet:
         *images, colour_params = arrays
         epoch, positions = self.samples(step)
         if rows.start == 0:
-            self.announce(step)
+            self.prefetch(step)
         for row, position in enumerate(positions[rows].tolist()):
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, (view, copy) in enumerate(zip(self.views, self.copies, strict=True)):
@@ -80,7 +80,7 @@ class TrainSet:
                     cut_patches(pixels, view, rng, [x[row] for x in images[number : number + view.count]])
                 colour_params[row, number] = draw_colour_params(view, rng)
 
-    def announce(self, step: int) -> None:
+    def prefetch(self, step: int) -> None:
         """Have the images of this and the next steps fetched ahead, if the shards are remote."""
         if self.reader.remote:
             after = range(step, step + 1 + AHEAD // self.plan.batch_size)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cl.batch import Batch
 from cl.data.augment import augment
 from cl.data.views import View
+from cl.objective.batch import Batch
 from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class HostBatch:
 
     images: V tensors (N, 3, S, S) uint8.
     colour_params: (V, N, DRAWS); each row is a `cl.data.views.ColourParams`.
-    labels, positions, groups: (N,) int64, as in `cl.batch.Batch`.
+    labels, positions, groups: (N,) int64, as in `cl.objective.batch.Batch`.
     """
 
     images: list[Tensor]

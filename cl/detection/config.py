@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from cl.runtime.base_config import BaseConfig, Seeds
-from cl.runtime.number import Number, explanation
+from cl.runtime.metric_info import MetricInfo, explanation
 from cl.training import optim
 
 OVERLAPS = {
@@ -84,7 +84,7 @@ class Config(BaseConfig):
             f"Detection with all layers fine-tuned: {network}, tested on {self.kind.upper()}'s {self.test}."
         )
         numbers = {
-            f"{prefix}{name}": Number(f"{shape}{title}", f"average precision; {meaning}", "higher")
+            f"{prefix}{name}": MetricInfo(f"{shape}{title}", f"average precision; {meaning}", "higher")
             for prefix, shape in (("", ""), ("box_", "box "), ("mask_", "mask "))
             for name, (title, meaning) in OVERLAPS.items()
         }

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.evaluations._pictures import Captioned, write_rows
+from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit
 from cl.features.knn import top1
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class EvaluationConfig(MeasurementConfig):
 
     needs_labels: ClassVar[bool] = True
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
         """What each metric of the backbone's features means."""
         return {}
 
@@ -108,7 +108,7 @@ class Context:
 
 def numbers_of(
     config: EvaluationConfig, metrics: Collection[str], train: Reader, val: Reader
-) -> dict[str, Number]:
+) -> dict[str, MetricInfo]:
     """What these metrics mean, including those of heads and representations (`<name>_<metric>`)."""
     known = config.numbers(train, val)
     found = {metric: known[metric] for metric in metrics if metric in known}

@@ -13,7 +13,7 @@ from cl.data.reader import Reader
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.features.extraction import extract_all
 from cl.features.knn import check_k, classify, top1
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -55,12 +55,12 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         check_k(max(self.all_k), len(train.labelled[: self.bank]) - self.leave_one_out)
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
         voted = f"whose {self.k} nearest training images vote for their class"
         alone = f"whose {self.k} nearest others vote for their class"
         return {
-            "top1": Number("top-1", f"images {voted}", "higher", len(val.labelled)),
-            "leave_one_out_top1": Number(
+            "top1": MetricInfo("top-1", f"images {voted}", "higher", len(val.labelled)),
+            "leave_one_out_top1": MetricInfo(
                 "top-1 of training images",
                 f"training images {alone}",
                 "higher",

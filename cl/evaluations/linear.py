@@ -11,7 +11,6 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.batch import Batch
 from cl.console.wording import counted
 from cl.data.order import Plan
 from cl.data.reader import Reader
@@ -21,8 +20,9 @@ from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_
 from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.networks.layers import LastBlocks, last_blocks
+from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import Data, train
@@ -84,7 +84,7 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
         prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")
         of_best = "best classifier, last epoch"
         of_any = "best classifier and epoch: optimistic, as these images chose them"
@@ -93,11 +93,11 @@ class Config(EvaluationConfig):
             "top5": ("top-5", "images whose class is among the first five"),
         }
         known = {
-            "base_lr": Number("base learning rate", "of the best classifier, chosen on these images"),
-            "weight_decay": Number("weight decay", "of the best classifier, chosen on these images"),
+            "base_lr": MetricInfo("base learning rate", "of the best classifier, chosen on these images"),
+            "weight_decay": MetricInfo("weight decay", "of the best classifier, chosen on these images"),
         }
         for name, (title, meaning) in ranks.items():
-            last = Number(f"{title}{source}", f"{meaning}; {of_best}", "higher", len(val.labelled))
+            last = MetricInfo(f"{title}{source}", f"{meaning}; {of_best}", "higher", len(val.labelled))
             best = last._replace(title=f"{title}{source}, best epoch", meaning=f"{meaning}; {of_any}")
             known |= {f"{prefix}{name}": last, f"{prefix}best_{name}": best}
         return known

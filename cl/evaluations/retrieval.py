@@ -14,7 +14,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
 from cl.features.extraction import BATCH, extract_all
 from cl.features.knn import nearest
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 from cl.runtime.rehearsal import rounds
 
 NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
@@ -29,11 +29,11 @@ class Config(EvaluationConfig):
     queries: int = Field(gt=0)
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the view to find the image by")
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
         plan, steps = _plan(self, val, seed=0)
         looked_up = "images that an augmented view finds"
         return {
-            f"hit{n}": Number(title, f"{looked_up} {meaning}", "higher", plan.batch_size * steps)
+            f"hit{n}": MetricInfo(title, f"{looked_up} {meaning}", "higher", plan.batch_size * steps)
             for n, title, meaning in (
                 (1, "found by a view", "as its nearest"),
                 (5, "among the nearest five", "among its nearest five"),

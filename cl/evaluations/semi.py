@@ -20,7 +20,7 @@ from cl.features.knn import top1
 from cl.networks.layers import parameters_by_depth
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
-from cl.runtime.number import Number
+from cl.runtime.metric_info import MetricInfo
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import train
@@ -73,15 +73,15 @@ class Config(EvaluationConfig):
         if self.list:
             listed(self, train)
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, Number]:
+    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
         n = len(val.labelled)
         share = "a list of labels" if self.fraction is None else f"{100 * self.fraction:g} % of the labels"
         meaning = f"images that get their class after training on {share}"
         scratch = f"{meaning}, from random weights"
         return {
-            "top1": Number("top-1", meaning, "higher", n),
-            "scratch_top1": Number("top-1, trained from scratch", scratch, "higher", n),
-            "labels": Number("labels used", "how many training images had a label"),
+            "top1": MetricInfo("top-1", meaning, "higher", n),
+            "scratch_top1": MetricInfo("top-1, trained from scratch", scratch, "higher", n),
+            "labels": MetricInfo("labels used", "how many training images had a label"),
         }
 
 

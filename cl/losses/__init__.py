@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from cl.contrast import Term
+from cl.objective.terms import Term
 from cl.runtime.base_config import BaseConfig
 
 

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from cl.contrast import TwoViews
 from cl.losses import LossConfig
+from cl.objective.terms import TwoViews
 
 
 class Config(LossConfig):

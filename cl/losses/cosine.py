@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from cl.contrast import Agreement
 from cl.losses import LossConfig
+from cl.objective.terms import Agreement
 
 
 class Config(LossConfig):

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from cl.contrast import Contrast
 from cl.losses import LossConfig
+from cl.objective.terms import Contrast
 
 
 class Config(LossConfig):

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from cl.contrast import Contrast
 from cl.losses import LossConfig
+from cl.objective.terms import Contrast
 
 
 class Config(LossConfig):

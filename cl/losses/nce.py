@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.contrast import Contrast
 from cl.losses import LossConfig
+from cl.objective.terms import Contrast
 
 
 class Config(LossConfig):
@@ -27,7 +27,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     Returns:
         Mean over queries and positives, in nats; scalar.
     """
-    assert contrast.log_normalizer is not None, "cl.rules asks for a method that estimates it"
+    assert contrast.log_normalizer is not None, "cl.config.rules asks for a method that estimates it"
     bias = contrast.negative_counts().clamp(min=1).log() + contrast.log_normalizer  # (N,)
     positive = F.softplus(bias[:, None] - contrast.positive_logits())
     return contrast.mean_over_queries(positive + contrast.negative_softplus_sum(bias)[:, None])

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from cl.contrast import TwoViews
 from cl.losses import LossConfig
+from cl.objective.terms import TwoViews
 
 EPSILON = 1e-4  # added to variances, as in the paper
 

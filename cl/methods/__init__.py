@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.batch import Batch
-from cl.contrast import Contrast, Term
 from cl.networks import heads, patches
-from cl.networks.passes import in_microbatches, unit
-from cl.reductions.ring import Sharded, of_all_ranks
+from cl.networks.passes import in_microbatches, l2_normalize
+from cl.objective.batch import Batch
+from cl.objective.ring import Sharded, of_all_ranks
+from cl.objective.terms import Contrast, Term
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, global_rows, ranks
 
@@ -129,7 +129,7 @@ class BaseMethod(nn.Module):
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""
         return in_microbatches(
-            lambda part: unit(self.projector(self.backbone(part))), images, self.microbatches
+            lambda part: l2_normalize(self.projector(self.backbone(part))), images, self.microbatches
         )
 
     def begin_epoch(self, epoch: int) -> None:

@@ -2,15 +2,15 @@
 
 from typing import ClassVar, Literal
 
-from cl.batch import Batch
-from cl.contrast import Agreement
 from cl.methods import Setup
 from cl.methods._shared.pairs import agreement, pairs
-from cl.methods._shared.predicting import Predicting, PredictingConfig
+from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.target import Ema
+from cl.objective.batch import Batch
+from cl.objective.terms import Agreement
 
 
-class Config(PredictingConfig):
+class Config(PredictorMethodConfig):
     """`scale` 2 is the sum over both directions."""
 
     gives: ClassVar = Agreement
@@ -18,7 +18,7 @@ class Config(PredictingConfig):
     ema: Ema
 
 
-class Method(Predicting):
+class Method(PredictorMethod):
     """Algorithm 1 of BYOL."""
 
     def __init__(self, config: Config, setup: Setup) -> None:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import BaseMethod, Setup
-from cl.methods._shared.memory import BankConfig, against_bank, estimate_normalizer, negative_columns
+from cl.methods._shared.memory_bank import BankConfig, against_bank, estimate_normalizer, negative_columns
 from cl.networks import heads
 from cl.networks.bank import Bank
-from cl.networks.passes import in_microbatches, in_passes, unit
+from cl.networks.passes import in_microbatches, in_passes, l2_normalize
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -88,7 +88,7 @@ class Method(BaseMethod):
     def _encode(self, images: Tensor) -> Tensor:
         """(N, 2, D) unit rows: of lightness, and of colour."""
         return in_microbatches(
-            lambda part: unit(self.projector(self.backbone(part)).unflatten(1, (2, -1))),
+            lambda part: l2_normalize(self.projector(self.backbone(part)).unflatten(1, (2, -1))),
             images,
             self.microbatches,
         )

@@ -6,12 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
 from cl.methods._shared.own_group import groups_of_queries
 from cl.networks import context
 from cl.networks.passes import full_precision, in_microbatches
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, global_rows
 from cl.runtime.machine import to_device
 

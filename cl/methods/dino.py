@@ -8,12 +8,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup
 from cl.methods._shared.prototypes import PrototypeConfig, PrototypeMethod
-from cl.networks.passes import in_passes, unit
+from cl.networks.passes import in_passes, l2_normalize
 from cl.networks.target import Ema, Target
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
 
@@ -68,10 +68,10 @@ class Method(PrototypeMethod):
         """A contrast with all prototypes for every view and every code of another view."""
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         targets = in_passes(self.target.embed, batch.views[:2], separate=0)  # 2 x (N, D)
-        prototypes = unit(self.trained_prototypes())  # (K, D)
+        prototypes = l2_normalize(self.trained_prototypes())  # (K, D)
         with torch.autocast(prototypes.device.type, enabled=False):  # bfloat16 is too coarse for sharpening
             mean = mean_over_ranks(torch.stack(targets).mean((0, 1)))
-            self._mean_logits = unit(self.target_prototypes) @ mean
+            self._mean_logits = l2_normalize(self.target_prototypes) @ mean
             means = [self._mean_prototypes(target, prototypes) for target in targets]
         return self.contrasts(embeddings, means, prototypes)
 
@@ -79,16 +79,19 @@ class Method(PrototypeMethod):
         """Move the centre, and then the teacher, whose logits it averages."""
         assert self._mean_logits is not None
         self.centre.lerp_(self._mean_logits, 1 - self.config.centre_momentum)
-        self.target.follow(self.backbone, self.projector, progress)
+        self.target.ema_update(self.backbone, self.projector, progress)
         with torch.no_grad():
-            self.target_prototypes.lerp_(self.prototypes, 1 - self.config.ema.at(progress))
+            self.target_prototypes.lerp_(self.prototypes, 1 - self.config.ema.momentum_at(progress))
 
     def _mean_prototypes(self, targets: Tensor, prototypes: Tensor) -> Tensor:
         """(N, D): the mean of the student's prototypes under the teacher's code of each target (N, D).
 
         A few targets at a time, and again in the backward pass, so an (N, K) matrix never exists.
         """
-        temperature, of_teacher = self.config.teacher_temperature.at(self.epoch), unit(self.target_prototypes)
+        temperature, of_teacher = (
+            self.config.teacher_temperature.at(self.epoch),
+            l2_normalize(self.target_prototypes),
+        )
 
         def block(rows: Tensor, prototypes: Tensor) -> Tensor:
             return ((rows @ of_teacher.T - self.centre) / temperature).softmax(1) @ prototypes

@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.passes import in_passes
 from cl.networks.queue import NO_GROUP
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
 

@@ -4,12 +4,12 @@ from typing import ClassVar, Literal
 
 import torch
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import BaseMethod, MethodConfig, gather_groups
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
-from cl.reductions.ring import of_all_ranks
+from cl.objective.batch import Batch
+from cl.objective.ring import of_all_ranks
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import global_rows
 
 

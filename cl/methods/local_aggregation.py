@@ -6,13 +6,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup
 from cl.methods._shared.aggregation import Aggregation, most_similar
 from cl.methods._shared.kmeans import clusterings
-from cl.methods._shared.memory import BankConfig, Remembering
-from cl.networks.passes import in_passes, unit
+from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
+from cl.networks.passes import in_passes, l2_normalize
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -46,7 +46,7 @@ class Config(BankConfig):
             )
 
 
-class Method(Remembering):
+class Method(MemoryBankMethod):
     """Zhuang et al. 2019, section 3.2: background neighbours, and those in a cluster with the image."""
 
     labels: Tensor  # (H, images), of the current epoch's clusterings; -1 during warm-up
@@ -71,7 +71,7 @@ class Method(Remembering):
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries per view."""
         queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
-        self.remember(unit(torch.stack(queries[:2]).mean(0)), batch)
+        self.remember(l2_normalize(torch.stack(queries[:2]).mean(0)), batch)
         self._clustered = self._clustered or bool(self.labels[0, 0] >= 0)
         if not self._clustered:
             return self.against_bank(queries, batch)

@@ -5,16 +5,16 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import model_validator
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup, gather_groups
 from cl.methods._shared.pairs import pairs
-from cl.methods._shared.queueing import Queueing, QueueingConfig
+from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
 from cl.networks.passes import in_passes
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
 
-class Config(QueueingConfig):
+class Config(QueueMethodConfig):
     """How the views of an image become queries and keys.
 
     keys: an image's key is its second view (`second`); or all views after the first are its keys (`rest`,
@@ -45,7 +45,7 @@ class Config(QueueingConfig):
         return views - 1 if self.keys == "rest" else 1
 
 
-class Method(Queueing):
+class Method(QueueMethod):
     """Algorithm 1 of MoCo: the first view is the query, the second the key; small views are queries too."""
 
     def __init__(self, config: Config, setup: Setup) -> None:

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup, gather_groups
 from cl.methods._shared import cld
-from cl.methods._shared.queueing import Queueing, QueueingConfig
+from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
 from cl.networks.passes import in_microbatches, in_passes
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGE = 3  # two queries and the key
 
 
-class Config(QueueingConfig):
+class Config(QueueMethodConfig):
     """`group`: CLD's loss between groups. Both queries have one key, which is enqueued once."""
 
     least_views: ClassVar[int] = LARGE
@@ -33,7 +33,7 @@ class Config(QueueingConfig):
         self.group.check(self, params)
 
 
-class Method(Queueing):
+class Method(QueueMethod):
     """Wang et al. 2021, eq. 4, on MoCo: the mean over the queries, plus lambda times the group loss."""
 
     def __init__(self, config: Config, setup: Setup) -> None:

@@ -2,15 +2,15 @@
 
 from typing import ClassVar, Literal
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup
 from cl.methods._shared.pairs import pairs
-from cl.methods._shared.predicting import Predicting, PredictingConfig
+from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.target import Ema
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 
 
-class Config(PredictingConfig):
+class Config(PredictorMethodConfig):
     """`scale`: MoCo v3 multiplies the sum over both directions by 2 temperature, so the mean by 4."""
 
     gives: ClassVar = Contrast
@@ -18,7 +18,7 @@ class Config(PredictingConfig):
     ema: Ema
 
 
-class Method(Predicting):
+class Method(PredictorMethod):
     """Algorithm 1 of MoCo v3 and of Fast-MoCo."""
 
     def __init__(self, config: Config, setup: Setup) -> None:

@@ -6,19 +6,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup, gather_groups
 from cl.methods._shared.pairs import pairs
-from cl.methods._shared.predicting import Predicting, PredictingConfig
+from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.queue import Queue
 from cl.networks.target import Ema
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
 SIMILARITIES = 2**24  # between batch and queue, held at a time
 
 
-class Config(PredictingConfig):
+class Config(PredictorMethodConfig):
     """`ema`: of the target encoder; null: the online encoder is the target, as in NNCLR itself."""
 
     gives: ClassVar = Contrast
@@ -27,7 +27,7 @@ class Config(PredictingConfig):
     ema: Ema | None
 
 
-class Method(Predicting):
+class Method(PredictorMethod):
     """NNCLR, section 3.2: the neighbour is the query; predictions are its keys and carry the gradient.
 
     A neighbour stands in for an image, so the group that counts is the image's.

@@ -2,13 +2,13 @@
 
 from typing import ClassVar, Literal
 
-from cl.batch import Batch
-from cl.contrast import Contrast
-from cl.methods._shared.discriminating import Discriminating, DiscriminatingConfig
+from cl.methods._shared.instance_discrimination import InstanceDiscrimination, InstanceDiscriminationConfig
 from cl.networks.passes import in_passes
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 
 
-class Config(DiscriminatingConfig):
+class Config(InstanceDiscriminationConfig):
     """Wu et al. 2018: loss=nce with sampled negatives (section 3.2), loss=infonce with `negatives: null`.
 
     The authors' code is without the proximal term of their paper.
@@ -18,7 +18,7 @@ class Config(DiscriminatingConfig):
     kind: Literal["npid"]
 
 
-class Method(Discriminating):
+class Method(InstanceDiscrimination):
     """Any number of views: each has its loss, and the first two update the bank."""
 
     def forward(self, batch: Batch) -> list[Contrast]:

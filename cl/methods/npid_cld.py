@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup
 from cl.methods._shared import cld
-from cl.methods._shared.discriminating import Discriminating, DiscriminatingConfig
+from cl.methods._shared.instance_discrimination import InstanceDiscrimination, InstanceDiscriminationConfig
 from cl.networks.passes import in_microbatches, in_passes
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 
 if TYPE_CHECKING:
     from cl.config import Params
 
 
-class Config(DiscriminatingConfig):
+class Config(InstanceDiscriminationConfig):
     """`group`: CLD's loss between groups."""
 
     estimates_normalizer: ClassVar[bool] = False  # the group loss does not have one
@@ -26,7 +26,7 @@ class Config(DiscriminatingConfig):
         self.group.check(self, params)
 
 
-class Method(Discriminating):
+class Method(InstanceDiscrimination):
     """Wang et al. 2021, eq. 4, on NPID: the mean over the views, plus lambda times the group loss."""
 
     def __init__(self, config: Config, setup: Setup) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup
-from cl.methods._shared.memory import BankConfig, Remembering
+from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks import heads
-from cl.networks.passes import image_major, in_microbatches, unit
+from cl.networks.passes import image_major, in_microbatches, l2_normalize
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -47,7 +47,7 @@ class Config(BankConfig):
             )
 
 
-class Method(Remembering):
+class Method(MemoryBankMethod):
     """Both embeddings are compared with the image's row of the bank, and with the same other rows."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -70,4 +70,6 @@ class Method(Remembering):
         encoded = in_microbatches(
             lambda part: self.patch_projector(self.backbone(part)), image_major(patches), self.microbatches
         )
-        return unit(self.jigsaw(encoded.unflatten(0, (-1, PATCHES)).flatten(1)))  # (N, PATCHES D) to (N, D)
+        return l2_normalize(
+            self.jigsaw(encoded.unflatten(0, (-1, PATCHES)).flatten(1))
+        )  # (N, PATCHES D) to (N, D)

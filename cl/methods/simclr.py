@@ -6,13 +6,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
 from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
-from cl.reductions.ring import Sharded, of_all_ranks
+from cl.objective.batch import Batch
+from cl.objective.ring import Sharded, of_all_ranks
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
 

@@ -6,13 +6,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
 from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
 from cl.methods._shared.shuffle import check_shuffle
 from cl.networks.passes import in_passes
 from cl.networks.target import Ema, Target
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
 
@@ -78,7 +78,7 @@ class Method(BaseMethod):
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder."""
-        self.target.follow(self.backbone, self.projector, progress)
+        self.target.ema_update(self.backbone, self.projector, progress)
 
     def _sample(self, n: int) -> Tensor:
         """(N, K): the columns sampled for each query; if shared, the same K places among the other images."""

@@ -2,21 +2,21 @@
 
 from typing import ClassVar, Literal
 
-from cl.batch import Batch
-from cl.contrast import Agreement
 from cl.methods import Setup
 from cl.methods._shared.pairs import agreement, pairs
-from cl.methods._shared.predicting import Predicting, PredictingConfig
+from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
+from cl.objective.batch import Batch
+from cl.objective.terms import Agreement
 
 
-class Config(PredictingConfig):
+class Config(PredictorMethodConfig):
     """`scale` 0.5 is the authors' mean of negative cosines, up to a constant."""
 
     gives: ClassVar = Agreement
     kind: Literal["simsiam"]
 
 
-class Method(Predicting):
+class Method(PredictorMethod):
     """Algorithm 1 of SimSiam."""
 
     def __init__(self, config: Config, setup: Setup) -> None:

@@ -6,12 +6,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.contrast import Contrast
 from cl.methods import Setup
 from cl.methods._shared.prototypes import PrototypeConfig, PrototypeMethod, sinkhorn
-from cl.networks.passes import in_passes, unit
+from cl.networks.passes import in_passes, l2_normalize
 from cl.networks.queue import Queue
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, rank, ranks
 
 
@@ -68,7 +68,7 @@ class Method(PrototypeMethod):
     def after_step(self, progress: float) -> None:
         """Give the prototypes unit length again, and enqueue the embeddings of the first two views."""
         with torch.no_grad():
-            self.prototypes.copy_(unit(self.prototypes))
+            self.prototypes.copy_(l2_normalize(self.prototypes))
         assert self._new is not None
         if self.queue:
             self.queue.enqueue(self._new, None, self.generator("queue"))

@@ -4,10 +4,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.contrast import TwoViews
 from cl.methods import BaseMethod, MethodConfig
 from cl.networks.passes import full_precision, in_microbatches, in_passes
+from cl.objective.batch import Batch
+from cl.objective.terms import TwoViews
 
 
 class Config(MethodConfig):

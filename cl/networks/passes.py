@@ -19,7 +19,7 @@ def full_precision(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def unit(x: Tensor) -> Tensor:
+def l2_normalize(x: Tensor) -> Tensor:
     """Rows of length 1, in full precision whatever the encoder's."""
     return F.normalize(full_precision(x), dim=-1)
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.networks.passes import in_microbatches, unit
+from cl.networks.passes import in_microbatches, l2_normalize
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import permute, ranks
 
@@ -22,7 +22,7 @@ class Ema(BaseConfig):
     momentum: float = Field(ge=0, lt=1)
     schedule: Literal["constant", "cosine"]
 
-    def at(self, progress: float) -> float:
+    def momentum_at(self, progress: float) -> float:
         """The momentum when the fraction `progress` of all steps is done."""
         if self.schedule == "constant":
             return self.momentum
@@ -48,14 +48,14 @@ class Target(nn.Sequential):
             order: (W N,), the order in which all ranks' images are encoded (ShuffleBN); None: unchanged.
         """
         if order is None:
-            return in_microbatches(lambda part: unit(self(part)), images, self.microbatches)
+            return in_microbatches(lambda part: l2_normalize(self(part)), images, self.microbatches)
         if ranks() > 1 and torch.is_autocast_enabled(images.device.type):
             images = images.to(torch.get_autocast_dtype(images.device.type))  # half as much to send
         mixed = permute(images.movedim(1, -1), order).movedim(-1, 1)
         return permute(self.embed(mixed), order.argsort())
 
     @torch.no_grad()
-    def follow(self, backbone: nn.Module, projector: nn.Module, progress: float) -> None:
+    def ema_update(self, backbone: nn.Module, projector: nn.Module, progress: float) -> None:
         """Each parameter w' becomes m w' + (1 - m) w; running statistics stay the target's own."""
         online: list[Tensor] = [*backbone.parameters(), *projector.parameters()]
-        torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.at(progress))
+        torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.momentum_at(progress))

@@ -6,10 +6,10 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from cl.batch import Batch
-from cl.contrast import Contrast, Term
 from cl.methods import BaseMethod
 from cl.networks.batch_norm import set_groups, update_running_stats
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast, Term
 from cl.runtime.machine import Machine
 from cl.training.tasks import Task
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from cl.charts import Chart
+from cl.report.charts import Chart
 from cl.report.experiments import Experiment, settings
 from cl.report.files import ResultFiles
 

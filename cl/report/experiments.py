@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from cl.charts import Chart
+from cl.report.charts import Chart
 from cl.report.intervals import Interval, interval
 
 PRETRAINING = (
@@ -75,7 +75,7 @@ class Experiment:
         return tuple(int(number) for number in numbers)
 
     def number(self, metric: str, baseline: str | None = None) -> dict[str, Any]:
-        """What the stage recorded about a metric (see `cl.runtime.number`); empty for older results."""
+        """What the stage recorded about a metric (see `cl.runtime.metric_info`); empty for older results."""
         plain = _without_baseline(metric, baseline)
         entry = entry_of(plain, self.params)
         if entry is None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from cl import charts
+from cl.report import charts
 from cl.report.classes import confusion
 from cl.report.curves import classifiers, drawing, pretraining
 from cl.report.experiments import result_names

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
-from cl.charts import Chart, Point
+from cl.report.charts import Chart, Point
 from cl.report.experiments import Experiment, flatten, settings, value_at
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cl.charts import Chart
+from cl.report.charts import Chart
 from cl.report.experiments import (
     Experiment,
     dependencies,

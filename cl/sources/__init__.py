@@ -129,7 +129,7 @@ def check_labels(found: Splits, expected: Labels) -> None:
 
 
 class Scenes(BaseConfig):
-    """Embedded detection scenes: ovals cut out of photographs, pasted on others (`cl.detection.scenes`)."""
+    """Embedded detection scenes: ovals cut out of photographs, pasted on others (`cl.shards.scenes`)."""
 
     classes: list[str] = Field(
         min_length=1, description="photographs to cut objects from; the others are backgrounds"

@@ -34,7 +34,7 @@ class Data(Protocol):
         """The batches of steps start to stop - 1."""
 
     def inputs(self, device: torch.device) -> Callable[[Any], Any]:
-        """What turns a batch into the task's input on the device; for an encoder a `cl.batch.Batch`."""
+        """What turns a batch into the task's input on the device; for an encoder a `Batch`."""
 
 
 def train(
@@ -60,7 +60,7 @@ def train(
     plan, steps_per_epoch = data.plan, data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    ledger, requests = Ledger(history, task.remedy, plan), Requests(start, task.machine, checkpoints)
+    ledger, requests = MetricBuffer(history, task.remedy, plan), StopSync(start, task.machine, checkpoints)
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
     loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
     with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
@@ -118,7 +118,7 @@ def _end_epoch(
     with loop.aside(math.ceil(meter.steps / meter.steps_per_epoch)):
         if each_epoch:
             task.eval()
-            row |= meter.watching(partial(each_epoch, row["epoch"]))
+            row |= meter.monitoring(partial(each_epoch, row["epoch"]))
             task.train()
         meter.epoch(row)
 
@@ -148,7 +148,7 @@ def _restore(
     return start, history
 
 
-class Requests:
+class StopSync:
     """Whether the run is asked to stop or to save, on which all processes must agree.
 
     They compare notes every `ASK_SECONDS`, and at least every `machine.read_every` steps.
@@ -182,7 +182,7 @@ def replicated(task: Task) -> nn.Module:
     return DistributedDataParallel(task, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
-class Ledger:
+class MetricBuffer:
     """Losses, gradient norm, largest logit of every step, on the device until `flush`; and the epochs' rows.
 
     Args:

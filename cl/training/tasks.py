@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cl.batch import Batch
 from cl.networks.batch_norm import set_groups, update_running_stats
+from cl.objective.batch import Batch
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
 

@@ -1,4 +1,4 @@
-"""A Hydra plugin that lets `pipeline.composition` check whatever is composed.
+"""A Hydra plugin that lets `pipeline.support.composition` check whatever is composed.
 
 Neither Hydra nor DVC calls plugins when they compose, so it wraps `Hydra.compose_config`.
 """
@@ -15,13 +15,13 @@ PROJECT = Path(__file__).parents[2]
 
 
 def checked(compose: Callable[..., Any]) -> Callable[..., Any]:
-    """`Hydra.compose_config` with what `pipeline.composition` adds."""
+    """`Hydra.compose_config` with what `pipeline.support.composition` adds."""
 
     @functools.wraps(compose)
     def wrapped(self: Hydra, *args: Any, overrides: list[str], **kwargs: Any) -> Any:
         if sys.path[0] != str(PROJECT):  # `dvc` itself does not import from the project
             sys.path.insert(0, str(PROJECT))
-        from pipeline import composition
+        from pipeline.support import composition
 
         return composition.composed(
             lambda chosen: compose(self, *args, overrides=chosen, **kwargs), overrides

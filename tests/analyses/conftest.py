@@ -12,8 +12,8 @@ from cl.analyses import Context
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.methods import Setup
-from cl.runtime.kinds import module_of
 from cl.runtime.machine import Machine
+from cl.runtime.registry import module_of
 from tests.support.project import ROOT, compose
 from tests.support.tiny import TinyBackbone
 

@@ -22,11 +22,11 @@ from cl.analyses import (
     similarity,
     views,
 )
-from cl.charts import Chart
 from cl.data.reader import Reader
 from cl.data.views import View, centre
 from cl.losses import infonce
-from tests.support.analyses import SIZES, SMALL, unit
+from cl.report.charts import Chart
+from tests.support.analyses import SIZES, SMALL, l2_normalize
 from tests.support.project import compose
 
 TAU = 0.2
@@ -44,11 +44,13 @@ def test_the_multiplier_of_orthogonal_images_is_known() -> None:
 def test_similarity_and_variance_of_views_are_known() -> None:
     """Half of the views on one axis, half on the other; all on one; and the identity for any."""
     halves = torch.eye(4)[[0, 0, 1, 1]]
-    similarity, variance = views.spread(torch.stack([halves, torch.eye(4)[[2, 2, 2, 2]], unit(4, 4).float()]))
+    similarity, variance = views.spread(
+        torch.stack([halves, torch.eye(4)[[2, 2, 2, 2]], l2_normalize(4, 4).float()])
+    )
     assert similarity[:2].tolist() == pytest.approx([0.5, 1.0])
     assert variance[:2].tolist() == pytest.approx([0.125, 0.0])
     torch.testing.assert_close(variance, (1 - similarity) / 4, rtol=1e-6, atol=1e-8)
-    loop = unit(3, 5, 4)
+    loop = l2_normalize(3, 5, 4)
     cosines = [np.mean([float(a @ b) for a in image for b in image]) for image in loop]
     assert views.spread(loop)[0].tolist() == pytest.approx(cosines)
 
@@ -67,13 +69,13 @@ def test_similarity_of_orthogonal_images_is_known(tmp_path) -> None:
 
 
 def test_alignment_is_the_squared_distance() -> None:
-    x = unit(10, 3)
+    x = l2_normalize(10, 3)
     assert alignment_uniformity.alignment(x, x) == 0
     assert alignment_uniformity.alignment(x, -x) == pytest.approx(4)
 
 
 def test_one_partition_for_all_keys_is_the_vanilla_loss() -> None:
-    queries, keys, negatives = unit(6, 5), unit(6, 3, 5), unit(40, 5)
+    queries, keys, negatives = l2_normalize(6, 5), l2_normalize(6, 3, 5), l2_normalize(40, 5)
     written, shared, joint = (case() for case in key_cost._cases(queries, keys, negatives).values())
     torch.testing.assert_close(shared, written, rtol=1e-12, atol=1e-14)
     assert not torch.allclose(joint, written)

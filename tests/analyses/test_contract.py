@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from cl import charts, config
+from cl import config
 from cl.analyses import gradient_norm
-from cl.runtime.kinds import kinds, module_of
-from tests.support.analyses import SMALL, tiny_params, unit
+from cl.report import charts
+from cl.runtime.registry import kinds, module_of
+from tests.support.analyses import SMALL, l2_normalize, tiny_params
 from tests.support.devices import on_all_devices
 from tests.support.project import compose
 
@@ -68,7 +69,7 @@ def test_the_negatives_of_an_analysis_are_keys_of_other_images(method, analysed)
 def test_the_negatives_may_be_the_queue_as_training_left_it(analysed, shipped) -> None:
     """With all of its keys drawn, the mean norm is that of the loss, differentiated in float64."""
     context = analysed(tiny_params("moco_v2"))
-    keys = context.method.queue.rows = unit(16, context.method.queue.rows.shape[1]).float()
+    keys = context.method.queue.rows = l2_normalize(16, context.method.queue.rows.shape[1]).float()
     contrast = context.contrast(25, 20, queue=True)
     assert torch.equal(contrast.negatives, keys)
     torch.testing.assert_close(contrast.queries, context.contrast(30, 20).queries[:25])

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cl.analyses import gradient_norm, mi_bound
-from cl.analyses._sampling import Sample, feasible_counts, samples
-from cl.contrast import Contrast
+from cl.analyses._shared.sampling import Sample, feasible_counts, samples
 from cl.losses import infonce
-from tests.support.analyses import GENERATOR, unit
+from cl.objective.terms import Contrast
+from tests.support.analyses import GENERATOR, l2_normalize
 
 TAU = 0.2
 
@@ -46,7 +46,13 @@ def test_the_gradient_of_equal_negatives_is_known() -> None:
 @pytest.mark.parametrize("alpha", [None, 300.0])
 def test_bound_and_gradient_are_those_of_the_loss(alpha) -> None:
     """`cl.losses.infonce` on the same negatives, differentiated by autograd at the query as a free vector."""
-    contrast = Contrast(unit(6, 5), unit(6, 1, 5), unit(40, 5), torch.arange(6)[:, None], temperature=TAU)
+    contrast = Contrast(
+        l2_normalize(6, 5),
+        l2_normalize(6, 1, 5),
+        l2_normalize(40, 5),
+        torch.arange(6)[:, None],
+        temperature=TAU,
+    )
     (sample,) = samples(contrast, 12, TAU, GENERATOR)
     for count in (3, 12):
         queries = contrast.queries.clone().requires_grad_()
@@ -67,7 +73,10 @@ def test_bound_and_gradient_are_those_of_the_loss(alpha) -> None:
 
 def test_negatives_that_are_not_excluded_are_drawn_equally_often() -> None:
     contrast = Contrast(
-        unit(30, 4), unit(30, 1, 4), unit(50, 4), torch.stack([torch.arange(30), torch.arange(30) + 20], 1)
+        l2_normalize(30, 4),
+        l2_normalize(30, 1, 4),
+        l2_normalize(50, 4),
+        torch.stack([torch.arange(30), torch.arange(30) + 20], 1),
     )
     drawn = torch.zeros(30, 50)
     for _ in range(400):

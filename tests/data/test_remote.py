@@ -16,7 +16,7 @@ from cl.data.cache import Cache
 from cl.data.order import Order, Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from pipeline import locations
+from pipeline.support import locations
 from tests.support.remote import (
     assert_reads_equal,
     cache_bytes,

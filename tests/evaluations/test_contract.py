@@ -7,7 +7,7 @@ import pytest
 from cl.config import check, read
 from cl.data.reader import Reader
 from cl.evaluations import numbers_of
-from cl.runtime.kinds import kinds, module_of
+from cl.runtime.registry import kinds, module_of
 from cl.runtime.tensor_files import fingerprint
 from tests.support.devices import on_all_devices
 from tests.support.project import ROOT, TINY, compose

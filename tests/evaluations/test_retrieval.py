@@ -37,14 +37,14 @@ def nearest_places(config: retrieval.Config, reader: Reader, params) -> dict[str
     mean, std = np.array(params.dataset.mean), np.array(params.dataset.std)
     (view,) = config.views.values()
 
-    def unit(pixels: np.ndarray) -> np.ndarray:
+    def l2_normalize(pixels: np.ndarray) -> np.ndarray:
         x = (pixels.mean((0, 1)) / 255 - mean) / std
         return x / np.linalg.norm(x)
 
-    bank = np.stack([unit(centre(reader.pixels(i), 32, 32)) for i in range(len(reader))])
+    bank = np.stack([l2_normalize(centre(reader.pixels(i), 32, 32)) for i in range(len(reader))])
     places = {}
     for position, key in enumerate(reader.keys.tolist()):
-        similarity = bank @ unit(crop_of(view, reader, position))
+        similarity = bank @ l2_normalize(crop_of(view, reader, position))
         places[key.decode()] = int((similarity > similarity[position]).sum()) + 1
     return places
 

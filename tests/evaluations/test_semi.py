@@ -15,7 +15,7 @@ import pytest
 from cl import config
 from cl.data.reader import Reader
 from cl.evaluations import semi
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from tests.support.archives import write_and_read, write_imagenet_folders
 from tests.support.project import ROOT, compose
 from tests.support.tiny import evaluated

@@ -19,7 +19,7 @@ from tests.support.project import ROOT
 MIB = 2**20
 
 
-def unit(*shape: int) -> Tensor:
+def l2_normalize(*shape: int) -> Tensor:
     return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=1)
 
 
@@ -56,9 +56,9 @@ def test_it_equals_a_plain_loop(rows, memory, but_itself, monkeypatch) -> None:
     """For any blocks of queries and tiles of the bank, whether or not the bank contains the queries."""
     monkeypatch.setattr(knn, "MIN_ROWS", rows)
     torch.manual_seed(0)
-    bank, labels = unit(300, 8), torch.randint(0, 5, (300,))
+    bank, labels = l2_normalize(300, 8), torch.randint(0, 5, (300,))
     itself = torch.arange(40, 80) if but_itself else None
-    queries = bank[40:80] if but_itself else unit(40, 8)
+    queries = bank[40:80] if but_itself else l2_normalize(40, 8)
     ranked = loop(queries, bank, 9, itself)
     shapes = []
     product = torch.mm
@@ -115,7 +115,7 @@ def test_it_equals_scikit_learn() -> None:
     from sklearn.neighbors import KNeighborsClassifier
 
     torch.manual_seed(0)
-    queries, bank, labels = unit(100, 6), unit(400, 6), torch.randint(0, 4, (400,))
+    queries, bank, labels = l2_normalize(100, 6), l2_normalize(400, 6), torch.randint(0, 4, (400,))
     classifier = KNeighborsClassifier(
         9, metric="cosine", algorithm="brute", weights=lambda d: np.exp((1 - d) / 0.07)
     )
@@ -139,14 +139,22 @@ def test_perfect_features_are_right_and_shuffled_labels_chance() -> None:
 
 def test_a_low_temperature_does_not_overflow() -> None:
     torch.manual_seed(0)
-    queries, bank, labels = unit(20, 8).float(), unit(500, 8).float(), torch.randint(0, 5, (500,))
+    queries, bank, labels = (
+        l2_normalize(20, 8).float(),
+        l2_normalize(500, 8).float(),
+        torch.randint(0, 5, (500,)),
+    )
     predicted, shown = classify(queries, bank, labels, 5, k=[9], temperature=[0.001], memory=MIB)
     assert torch.equal(predicted[0, 0], labels[shown[:, 0]])
 
 
 def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
     torch.manual_seed(0)
-    queries, bank, labels = unit(200, 32).float(), unit(2000, 32).float(), torch.randint(0, 5, (2000,))
+    queries, bank, labels = (
+        l2_normalize(200, 32).float(),
+        l2_normalize(2000, 32).float(),
+        torch.randint(0, 5, (2000,)),
+    )
     whole, half = (
         classify(queries, b, labels, 5, k=[20], temperature=[0.07], memory=400_000)[0]
         for b in (bank, bank.half())
@@ -162,13 +170,13 @@ def test_k_larger_than_the_bank_is_refused(size, but_itself) -> None:
     with pytest.raises(
         ValueError, match=f"k=20 needs at least 20 labelled training images, found {size - but_itself}"
     ):
-        list(nearest(unit(2, 4), unit(size, 4), 20, memory=MIB, itself=itself))
+        list(nearest(l2_normalize(2, 4), l2_normalize(size, 4), 20, memory=MIB, itself=itself))
 
 
 def test_too_little_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="memory=3KiB is too little for one query: give 4KiB or more"):
-        list(nearest(unit(2, 4), unit(2900, 4), 20, memory=3000))
-    list(nearest(unit(2, 4), unit(2900, 4), 20, memory=4 * 1024))
+        list(nearest(l2_normalize(2, 4), l2_normalize(2900, 4), 20, memory=3000))
+    list(nearest(l2_normalize(2, 4), l2_normalize(2900, 4), 20, memory=4 * 1024))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.contrast import Contrast
 from cl.losses import debiased, infonce
+from cl.objective.terms import Contrast
 
 TAU = 0.2
 
@@ -17,7 +17,7 @@ def config(tau_plus: float, beta: float) -> debiased.Config:
     return debiased.Config(kind="debiased", tau_plus=tau_plus, beta=beta)
 
 
-def unit(*shape: int) -> Tensor:
+def l2_normalize(*shape: int) -> Tensor:
     return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
 
 
@@ -47,11 +47,11 @@ def loop(contrast: Contrast, tau_plus: float, beta: float) -> Tensor:
 def contrasts() -> list[Contrast]:
     """One and three positives, without and with excluded columns; near positives make some g small."""
     torch.manual_seed(0)
-    q, k = unit(6, 5), unit(9, 5)
-    close = F.normalize(q[:, None] + 0.1 * unit(6, 1, 5), dim=-1)
+    q, k = l2_normalize(6, 5), l2_normalize(9, 5)
+    close = F.normalize(q[:, None] + 0.1 * l2_normalize(6, 1, 5), dim=-1)
     return [
-        Contrast(q, unit(6, 1, 5), k, temperature=TAU),
-        Contrast(q, unit(6, 3, 5), k, torch.arange(6)[:, None], temperature=TAU),
+        Contrast(q, l2_normalize(6, 1, 5), k, temperature=TAU),
+        Contrast(q, l2_normalize(6, 3, 5), k, torch.arange(6)[:, None], temperature=TAU),
         Contrast(q, close, -q[:2], temperature=TAU),
         Contrast(q, close, torch.cat([k, q.mean(0, keepdim=True)]), temperature=1.0),
         Contrast(close[:, 0], -close, -q, torch.arange(6)[:, None], temperature=TAU),

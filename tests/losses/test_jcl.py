@@ -5,19 +5,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.contrast import Contrast
 from cl.losses import infonce, jcl
+from cl.objective.terms import Contrast
 
 TAU = 0.2
 
 
-def unit(*shape: int) -> Tensor:
+def l2_normalize(*shape: int) -> Tensor:
     return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
 
 
 def jcl_contrast(keys: int = 4) -> Contrast:
     torch.manual_seed(0)
-    return Contrast(unit(6, 5), unit(6, keys, 5), unit(11, 5), temperature=TAU)
+    return Contrast(l2_normalize(6, 5), l2_normalize(6, keys, 5), l2_normalize(11, 5), temperature=TAU)
 
 
 @pytest.mark.parametrize("unbiased", [False, True])

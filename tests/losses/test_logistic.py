@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from cl.losses import invariant_spread, nce, sigmoid
-from tests.support.losses import pairs, simclr, unit
+from tests.support.losses import l2_normalize, pairs, simclr
 
 
 @pytest.fixture
 def views() -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
-    return unit(6, 5).requires_grad_(), unit(6, 5).requires_grad_()
+    return l2_normalize(6, 5).requires_grad_(), l2_normalize(6, 5).requires_grad_()
 
 
 def assert_same(ours: Tensor, theirs: Tensor, views: tuple[Tensor, Tensor]) -> None:

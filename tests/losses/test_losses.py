@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.analyses.npc import multiplier
-from cl.contrast import Agreement, Contrast
 from cl.losses import cosine, dcl, dclw, infonce
-from cl.runtime.kinds import module_of
-from tests.support.losses import TAU, pairs, simclr, unit
+from cl.objective.terms import Agreement, Contrast
+from cl.runtime.registry import module_of
+from tests.support.losses import TAU, l2_normalize, pairs, simclr
 
 
 @pytest.fixture
 def views() -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
-    return unit(6, 5), unit(6, 5)
+    return l2_normalize(6, 5), l2_normalize(6, 5)
 
 
 def infonce_loop(first: Tensor, second: Tensor, alpha: float | None) -> Tensor:
@@ -106,8 +106,8 @@ def test_dclw_tends_to_dcl_and_its_weights_have_mean_one(views) -> None:
 
 
 def test_identical_keys_give_log_1_plus_k() -> None:
-    q = unit(4, 5)
-    key = unit(1, 5)
+    q = l2_normalize(4, 5)
+    key = l2_normalize(1, 5)
     contrast = Contrast(q, key.expand(4, 1, 5), key.expand(7, 5), temperature=TAU)
     assert float(infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0)) == pytest.approx(
         math.log(8)
@@ -115,7 +115,7 @@ def test_identical_keys_give_log_1_plus_k() -> None:
 
 
 def test_several_positives_give_the_mean_of_the_losses() -> None:
-    q, positives, negatives = unit(4, 5), unit(4, 3, 5), unit(9, 5)
+    q, positives, negatives = l2_normalize(4, 5), l2_normalize(4, 3, 5), l2_normalize(9, 5)
     for kind, settings in (
         ("infonce", {"alpha": None}),
         ("dcl", {}),
@@ -152,7 +152,7 @@ def test_values_equal_lightlys() -> None:
     from lightly.loss import DCLLoss, DCLWLoss, NTXentLoss
 
     torch.manual_seed(1)
-    first, second = unit(12, 16), unit(12, 16)
+    first, second = l2_normalize(12, 16), l2_normalize(12, 16)
     contrast = simclr(first, second, 0.1)
     for ours, theirs in (
         (
@@ -183,7 +183,7 @@ def eqco(q: Tensor, key: Tensor, negatives: Tensor, alpha: float) -> Tensor:
 def test_the_three_forms_of_the_margin_are_one() -> None:
     """EqCo: a margin on the positive, a factor on the negatives, log(alpha / K) on the negative logits."""
     torch.manual_seed(0)
-    q, key, negatives, alpha = unit(4, 5), unit(4, 5), unit(9, 5), 70.0
+    q, key, negatives, alpha = l2_normalize(4, 5), l2_normalize(4, 5), l2_normalize(9, 5), 70.0
     positive, others = (q * key).sum(1) / TAU, q @ negatives.T / TAU
     margin = TAU * math.log(alpha / 9)
     top = ((q * key).sum(1) / TAU - margin / TAU).exp()
@@ -200,7 +200,7 @@ def test_eqcos_gradient_and_its_bound(alpha) -> None:
     """EqCo, eq. 11 as corrected and the bound of eq. 12, with respect to the normalised query."""
     torch.manual_seed(0)
     for _ in range(20):
-        q, key, negatives = unit(1, 5).requires_grad_(), unit(1, 5), unit(9, 5)
+        q, key, negatives = l2_normalize(1, 5).requires_grad_(), l2_normalize(1, 5), l2_normalize(9, 5)
         (gradient,) = torch.autograd.grad(eqco(q, key, negatives, alpha), q)
         with torch.no_grad():
             s0, s = ((q * key).sum() / TAU).exp(), (q @ negatives.T / TAU).exp()[0]
@@ -214,7 +214,7 @@ def test_eqcos_gradient_and_its_bound(alpha) -> None:
 def test_with_two_images_a_query_has_two_negatives() -> None:
     """N = 2: the denominator of SimCLR's DCL has exactly the other image's two views."""
     torch.manual_seed(0)
-    first, second = unit(2, 5), unit(2, 5)
+    first, second = l2_normalize(2, 5), l2_normalize(2, 5)
     contrast = simclr(first, second)
     assert contrast.negative_counts().tolist() == [2.0] * 4
     expected = ((first[0] @ first[1] / TAU).exp() + (first[0] @ second[1] / TAU).exp()).log()

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cl.batch import Batch
 from cl.networks import backbones
 from cl.networks.backbones import BackboneConfig, resnet
 from cl.networks.batch_norm import GroupBatchNorm
-from cl.runtime.kinds import kinds, module_of
+from cl.objective.batch import Batch
+from cl.runtime.registry import kinds, module_of
 from tests.support.backbones import TIMM, VIT
 from tests.support.methods import (
     CASES,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from tests.support import golden
 from tests.support.devices import on_all_devices
 from tests.support.methods import (

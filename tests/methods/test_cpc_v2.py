@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cl import config
-from cl.batch import Batch
+from cl.objective.batch import Batch
 from tests.support.loops import assert_equals_the_loop, context_loop, cross_entropy
 from tests.support.methods import TAU, batch_of, build, mean_loss, views
 from tests.support.project import compose

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.batch import Batch
 from cl.networks.queue import NO_GROUP
+from cl.objective.batch import Batch
 from tests.support.loops import cross_entropy, normal
 from tests.support.methods import IMAGES, TAU, build, mean_loss, task_of, views
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks.parameters import parameters
-from cl.batch import Batch
 from cl.networks import _native_batch_norm
+from cl.objective.batch import Batch
 from cl.runtime.machine import Machine
 from cl.training import optim
 from pipeline.pretrain import build

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cl.contrast import Contrast
 from cl.methods import BaseMethod
 from cl.networks.queue import NO_GROUP
-from cl.runtime.kinds import module_of
+from cl.objective.terms import Contrast
+from cl.runtime.registry import module_of
 from tests.support.methods import (
     CASES,
     batch_of,

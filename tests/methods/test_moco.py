@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from cl.networks.target import Ema
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from tests.support.loops import cross_entropy, normal
 from tests.support.methods import (
     TAU,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cl.batch import Batch
 from cl.methods import BaseMethod
+from cl.objective.batch import Batch
 from tests.support.loops import assert_same_gradients, cross_entropy, loss_of, normal
 from tests.support.methods import IMAGES, TAU, batch_of, build, config_of, views
 

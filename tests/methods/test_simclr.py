@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cl.methods._shared.negatives import sample_without_replacement
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from tests.support.loops import assert_equals_the_loop, cross_entropy, normal
 from tests.support.methods import (
     TAU,

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cl.contrast import TwoViews
 from cl.methods import BaseMethod
-from cl.runtime.kinds import module_of
+from cl.objective.terms import TwoViews
+from cl.runtime.registry import module_of
 from tests.support.loops import assert_equals_the_loop
 from tests.support.methods import batch_of, build, loss_config, task_of, views
 

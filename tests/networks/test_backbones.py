@@ -9,7 +9,7 @@ from dvc.exceptions import InvalidArgumentError
 from skimage.color import rgb2lab, rgb2ycbcr
 
 from cl import config
-from cl.exchange import export, foreign
+from cl.hub import export, foreign
 from cl.networks import backbones, two_streams
 from cl.networks.backbones import resnet
 from cl.runtime.tensor_files import save_tensors

@@ -28,8 +28,8 @@ def test_the_target_averages_parameters_and_nothing_else() -> None:
         torch.testing.assert_close(parameter, expected)
     for name, buffer in method.target.named_buffers():
         assert torch.equal(buffer, before[name])
-    assert EMA.at(1.0) == 1
-    assert Ema(momentum=0.9, schedule="constant").at(0.7) == 0.9
+    assert EMA.momentum_at(1.0) == 1
+    assert Ema(momentum=0.9, schedule="constant").momentum_at(0.7) == 0.9
 
 
 def test_the_target_leaves_out_no_branches() -> None:

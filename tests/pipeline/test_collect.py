@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from cl.report.experiments import distinct
 from pipeline import report
-from pipeline.collect import collect
+from pipeline.support.collect import collect
 
 
 class Repository:

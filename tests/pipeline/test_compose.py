@@ -6,8 +6,8 @@ import re
 import pytest
 from dvc.exceptions import InvalidArgumentError
 
+from benchmarks import compatibility
 from cl import config
-from pipeline import compatibility
 from tests.support import golden
 from tests.support.project import ROOT, compose
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cl.config import read
-from cl.runtime.kinds import kinds
+from cl.runtime.registry import kinds
 from tests.support.project import ROOT
 
 # They check, print and publish; what they pass on is tracked as parameter or output.
@@ -61,7 +61,7 @@ def closure(stage: str, paths: set[Path]) -> set[str]:
     Only `weights` reads foreign encoders: `evaluate` does so outside DVC.
     """
     todo, seen = list(paths), set()
-    ignored = GLUE if stage == "weights" else GLUE | {"cl/exchange/foreign.py"}
+    ignored = GLUE if stage == "weights" else GLUE | {"cl/hub/foreign.py"}
     while todo:
         path = todo.pop()
         name = str(path.relative_to(ROOT))

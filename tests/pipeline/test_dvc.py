@@ -19,9 +19,9 @@ import cl
 from cl.config import load
 from cl.data.reader import Reader
 from cl.evaluations import knn
-from cl.exchange import export
 from cl.features.extraction import extract
 from cl.features.knn import classify, top1
+from cl.hub import export
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start

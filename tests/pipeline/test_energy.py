@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import energy
+from pipeline.support import energy
 
 RANGE = 262_143_328_850  # microjoules after which a RAPL counter wraps around
 

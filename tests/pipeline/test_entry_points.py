@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cl.runtime.kinds import kinds
-from pipeline import command
+from cl.runtime.registry import kinds
+from pipeline.support import command
 from tests.support.project import ROOT
 from tests.support.stages import Stage, answers
 
@@ -96,7 +96,7 @@ def test_an_empty_variable_does_not_replace_the_shards(project) -> None:
 
 def test_mistakes_in_the_choice_of_loggers_are_named_before_anything_runs(project) -> None:
     mistakes = {
-        f"CL_LOG=tensorbord is unknown; choose from {', '.join(kinds('loggers'))}\n": {
+        f"CL_LOG=tensorbord is unknown; choose from {', '.join(kinds('console.loggers'))}\n": {
             "CL_LOG": "tensorbord"
         },
         "CL_TENSORBOARD is now CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH\n": {

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from pipeline import launch
+from pipeline.support import launch
 
 FORKING = multiprocessing.get_context("fork")
 
@@ -17,10 +17,10 @@ def watch(port: int, rank: int, seconds: float) -> None:
     """A rank of two that stops giving signs of life after `seconds`."""
     launch.BEAT, launch.LOST = 0.05, 1.0
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    watching = launch._Watch(store, rank, 2)
-    watching.start()
+    monitoring = launch._Watch(store, rank, 2)
+    monitoring.start()
     time.sleep(seconds)
-    watching.over.set()
+    monitoring.over.set()
     time.sleep(60)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.origin import origin
+from pipeline.support.origin import origin
 from tests.support.project import compose
 
 

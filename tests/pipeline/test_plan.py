@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import forecast, plan
+from pipeline import plan
 from pipeline.compose import compose
-from pipeline.workplace import Ran, copy_of_project
+from pipeline.support import forecast
+from pipeline.support.workplace import Ran, copy_of_project
 from tests.support.commands import wait_for
 from tests.support.stages import Answer, Stage, answers
 

@@ -20,7 +20,7 @@ import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
 from PIL import Image as Picture
 
-import cl.detection.scenes  # noqa: F401
+import cl.shards.scenes  # noqa: F401
 from cl.shards import images
 from cl.shards.images import ORIENTATION
 from cl.sources._shared.class_folders import class_folders

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from cl import config
-from cl.batch import Batch
+from cl.objective.batch import Batch
 from cl.runtime import files
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
-from pipeline import provenance
 from pipeline.compose import compose
 from pipeline.pretrain import build
+from pipeline.support import provenance
 from tests.support.stages import Stage, answers
 from tests.support.training import newest_step
 
@@ -63,7 +63,7 @@ def prepared(project_with_shards) -> Path:
     """A copy of the project with parameters for a short pretraining with MoCo."""
     compose(project_with_shards / "params.yaml", SETTINGS)
     start.save(start.Start(), project_with_shards / "models" / "start.safetensors")
-    (project_with_shards / "cl/loggers/recorder.py").write_text(RECORDER)
+    (project_with_shards / "cl/console/loggers/recorder.py").write_text(RECORDER)
     return project_with_shards
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from cl.console.progress import Progress, Usage
 from cl.console.stop import StoppedError
 from cl.training.checkpoints import Checkpoints
-from pipeline import command, energy, provenance
+from pipeline.support import command, energy, provenance
 from tests.support.project import TINY
 from tests.support.training import train_tiny
 

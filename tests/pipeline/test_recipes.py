@@ -11,12 +11,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from cl import config
-from cl.batch import Batch
 from cl.methods import Setup
 from cl.networks import backbones
+from cl.objective.batch import Batch
 from cl.report import paper_tables
-from cl.runtime.kinds import module_of
 from cl.runtime.machine import Machine
+from cl.runtime.registry import module_of
 from pipeline.pretrain import build
 from tests.support.documentation import runs
 from tests.support.project import ROOT, compose

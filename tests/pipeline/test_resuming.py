@@ -1,6 +1,6 @@
 """The folders of checkpoints: one for each run, wherever it goes on."""
 
-from pipeline.resuming import folder_name
+from pipeline.support.resuming import folder_name
 
 
 def test_copies_of_the_project_share_runs_but_not_those_of_baselines(tmp_path, monkeypatch) -> None:

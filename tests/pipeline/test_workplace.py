@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline import workplace
+from pipeline.support import workplace
 from tests.support.project import ROOT
 
 

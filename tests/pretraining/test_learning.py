@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import compatibility
 from cl.runtime.machine import slow_bf16
-from pipeline import compatibility
 from pipeline.compose import compose
 from tests.support.archives import REAL
 

@@ -8,8 +8,8 @@ import torch
 from cl.methods import Setup
 from cl.networks import backbones
 from cl.networks.backbones import resnet
-from cl.runtime.kinds import module_of
 from cl.runtime.memory import growth
+from cl.runtime.registry import module_of
 from tests.support.methods import (
     WHOLE,
     batch_of,

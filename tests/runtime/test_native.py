@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cl.console.progress import Progress
 from cl.runtime import machine, native
-from pipeline import command
+from pipeline.support import command
 from tests.support.counting import GPU
 
 CPU = torch.device("cpu")

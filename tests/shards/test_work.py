@@ -14,7 +14,7 @@ from cl.shards import writing
 from cl.shards.team import Team
 from cl.sources import Splits, Storage
 from cl.sources._shared.class_folders import class_folders
-from pipeline import outputs
+from pipeline.support import outputs
 from tests.support.pictures import digest, picture_file, shard_states, tree, without_heic
 from tests.support.processes import start_fork
 from tests.support.tiny import STORAGE, write_shards

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from cl.runtime.kinds import kinds
+from cl.runtime.registry import kinds
 from cl.sources import UNLABELLED, check_labels, raw_images
 from tests.support.archives import contents, noise, splits_of, write_and_read
 

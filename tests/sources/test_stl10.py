@@ -149,7 +149,8 @@ def test_the_monitor_uses_the_first_labelled_images(context, params, here, quiet
 def test_the_supervised_baseline_trains_on_the_labelled_images_only(
     context, params, here, tmp_path, monkeypatch
 ) -> None:
-    from pipeline import baseline, locations
+    from pipeline import baseline
+    from pipeline.support import locations
 
     # A machine without workers, whose reads would be recorded in other processes.
     monkeypatch.setattr(machine, "find", lambda *_, **__: here)

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from cl.runtime.stores import path_of
 from cl.sources import imagenet, unlabelled
-from pipeline import locations
+from pipeline.support import locations
 from tests.support.pictures import digest, picture_file
 from tests.support.tiny import write_shards
 

@@ -24,7 +24,7 @@ SMALL: dict[str, dict] = {
 }
 
 
-def unit(*size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def l2_normalize(*size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """Random unit rows."""
     return F.normalize(torch.randn(*size, generator=GENERATOR, dtype=dtype), dim=-1)
 

@@ -12,7 +12,7 @@ from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, STL10
 
 from cl.data.reader import Reader
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from cl.sources import Source, Splits
 from cl.sources._shared import imagenet
 from tests.support.project import SHARED

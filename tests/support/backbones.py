@@ -3,7 +3,7 @@
 from typing import Any
 
 from cl.networks.backbones import BackboneConfig
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 
 VIT: dict[str, Any] = {
     "size": 64,

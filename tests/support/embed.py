@@ -1,6 +1,6 @@
 """`python -m tests.support.embed`: pipeline.embed in parts of 64 images instead of thousands."""
 
-from cl.exchange import embedding
+from cl.hub import embedding
 from pipeline.embed import main
 
 embedding.PART, embedding.BATCH = 64, 32

@@ -5,8 +5,8 @@ import functools
 import tempfile
 from pathlib import Path
 
-from cl.charts import Chart
 from cl.report import paper_tables
+from cl.report.charts import Chart
 from cl.report.experiments import Experiment
 from tests.support.project import compose
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from cl.contrast import Contrast
 from cl.methods import BaseMethod
 from cl.networks.context import MaskedContext
-from cl.runtime.kinds import module_of
+from cl.objective.terms import Contrast
+from cl.runtime.registry import module_of
 from tests.support.methods import batch_of, build, loss_config, mean_loss, views
 
 Loop = Callable[[BaseMethod, list[Tensor]], Tensor]

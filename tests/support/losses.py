@@ -4,12 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.contrast import Contrast
+from cl.objective.terms import Contrast
 
 TAU = 0.2
 
 
-def unit(*shape: int) -> Tensor:
+def l2_normalize(*shape: int) -> Tensor:
     return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
 
 

@@ -8,18 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from cl import rules
-from cl.batch import Batch
-from cl.config import read
-from cl.contrast import Contrast
+from cl.config import read, rules
 from cl.losses import LossConfig
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks import heads, patches
 from cl.networks.backbones import Backbone
 from cl.networks.target import Ema
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
 from cl.pretraining.task import PretrainingTask
-from cl.runtime.kinds import kinds, module_of
 from cl.runtime.machine import Machine
+from cl.runtime.registry import kinds, module_of
 from tests.support.project import ROOT
 from tests.support.tiny import TinyBackbone, TinyTwoStreams
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from cl.contrast import TwoViews
 from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
+from cl.objective.terms import TwoViews
 from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks, permute, rank, ranks
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from cl.training import loop
-from cl.training.loop import Requests
+from cl.training.loop import StopSync
 from tests.support.methods import HERE, loss_config
 
 IMAGES = 24
@@ -65,7 +65,7 @@ def requests() -> dict[str, Tensor]:
     """The steps, of twelve, at which each rank hears what the last one asks for from the third step on."""
     found = {}
     for name, seconds in (("fast steps", 0.0), ("slow steps", 2 * loop.ASK_SECONDS)):
-        asking, heard = Requests(0, replace(HERE, read_every=4)), torch.zeros(12, dtype=torch.bool)
+        asking, heard = StopSync(0, replace(HERE, read_every=4)), torch.zeros(12, dtype=torch.bool)
         for step in range(12):
             asking.since -= seconds * (step + 1 - asking.asked)
             signals = [15] if rank() == ranks() - 1 and step >= 2 else []

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import Tensor, nn
 
-from cl.batch import Batch
 from cl.config import check, read
 from cl.console.progress import Progress
 from cl.data.reader import Reader
@@ -20,9 +19,10 @@ from cl.detection import data as detection
 from cl.detection import transfer
 from cl.evaluations import plan_of
 from cl.networks import backbones
+from cl.objective.batch import Batch
 from cl.runtime import distributed
 from cl.runtime.distributed import gather, local_part, mean_over_ranks
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from cl.data.transform import Transform
-from cl.exchange import published
+from cl.hub import published
 from cl.networks import backbones
 from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import save_tensors

@@ -15,7 +15,7 @@ from cl.console.stop import signals
 from cl.data.order import Plan
 from cl.training import optim, tasks
 from cl.training.checkpoints import Checkpoints
-from cl.training.loop import Ledger
+from cl.training.loop import MetricBuffer
 from tests.support.tiny import TinyBackbone
 from tests.support.training import train_tiny
 
@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, qui
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     """Losses are read some steps later: the message names the first bad step; earlier ones are recorded."""
-    ledger = Ledger({}, "Lower optim.base_lr", Plan(8, 2, seed=0))
+    ledger = MetricBuffer({}, "Lower optim.base_lr", Plan(8, 2, seed=0))
     for step, norm in enumerate([1.0, 2.0, math.inf, math.nan]):
         ledger.add(step, 0.1 * step, {"loss": torch.tensor(4.0)}, torch.tensor(norm), torch.tensor(9.0))
     with pytest.raises(FloatingPointError) as error:

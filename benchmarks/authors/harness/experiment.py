@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.parameters import parameters
-from cl.batch import Batch
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.networks.heads import NormLinear
+from cl.objective.batch import Batch
 from cl.runtime.distributed import local_part, mean_over_ranks
 from cl.runtime.machine import Machine
 from cl.training import optim

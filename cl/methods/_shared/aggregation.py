@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cl.contrast import Contrast
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import mean_over_ranks
 
 SIMILARITIES = 2**24  # between queries and rows, held at a time

@@ -6,11 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.contrast import Contrast
 from cl.methods import MethodConfig
 from cl.methods._shared.kmeans import batch_clusters
 from cl.networks import heads
-from cl.networks.passes import Encoder, unit
+from cl.networks.passes import Encoder, l2_normalize
+from cl.objective.terms import Contrast
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, local_part
 
@@ -60,7 +60,7 @@ def two_heads(backbone: nn.Module, projector: nn.Sequential, head: nn.Module) ->
 
     def encode(images: Tensor) -> Tensor:
         hidden = projector[:-1](backbone(images))
-        return unit(torch.stack([projector[-1](hidden), head(hidden)], 1))
+        return l2_normalize(torch.stack([projector[-1](hidden), head(hidden)], 1))
 
     return encode
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cl.batch import Batch
+from cl.objective.batch import Batch
 from cl.runtime.distributed import gather
 
 NO_COLUMN = torch.iinfo(torch.int64).max  # as the group of a query: equals no column's

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from cl.contrast import Agreement
+from cl.objective.terms import Agreement
 
 
 def pairs(views: int, targets: int = 2) -> list[tuple[int, int]]:

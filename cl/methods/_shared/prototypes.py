@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.contrast import Contrast
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.pairs import pairs
+from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cl.networks import feature_maps, layers, patches
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.kinds import module_of
+from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
 
 if TYPE_CHECKING:

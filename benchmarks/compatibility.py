@@ -1,0 +1,145 @@
+"""What can be combined: every method with every loss, with and without small crops and patches.
+
+`python -m benchmarks.compatibility` prints a table, and the reasons why combinations are refused.
+"""
+
+import itertools
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from pipeline.compose import CONF, compose
+from pipeline.support import command
+
+VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
+PUBLISHED = ("_imagenet", "_cifar")  # how the names of methods at their published size end
+PATCHES = {"whole": "whole", "patches": "fast"}
+
+
+class Cell(NamedTuple):
+    """One combination, by the names of its files; `refusal` is empty where it runs."""
+
+    method: str
+    loss: str
+    views: str
+    patches: str
+    values: dict[str, Any]
+    refusal: str
+
+
+def methods() -> list[str]:
+    """The methods at the size of the embedded data, without those at their published size."""
+    names = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+    return [name for name in names if not name.endswith(PUBLISHED)]
+
+
+def losses() -> dict[str, str]:
+    """The configuration file of each kind of loss: its own, or the first that names it."""
+    from cl import config
+
+    files: dict[str, str] = {}
+    for path in sorted((CONF / "loss").glob("*.yaml")):
+        kind = config.read(path).get("kind")  # a file without one builds on another
+        if kind and (path.stem == kind or kind not in files):
+            files[kind] = path.stem
+    return files
+
+
+def combinations() -> list[tuple[str, str, str, str]]:
+    """Every method with every loss, kind of views and kind of patches."""
+    return list(itertools.product(methods(), losses().values(), VIEWS, PATCHES))
+
+
+def cells() -> list[Cell]:
+    """All combinations."""
+    return [cell(*names) for names in combinations()]
+
+
+@cache
+def cell(method: str, loss: str, views: str, patches: str) -> Cell:
+    """A combination, checked as the parameters of an experiment are."""
+    from cl import config
+
+    values = shipped(method)
+    combined = values | {
+        "loss": config.read(CONF / "loss" / f"{loss}.yaml"),
+        "views": _enough_views(_views(views, values["views"]), values["method"]),
+        "patches": config.read(CONF / "patches" / f"{PATCHES[patches]}.yaml"),
+    }
+    return Cell(method, loss, views, patches, combined, _refusal(combined))
+
+
+def shipped(method: str) -> dict[str, Any]:
+    """The default experiment with a method."""
+    return _composed(f"method={method}")
+
+
+@cache
+def _composed(choice: str) -> dict[str, Any]:
+    from cl import config
+
+    with tempfile.TemporaryDirectory() as folder:
+        compose(Path(folder) / "params.yaml", [choice])
+        return config.read(Path(folder) / "params.yaml")
+
+
+def _views(kind: str, of_method: dict[str, Any]) -> dict[str, Any]:
+    """Views of a kind; a method that brings its own keeps them unless small crops are asked for."""
+    default = _composed(f"views={VIEWS['two views']}")["views"]
+    own = kind == "two views" and of_method != default
+    return of_method if own else _composed(f"views={VIEWS[kind]}")["views"]
+
+
+def _enough_views(views: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
+    """The views, with a third large one if that gives a query a second positive (JCL's keys)."""
+    from cl.runtime.registry import module_of
+
+    several = module_of("methods", method["kind"]).Config.model_validate(method).positives(3) > 1
+    return views | {"random": views["random"] | {"count": 3}} if several else views
+
+
+def _refusal(values: dict[str, Any]) -> str:
+    from cl import config
+
+    try:
+        config.check(values)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def table(found: list[Cell]) -> str:
+    """Markdown: a row for each method, a column for each loss, and below them the reasons for refusals."""
+    by_pair: dict[tuple[str, str], list[Cell]] = {}
+    for cell in found:
+        by_pair.setdefault((cell.method, cell.loss), []).append(cell)
+    columns = list(dict.fromkeys(cell.loss for cell in found))
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for method in dict.fromkeys(cell.method for cell in found):
+        texts = [_text(by_pair[method, loss]) for loss in columns]
+        lines.append(f"| {method} | " + " | ".join(texts) + " |")
+    sentences = dict.fromkeys(cell.refusal for cell in found if cell.refusal)
+    return "\n".join([*lines, "", *(f"- {sentence}" for sentence in sentences)])
+
+
+def _text(options: list[Cell]) -> str:
+    """Whether the plain combination runs, and with which options it does not."""
+    plain, *others = options
+    if plain.refusal:
+        return "refused"
+    refused = [cell.patches if cell.patches != "whole" else cell.views for cell in others if cell.refusal]
+    return ", ".join(["runs", *(f"not with {option}" for option in dict.fromkeys(refused))])
+
+
+@click.command()
+@command.entry_point
+def main() -> None:
+    """Print which method goes with which loss, and why the other combinations are refused."""
+    click.echo(table(cells()))
+
+
+if __name__ == "__main__":
+    main()

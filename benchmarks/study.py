@@ -1,0 +1,212 @@
+"""study: the experiments of docs/studies/<name>.yaml, and what they decide, in docs/results/<name>.md."""
+
+import math
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchmarks.rows import append, read
+from cl.console.stop import exits_on_sigterm
+from cl.runtime.files import exclusive
+from pipeline.support import command
+
+if TYPE_CHECKING:
+    from benchmarks.studies import Row, Study
+
+STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--run", is_flag=True, help="Run what is missing here, one after another, instead of queueing it."
+)
+@command.entry_point
+def main(name: str, run: bool) -> None:
+    """Queue the missing experiments of study NAME, and write docs/results/NAME.md about the finished ones.
+
+    A finished experiment becomes a row of docs/results/NAME.csv, and is not run again: stop at any time.
+    """
+    study = load(name)
+    with exits_on_sigterm(), exclusive(command.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
+        write(name, study)
+        missing = _missing(name, study)
+        waiting = _queued() if missing else set()
+        for arm, seed in missing:
+            if (experiment := label(name, arm, seed)) not in waiting:
+                _experiment(name, study, arm, seed, "--temp" if run else "--queue")
+            elif run:
+                click.echo(
+                    f"{experiment} is in DVC's queue: `dvc queue remove {experiment}` to run it here",
+                    err=True,
+                )
+            if run:
+                write(name, study)
+    if missing and (waiting or not run):
+        scratch = shlex.quote(str(command.scratch().resolve()))  # DVC's workers do not inherit it from here
+        click.echo(
+            f"run `CL_SCRATCH={scratch} dvc queue start`, then this command again to record the results",
+            err=True,
+        )
+    click.echo(RESULTS / f"{name}.md")
+
+
+def load(name: str) -> "Study":
+    """Read a study.
+
+    Raises:
+        ValueError: no study has this name, or it is not valid.
+    """
+    from benchmarks.studies import Study
+    from cl import config
+    from cl.runtime.base_config import suggestion
+
+    path = STUDIES / f"{name}.yaml"
+    if not path.is_file():
+        raise ValueError(
+            f"no study {path}{suggestion(name, sorted(each.stem for each in STUDIES.glob('*.yaml')))}"
+        )
+    try:
+        return config.validated(Study, config.read(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def label(name: str, arm: str, seed: int) -> str:
+    """The name of an experiment."""
+    return f"{name}-{arm}-{seed}"
+
+
+def rows(name: str, study: "Study") -> "list[Row]":
+    """The finished experiments that were recorded.
+
+    Raises:
+        ValueError: some were run before the study was changed, or a row is damaged.
+    """
+    from benchmarks.studies import Row
+
+    path = RESULTS / f"{name}.csv"
+    found: dict[tuple[str, int], Row] = {}
+    for number, cells in enumerate(read(path, Row._fields), 2):
+        try:
+            row = Row(*(kind(cells[column]) for column, kind in Row.__annotations__.items()))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        if not math.isfinite(row.value):
+            raise ValueError(
+                f"{path}, line {number}: the value must be finite, found {row.value}; delete the row"
+            )
+        if row.arm in study.arms and row.settings != study.fingerprint(row.arm):
+            raise ValueError(
+                f"{path} has runs of arm {row.arm} whose settings or metric are not those of "
+                f"{STUDIES / name}.yaml; delete these rows to run them again, or undo the change of the study"
+            )
+        if found.setdefault((row.arm, row.seed), row) is not row:
+            raise ValueError(
+                f"{path}, line {number}: {row.arm} with seed {row.seed} is there twice; delete one"
+            )
+    return list(found.values())
+
+
+def write(name: str, study: "Study") -> None:
+    """Record what has finished, and write the page and its figure."""
+    from benchmarks import studies
+
+    found = rows(name, study)
+    if new := _finished(name, study, {(row.arm, row.seed) for row in found}):
+        append(RESULTS / f"{name}.csv", studies.Row._fields, new)
+    found = [row for row in [*found, *new] if row.arm in study.arms and row.seed in study.seeds]
+    drawn = studies.chart(name, study, found)
+    if drawn.series:
+        (RESULTS / f"{name}.svg").write_text(drawn.svg())
+    (RESULTS / f"{name}.md").write_text(studies.page(name, study, found))
+
+
+def _finished(name: str, study: "Study", known: set[tuple[str, int]]) -> "list[Row]":
+    """Rows of experiments that have finished since.
+
+    Raises:
+        ValueError: one was run with other parameters, or does not have the metric.
+    """
+    from benchmarks.studies import Row
+    from pipeline.support.collect import collect
+
+    experiments = {each.name: each for each in collect(lambda sentence: click.echo(sentence, err=True))}
+    found = []
+    for arm, seed in ((arm, seed) for seed in study.seeds for arm in study.arms):
+        experiment = experiments.get(label(name, arm, seed))
+        if (arm, seed) in known or experiment is None:
+            continue
+        if experiment.params != _parameters(study.overrides(arm, seed)):
+            raise ValueError(
+                f"experiment {experiment.name} was run with parameters that differ from the study's; "
+                f"`dvc exp remove {experiment.name}`, then run this command again"
+            )
+        value, made = experiment.metrics.get(study.metric, math.nan), experiment.provenance.get("pretrain")
+        if not math.isfinite(value) or made is None:
+            reasons = experiment.problems or ["its results are " + ", ".join(sorted(experiment.metrics))]
+            raise ValueError(
+                f"experiment {experiment.name} has no usable {study.metric} of a pretrained encoder: "
+                f"{'; '.join(reasons)}; `dvc exp remove {experiment.name}`, then run this command again"
+            )
+        seconds = round(made["seconds"])
+        commit = made["commit"][:10] + ("+" if made["uncommitted_changes"] else "")
+        found.append(Row(arm, seed, value, seconds, commit, study.fingerprint(arm)))
+    return found
+
+
+def _parameters(overrides: list[str]) -> dict[str, Any]:
+    """The parameters that DVC composes from these overrides."""
+    from cl.config import read
+    from pipeline.compose import compose
+
+    with tempfile.TemporaryDirectory() as folder:
+        compose(Path(folder) / "params.yaml", overrides)
+        return read(Path(folder) / "params.yaml")
+
+
+def _missing(name: str, study: "Study") -> list[tuple[str, int]]:
+    known = {(row.arm, row.seed) for row in rows(name, study)}
+    return [(arm, seed) for seed in study.seeds for arm in study.arms if (arm, seed) not in known]
+
+
+def _queued() -> set[str]:
+    """The names of queued or running experiments; a failed one is queued again."""
+    lines = subprocess.run(
+        ["dvc", "queue", "status"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    words = [line.split() for line in lines]
+    return {line[1] for line in words if len(line) > 2 and line[-1] in ("Queued", "Running")}
+
+
+def _experiment(name: str, study: "Study", arm: str, seed: int, how: str) -> None:
+    """Queue or run an experiment.
+
+    Raises:
+        ValueError: DVC fails, after saying why.
+    """
+    settings = [word for override in study.overrides(arm, seed) for word in ("-S", override)]
+    what = label(name, arm, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        stop = Path(folder) / "stop"
+        places = {"CL_SCRATCH": str(command.scratch().resolve()), "CL_STOP": str(stop)}
+        process = subprocess.Popen(
+            ["dvc", "exp", "run", how, "--name", what, *settings], env={**os.environ, **places}
+        )
+        try:
+            failed = process.wait()
+        except BaseException:
+            stop.touch()  # a signal would end DVC before the stage has saved
+            process.wait()
+            raise
+    if failed:
+        raise ValueError(f"{what} failed; run this command again to continue")
+
+
+if __name__ == "__main__":
+    main()

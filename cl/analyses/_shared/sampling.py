@@ -1,0 +1,108 @@
+"""Queries with given numbers of random negatives, for measures that depend on that number."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from cl.analyses import BatchesConfig, Context
+from cl.console.progress import Progress
+from cl.console.wording import counted
+from cl.data.reader import Reader
+from cl.objective.terms import Contrast
+
+BLOCK = 2**22  # logits in memory at a time: 16 MiB
+
+
+class Sample(NamedTuple):
+    """Some queries of a contrast, each with its own K random negatives out of C."""
+
+    queries: Tensor  # (b, D)
+    positives: Tensor  # (b, D)
+    negatives: Tensor  # (C, D); each query draws K of them
+    columns: Tensor  # (b, K), the rows of `negatives` that each query drew, in random order
+    positive_logits: Tensor  # (b,)
+    negative_logits: Tensor  # (b, K)
+
+
+class Sampling(BatchesConfig):
+    """How queries and negatives are sampled.
+
+    negatives: the numbers K of negatives per query.
+    temperature: null for that of training.
+    images: all of them give keys; the first of them give the queries.
+    batch_size: images encoded at a time.
+    """
+
+    negatives: list[int] = Field(min_length=1)
+    alpha: float = Field(gt=0)
+    temperature: float | None = Field(gt=0)
+    images: int = Field(gt=1)
+    queries: int = Field(gt=0)
+
+    def check(self, train: Reader, val: Reader) -> None:
+        super().check(train, val)
+        if self.images > (epoch := len(train) // self.batch_size * self.batch_size):
+            raise ValueError(
+                f"images={self.images} exceeds the {counted(epoch, 'images')} of an epoch of batches of "
+                f"{self.batch_size}; choose fewer"
+            )
+        feasible_counts(self.negatives, self.images - 1)
+
+
+def by_count(
+    config: Sampling, context: Context, measure: Callable[[Sample, int, float, float], Tensor]
+) -> dict[int, Tensor]:
+    """(2, N) for each K: `measure(sample, K, alpha, temperature)` of N queries, with margin and alpha = K."""
+    temperature = context.temperature(config.temperature)
+    generator = torch.Generator().manual_seed(context.seed)
+    images = config.queries if config.needs_queue else config.images
+    contrast = context.contrast(images, config.batch_size, queue=config.needs_queue)
+    available = int(contrast.negative_counts()[0])
+    counts = feasible_counts(config.negatives, available, context.progress)
+    measured: dict[int, list[Tensor]] = {count: [] for count in counts}
+    for sample in samples(contrast, counts[-1], temperature, generator, config.queries):
+        for count in counts:
+            with_margin = measure(sample, count, config.alpha, temperature)
+            without = measure(sample, count, count, temperature)
+            measured[count].append(torch.stack([with_margin, without]))
+    return {count: torch.cat(parts, 1) for count, parts in measured.items()}
+
+
+def samples(
+    contrast: Contrast, count: int, temperature: float, generator: torch.Generator, queries: int | None = None
+) -> Iterator[Sample]:
+    """The first `queries`, block by block, each with `count` distinct negatives that are not excluded.
+
+    A query with several positives keeps the first.
+    """
+    negatives = contrast.negatives
+    assert contrast.excluded is not None
+    assert isinstance(negatives, Tensor), "an analysis has one process"
+    for rows in torch.arange(len(contrast.queries))[:queries].split(max(1, BLOCK // len(negatives))):
+        q, p = contrast.queries[rows], contrast.positives[rows, 0]
+        lots = torch.rand(len(rows), len(negatives), generator=generator)
+        lots.scatter_(1, contrast.excluded[rows].cpu(), 2.0)  # the largest, so never drawn
+        columns = lots.topk(count, largest=False).indices.to(q.device)
+        positive_logits = (q * p).sum(1) / temperature
+        negative_logits = (q @ negatives.T / temperature).gather(1, columns)
+        yield Sample(q, p, negatives, columns, positive_logits, negative_logits)
+
+
+def feasible_counts(requested: list[int], available: int, progress: Progress | None = None) -> list[int]:
+    """The requested numbers of negatives up to `available`, ascending; says which are left out.
+
+    Raises:
+        ValueError: all of them exceed the available number.
+    """
+    feasible = [count for count in sorted(requested) if count <= available]
+    if not feasible:
+        raise ValueError(
+            f"negatives={requested} exceed the {available} available to a query; choose fewer or more images"
+        )
+    if progress and len(feasible) < len(requested):
+        left_out = ", ".join(str(count) for count in requested if count > available)
+        progress.say(f"queries have only {counted(available, 'negatives')} each; left out: {left_out}")
+    return feasible

@@ -1,0 +1,140 @@
+"""The parameters of one experiment."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny
+
+from cl.data.views import View
+from cl.detection.config import Config as Transfer
+from cl.losses import LossConfig
+from cl.methods import MethodConfig
+from cl.networks import patches
+from cl.networks.backbones import BackboneConfig
+from cl.pretraining import monitor
+from cl.runtime.base_config import BaseConfig, Seed
+from cl.runtime.machine import Precision
+from cl.runtime.registry import config_of
+from cl.sources import Source
+from cl.training import optim
+
+
+def _parse_patches(value: Any) -> Any:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind not in patches.KINDS:
+        raise ValueError(f"kind={kind} is unknown; choose one of {', '.join(patches.KINDS)}")
+    return patches.KINDS[kind].model_validate(value)
+
+
+class PretrainingOptim(optim.Config):
+    """The optimizer of pretraining, how its steps are computed, and what is measured while it trains.
+
+    predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
+    backbone_lr_scale: the backbone's learning rate relative to that of the rest, for weights given by `init`.
+    lr_scale_1d: the learning rate of biases and norm layers relative to that of matrices (Barlow Twins).
+    microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if the
+        activations of all of it do not fit in memory; the gradient is that of the whole batch.
+    compile: run the encoder through torch.compile, which takes minutes to start.
+    cropping: where images are decoded and cropped: in data workers, or on the device that trains
+        (`cl.data.device_crops`), which changes pixels by rounding, and by another JPEG decoder on a GPU.
+    """
+
+    predictor_lr: Literal["scheduled", "fixed"]
+    backbone_lr_scale: float = Field(gt=0)
+    lr_scale_1d: float = Field(gt=0)
+    microbatches: int = Field(gt=0)
+    compile: bool
+    cropping: Literal["workers", "device"]
+    monitor: monitor.Config
+
+
+class SupervisedTraining(BaseConfig):
+    """How a supervised baseline is trained."""
+
+    optim: optim.Config
+    views: dict[str, View] = Field(min_length=1, max_length=1)
+
+
+class Baseline(BaseConfig):
+    """An encoder to compare with: trained with labels, or untrained (`training: null`)."""
+
+    training: SupervisedTraining | None
+    evaluations: Literal["all"] | list[str]
+    transfers: Literal["all"] | list[str]
+
+
+Hash = Annotated[str, Field(pattern=r"^(sha256|md5):[0-9a-f]+$")]
+
+
+class Init(BaseConfig):
+    """A trained backbone to start from: torchvision's, a checkpoint's or an experiment's, and its hash."""
+
+    name: str
+    hash: Hash = Field(description="for torchvision's weights, the first digits")
+
+
+class Parent(BaseConfig):
+    """An experiment to continue, and the hashes of its method and optimizer."""
+
+    name: str
+    method: Hash
+    optimizer: Hash
+
+
+class Report(BaseConfig):
+    """What the report shows: `pictures: false` keeps private images out of it."""
+
+    pictures: bool
+
+
+class Params(BaseConfig):
+    """`params.yaml`."""
+
+    seed: Seed
+    recipe: str | None
+    init: Init | None
+    start_from: Parent | None
+    dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
+    views: dict[str, View] = Field(min_length=1)
+    patches: Annotated[patches.Config, BeforeValidator(_parse_patches)]
+    backbone: Annotated[SerializeAsAny[BackboneConfig], config_of("networks.backbones")]
+    method: Annotated[SerializeAsAny[MethodConfig], config_of("methods")]
+    temperature: float | None = Field(gt=0)
+    loss: Annotated[SerializeAsAny[LossConfig], config_of("losses")]
+    optim: PretrainingOptim
+    precision: Precision
+    deterministic: bool
+    bn_group: Literal["global"] | int = Field(description="images that share batch statistics")
+    evaluations: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("evaluations")]]
+    transfers: dict[str, Transfer]
+    analyses: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("analyses")]]
+    baselines: dict[str, Baseline]
+    report: Report
+
+    @property
+    def start_name(self) -> str | None:
+        """The name of the weights that pretraining starts from."""
+        given = self.init or self.start_from
+        return given.name if given else None
+
+    @property
+    def start_hashes(self) -> list[str]:
+        """The hashes of these weights."""
+        if self.init:
+            return [self.init.hash]
+        return [self.start_from.method, self.start_from.optimizer] if self.start_from else []
+
+    @property
+    def bn_groups(self) -> int:
+        """Groups of batch norm in a batch."""
+        return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group
+
+    def selected(self, baseline: Baseline) -> tuple[list[str], list[str]]:
+        """The names of the evaluations and of the transfers of a baseline."""
+        evaluations = list(self.evaluations) if baseline.evaluations == "all" else baseline.evaluations
+        transfers = list(self.transfers) if baseline.transfers == "all" else baseline.transfers
+        return evaluations, transfers
+
+    @property
+    def view_sizes(self) -> list[int]:
+        """The side of every view of an image, in pixels."""
+        return [view.size for view in self.views.values() for _ in range(view.count)]

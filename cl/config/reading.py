@@ -1,0 +1,72 @@
+"""Reads parameter files, and checks the values as a whole before anything is read or written."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML, YAMLError
+
+from cl.config import rules
+from cl.config.params import Params
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A parameter file, read as YAML 1.2 as DVC does: `1e-3` is a number."""
+    return parse(path.read_text(), str(path))
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """The same from a string; errors refer to it as `name`."""
+    try:
+        values = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise ValueError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} must contain keys and values, found {str(values)[:40]!r}")
+    return values
+
+
+def load(path: Path) -> Params:
+    """The checked parameters of a file.
+
+    Raises:
+        ValueError: the file is missing or some values are wrong; the message names each, and the choices.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: run this from the top folder of the project")
+    values = read(path)
+    try:
+        return check(values)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def check(values: dict[str, Any]) -> Params:
+    """The same from a mapping."""
+    params = validated(Params, values)
+    rules.check(params)
+    return params
+
+
+def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
+    """A mapping as a model of this kind.
+
+    Raises:
+        ValueError: some values are wrong; the message names each, and the choices.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
+
+
+def _sentence(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{place} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{place}: {message}" if place else message
+    return f"{place}={error['input']!r}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,121 @@
+"""Loggers, one file each: a class `Logger` that passes a run's parameters and epochs on to another program.
+
+The name of the module is that of the program's library, and of the package that pip installs. It is imported
+only if it is asked for.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from cl.runtime.registry import kinds, module_of
+
+Row = dict[str, float]
+Say = Callable[[str], None]
+
+
+class Logger(Protocol):
+    """A run in another program.
+
+    Attributes:
+        where: the folder or address at which a user finds it.
+    """
+
+    where: str
+
+    def __init__(self, name: str, folder: Path, parameters: dict[str, Any]) -> None:
+        """Begin the run; what stays on this machine goes to `folder`, which may not exist yet."""
+
+    def log(self, title: str, row: Row) -> None:
+        """Log the columns of a row, each as `<title>/<column>`, at the row's `step`."""
+
+    def close(self, *, failed: bool) -> None:
+        """End the run; `failed` also if it was stopped."""
+
+
+class Loggers:
+    """The loggers of a process, which see all of its trainings as one run; as a context, they end with it.
+
+    Args:
+        names: modules of this package.
+        folder: what they write goes to `<folder>/<name>`.
+        parameters: gives those of the run.
+        experiment: begins the name of the run.
+
+    Raises:
+        ValueError: a name is unknown, or its library is missing.
+    """
+
+    def __init__(
+        self, names: list[str], folder: Path, parameters: Callable[[], dict[str, Any]], experiment: str = ""
+    ) -> None:
+        self._classes = {name: _class_of(name) for name in names}
+        self._folder, self._parameters, self._experiment = folder, parameters, experiment
+        self._running: dict[str, Logger] = {}
+        self._trainings = Counter[str]()
+
+    def __enter__(self) -> "Loggers":
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        for name, logger in list(self._running.items()):
+            self._attempt(name, partial(logger.close, failed=error is not None))
+
+    def begin(self, title: str, say: Say) -> Callable[[Row], None]:
+        """What logs the rows of a training; the first training begins the run.
+
+        The second training of a title, for example with another seed, is logged as `<title>-2`.
+
+        Raises:
+            ValueError: a logger cannot begin.
+        """
+        if not self._trainings:
+            self._begin_run(title, say)
+        self._trainings[title] += 1
+        number = self._trainings[title]
+        return partial(self._log, title if number == 1 else f"{title}-{number}")
+
+    def _begin_run(self, title: str, say: Say) -> None:
+        self._say = say
+        run = "-".join(filter(None, [self._experiment, title, f"{datetime.now():%Y%m%d-%H%M%S}"]))
+        parameters = self._parameters()
+        for name, logger in self._classes.items():
+            try:
+                self._running[name] = logger(run, self._folder / name, parameters)
+            except Exception as error:
+                raise ValueError(f"CL_LOG={name} cannot begin a run: {_one_line(error)}") from error
+            say(f"{name} logs to {_without_password(self._running[name].where)}")
+
+    def _log(self, title: str, row: Row) -> None:
+        for name, logger in list(self._running.items()):
+            self._attempt(name, partial(logger.log, title, row))
+
+    def _attempt(self, name: str, action: Callable[[], None]) -> None:
+        """Leave a logger that fails out from then on: a long training must not depend on a server."""
+        try:
+            action()
+        except Exception as error:  # of any type that the library chooses
+            self._say(f"{name} has failed and logs no more: {_one_line(error)}")
+            del self._running[name]
+
+
+def _one_line(error: Exception) -> str:
+    return _without_password(" ".join(str(error).split())) or type(error).__name__
+
+
+def _without_password(text: str) -> str:
+    """MLFLOW_TRACKING_URI, for example, may contain one."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
+
+
+def _class_of(name: str) -> type[Logger]:
+    if name not in kinds("console.loggers"):
+        raise ValueError(f"CL_LOG={name} is unknown; choose from {', '.join(kinds('console.loggers'))}")
+    try:
+        return module_of("console.loggers", name).Logger
+    except ImportError as error:
+        raise ValueError(f"CL_LOG={name} needs a package ({error}): run `pip install {name}`") from error

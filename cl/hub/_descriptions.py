@@ -1,0 +1,108 @@
+"""What names a network without its tensors: our own records, and descriptions in timm's format."""
+
+import json
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cl.networks import backbones
+from cl.networks.backbones import BackboneConfig
+from cl.networks.backbones import timm as timm_backbone
+from cl.networks.resnet import BLOCKS
+from cl.runtime.registry import kinds, module_of
+
+POOLS: dict[str, Literal["cls", "average"]] = {"token": "cls", "avg": "average"}  # timm's names and ours
+# Arguments of timm.create_model that our configuration can hold, or that change nothing in an encoder.
+ARGUMENTS = {"img_size", "dynamic_img_size", "in_chans", "num_classes", "global_pool", "drop_rate"}
+
+
+def metadata(description: dict[str, Any]) -> dict[str, str]:
+    """What a description in timm's format says: `heads`, `pool`, `license`; as `network`, our configuration.
+
+    `network` is missing for ResNets, which are recognised by their tensors, and for networks that timm does
+    not know under this name or that our configuration cannot describe.
+
+    Args:
+        description: the content of config.json in a folder of timm; only `architecture` must be there.
+    """
+    arguments, recorded = _part(description, "model_args"), _part(description, "pretrained_cfg")
+    heads, pool = arguments.get("num_heads"), arguments.get("global_pool")
+    if heads is not None and not (isinstance(heads, int) and heads > 0):
+        raise ValueError(f"config.json has num_heads={heads}, expected a whole number above 0")
+    if pool is not None and not isinstance(pool, str):
+        raise ValueError(f"config.json has global_pool={pool}, expected a name such as token or avg")
+    found = {
+        "heads": heads,
+        "pool": POOLS.get(pool or ""),
+        "license": recorded.get("license"),
+    }
+    name = description.get("architecture")
+    if isinstance(name, str) and (config := _config(name, arguments, recorded)):
+        found["network"] = config.model_dump_json()
+    return {key: str(value) for key, value in found.items() if value}
+
+
+def _part(description: dict[str, Any], key: str) -> dict[str, Any]:
+    part = description.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _config(name: str, arguments: dict[str, Any], recorded: dict[str, Any]) -> timm_backbone.Config | None:
+    import timm  # late: it takes seconds to import
+
+    if name in BLOCKS or not timm.is_model(name):
+        return None
+    usual, pool = _on_meta(name), arguments.get("global_pool")
+    if arguments.keys() - ARGUMENTS or pool not in (None, *POOLS, getattr(usual, "global_pool", None)):
+        return None
+    recorded_size = recorded.get("input_size")
+    if not isinstance(recorded_size, list) or len(recorded_size) != 3:
+        recorded_size = usual.pretrained_cfg["input_size"]
+    side = arguments.get("img_size") or recorded_size
+    return timm_backbone.Config(
+        kind="timm",
+        name=name,
+        size=side if isinstance(side, int) else side[-1],
+        pool=POOLS.get(pool or ""),
+        drop_path=0,
+        checkpointing=False,
+    )
+
+
+def config(found: dict[str, str]) -> BackboneConfig | None:
+    """The configuration that a file's metadata record; None for ResNets, and if there is none.
+
+    Our exports record it as `network`, and finished runs among their `parameters`.
+    """
+    parameters = json.loads(found.get("parameters", "{}"))
+    values = json.loads(found["network"]) if "network" in found else parameters.get("backbone")
+    kind = values.get("kind") if isinstance(values, dict) else None
+    if kind == "resnet" or kind not in kinds("networks.backbones"):  # version 0.1 recorded resnet18 as a kind
+        return None
+    result: BackboneConfig = module_of("networks.backbones", kind).Config.model_validate(values)
+    return result
+
+
+def prefixes(tensors: dict[str, Tensor], config: BackboneConfig) -> list[str]:
+    """What precedes the names of such a network's tensors."""
+    with torch.device("meta"):
+        first = next(iter(backbones.build(config).state_dict()))
+    starts = (name.removesuffix(first) for name in tensors if name.endswith(first))
+    return [start for start in starts if not start or start.endswith(".")]
+
+
+def classifier(config: BackboneConfig) -> set[str]:
+    """The names of the tensors that belong to the classifier of a network of timm."""
+    if not isinstance(config, timm_backbone.Config):
+        return set()
+    whole, encoder = _on_meta(config.name), _on_meta(config.name, num_classes=0)
+    return whole.state_dict().keys() - encoder.state_dict().keys()
+
+
+def _on_meta(name: str, **options: Any) -> Any:
+    """The network as timm builds it, with shapes and no values."""
+    import timm
+
+    with torch.device("meta"):
+        return timm.create_model(name, **options)

@@ -1,0 +1,169 @@
+"""Vision transformers by their tensors: timm's names, and those of DINO, DINOv2, MoCo v3 and MAE.
+
+All five are one architecture with timm's names, apart from what is below. The names are from
+vision_transformer.py of facebookresearch/dino and dinov2, vits.py of moco-v3, and models_mae.py and
+models_vit.py of mae.
+"""
+
+import math
+import re
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cl.hub._checkpoints import Recognised, fill
+from cl.networks import backbones
+from cl.networks.backbones import BackboneConfig, timm, vit
+from cl.runtime.tensor_files import below
+
+ENCODER = re.compile(r"((?:.*\.)?)blocks\.0\.(?:0\.)?attn\.qkv\.weight")
+# DINOv2 trains with blocks in chunks, whose names have two numbers; the second counts through all chunks.
+CHUNK = re.compile(r"^blocks\.\d+\.(?=\d+\.)")
+# Heads, the stand-in for masked patches (DINOv2, MAE), and MAE's decoder.
+LEFT_OUT = re.compile(r"head\.|mask_token$|decoder_")
+MOCO_V3 = ("module.base_encoder.", "module.momentum_encoder.")
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # by width; others have a head for each 64 features
+SIZES = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge"}  # timm's names by width
+LAYER_SCALE = 1e-5  # DINOv2's; a first value, which the tensors replace
+
+
+def prefixes(tensors: dict[str, Tensor]) -> list[str]:
+    """The prefix of each vision transformer's tensor names: what precedes `blocks.0.`."""
+    starts = dict.fromkeys(match[1] for name in tensors if (match := ENCODER.fullmatch(name)))
+    return [start for start in starts if any(name.startswith(f"{start}patch_embed.") for name in tensors)]
+
+
+def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str], file: str) -> Recognised:
+    """The vision transformer below a prefix.
+
+    Unless the file says otherwise, its features are the class token after the last norm, as in the papers'
+    evaluations, or the average over patches if the norm comes after pooling (fine-tuned MAE). All weights can
+    be trained further, also positions and the projection of patches.
+
+    Args:
+        metadata: `heads` and `pool`, if they are known; no tensor shows them.
+
+    Raises:
+        ValueError: its architecture is another, or it has other tensors.
+    """
+    named = _rename(below(tensors, prefix))
+    if other := _difference(named):
+        raise ValueError(
+            f"{file} holds a vision transformer {other}; expected that of timm, DINO, DINOv2, MoCo v3 or "
+            "MAE; if timm publishes it, give timm:<name>, or put timm's config.json beside timm's file"
+        )
+    heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
+    pool: Any = metadata.get("pool", "cls")
+    config = _config(named, heads, pool, file)
+    network = backbones.build(config)
+    fill(network, named, config.title, file)
+    return Recognised(network, config)
+
+
+def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """An encoder's tensors with timm's names, without heads and decoder."""
+    named = {
+        CHUNK.sub("blocks.", name): tensor for name, tensor in tensors.items() if not LEFT_OUT.match(name)
+    }
+    if "register_tokens" in named:
+        named["reg_token"] = named.pop("register_tokens")
+    if {"cls_token", "pos_embed"} <= named.keys():
+        named |= _positions(named["cls_token"], named["pos_embed"], registers="reg_token" in named)
+    return named
+
+
+def _positions(token: Tensor, positions: Tensor, *, registers: bool) -> dict[str, Tensor]:
+    """The class token and the positions as timm expects them: only without registers does the token have one.
+
+    DINOv2 has one in either case; with registers, it is added to the token here. DeiT III has none; here it
+    gets a position of 0.
+
+    Args:
+        token: (1, 1, D).
+        positions: (1, P, D) of P patches, or of these after the class token.
+    """
+    of_patches_alone = _is_square(positions.shape[1])
+    if registers and not of_patches_alone:
+        return {"cls_token": token + positions[:, :1], "pos_embed": positions[:, 1:]}
+    if not registers and of_patches_alone:
+        return {"pos_embed": torch.cat([torch.zeros_like(token), positions], 1)}
+    return {}
+
+
+def _is_square(number: int) -> bool:
+    return math.isqrt(number) ** 2 == number
+
+
+def _patches(tensors: dict[str, Tensor]) -> int:
+    """The number of patches that positions are stored for."""
+    return tensors["pos_embed"].shape[1] - ("reg_token" not in tensors)
+
+
+def _difference(tensors: dict[str, Tensor]) -> str:
+    """What tells it from the architectures that are known here."""
+    projection = tensors.get("patch_embed.proj.weight")
+    if projection is None or projection.ndim != 4 or projection.shape[1] != 3:
+        return "whose patches are not projected by one convolution of RGB"
+    if not {"cls_token", "pos_embed"} <= tensors.keys():
+        return "without a class token and positions"
+    if "blocks.0.mlp.w12.weight" in tensors:
+        return "with SwiGLU, as DINOv2's ViT-g"
+    if not _is_square(_patches(tensors)) or projection.shape[2] != projection.shape[3]:
+        return "for images that are not square"
+    return ""
+
+
+def _usual_heads(tensors: dict[str, Tensor], prefix: str) -> int:
+    """The number of heads that networks of this width have: 12 up to ViT-B in MoCo v3, else one per 64."""
+    width = tensors["cls_token"].shape[-1]
+    of_patches = tensors["pos_embed"][0, -_patches(tensors) :]
+    if width <= 768 and (prefix in MOCO_V3 or _has_sines(of_patches)):
+        return 12
+    return HEADS.get(width, max(1, width // 64))
+
+
+def _has_sines(positions: Tensor) -> bool:
+    """Whether positions (P, D) are those of MoCo v3; MAE's have the two coordinates exchanged."""
+    count, width = positions.shape
+    if width % 4:
+        return False
+    return torch.allclose(positions.float(), vit.sines(math.isqrt(count), width), atol=1e-3)
+
+
+def _config(
+    tensors: dict[str, Tensor], heads: int, pool: Literal["cls", "average"], file: str
+) -> BackboneConfig:
+    width, _, patch, _ = tensors["patch_embed.proj.weight"].shape
+    size = math.isqrt(_patches(tensors)) * patch
+    if "fc_norm.weight" in tensors and "norm.weight" not in tensors:
+        if width not in SIZES:
+            raise ValueError(
+                f"{file} holds a fine-tuned vision transformer {width} wide, expected one that is "
+                f"{', '.join(map(str, SIZES))} wide; put timm's config.json beside the file"
+            )
+        name = f"vit_{SIZES[width]}_patch{patch}_224"
+        return timm.Config(
+            kind="timm", name=name, size=size, pool="average", drop_path=0, checkpointing=False
+        )
+    if width % heads:
+        raise ValueError(
+            f"{file} holds a vision transformer {width} wide, found {heads} heads, which do not divide it; "
+            'give their number in a config.json beside the file: {"model_args": {"num_heads": N}}'
+        )
+    registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
+    return vit.Config(
+        kind="vit",
+        size=size,
+        patch=patch,
+        width=width,
+        depth=len({name.split(".")[1] for name in tensors if name.startswith("blocks.")}),
+        heads=heads,
+        positions="learned",
+        frozen_patches=False,
+        pool=pool,
+        layer_scale=LAYER_SCALE if "blocks.0.ls1.gamma" in tensors else None,
+        registers=registers,
+        drop_path=0,
+        checkpointing=False,
+    )

@@ -1,0 +1,223 @@
+"""Features of all images below a folder, in parts that survive a kill and are merged at the end."""
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cl.data import ring
+from cl.features.extraction import BATCH, FEW
+from cl.hub.encoder import Encoder
+from cl.hub.feature_files import FORMATS
+from cl.hub.listing import Listing
+from cl.runtime import files
+from cl.runtime.distributed import rank, ranks
+from cl.runtime.files import UNREACHABLE, reason
+from cl.runtime.machine import Machine, to_device
+from cl.runtime.tensor_files import load_tensors, save_tensors
+from cl.shards.images import reads_heic
+
+PART = 16 * BATCH  # images
+REASON = 200  # bytes for the reason why an image cannot be read
+
+
+@dataclass(frozen=True)
+class EmbeddingJob:
+    """The images below `root`, their encoder, and the file to write.
+
+    Part i has images i PART to (i + 1) PART - 1 of the listing.
+    """
+
+    root: Path
+    encoder: Encoder
+    target: Path
+
+    @property
+    def partial(self) -> Path:
+        """Everything that is removed at the end."""
+        return self.target.with_name(f"{self.target.name}.partial")
+
+    @cached_property
+    def folder(self) -> Path:
+        """The listing and the finished parts, in a folder that is named after what they are made from.
+
+        So a process on another machine that outlives its killed run never writes into that of the next run.
+        """
+        return self.partial / (self.partial / "identity").read_text()
+
+    @property
+    def listing(self) -> Listing:
+        return Listing(self.root, self.folder)
+
+    @property
+    def parts(self) -> range:
+        return range(-(-len(self.listing) // PART))
+
+    def images(self, part: int) -> range:
+        """The positions of a part's images in the listing."""
+        return range(part * PART, min((part + 1) * PART, len(self.listing)))
+
+    def path(self, part: int) -> Path:
+        """The file of a finished part."""
+        return self.folder / f"part-{part:06d}.safetensors"
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Which encoder it is, and how it sees images."""
+        return {"sha256": self.encoder.sha256, "transform": self.encoder.transform.model_dump_json()}
+
+    def begin(self) -> Counter[str]:
+        """List the images, and drop parts of another listing or encoder; one process does it for all.
+
+        Returns:
+            The number of other files by reason.
+
+        Raises:
+            ValueError: the folder contains no images, or `Listing.write` refuses a name.
+        """
+        listing = Listing(self.root, self.partial / "listing")
+        listed, left_out = listing.write()
+        if not len(listing):
+            shutil.rmtree(self.partial)
+            others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+            raise ValueError(
+                f"no images below {self.root}, found {others or 'no files at all'}; give the folder that "
+                "contains the images"
+            )
+        identity = hashlib.sha256(f"{listed} {self.notes} {PART} {reads_heic()}".encode()).hexdigest()
+        self._use(listing, identity)
+        return left_out
+
+    def _use(self, listing: Listing, identity: str) -> None:
+        """Move the listing into the folder of its parts, and remove the folders of other identities."""
+        for path in self.partial.iterdir():
+            if path.is_dir() and path not in (listing.folder, self.partial / identity):
+                shutil.rmtree(path)
+        (self.partial / identity).mkdir(exist_ok=True)
+        for path in listing.folder.iterdir():
+            os.replace(path, self.partial / identity / path.name)
+        (self.partial / "identity").write_text(identity)
+
+
+def exclusive(job: EmbeddingJob) -> AbstractContextManager[None]:
+    """Keep other processes from the same job; data workers that outlive it do not hold the lock.
+
+    Raises:
+        ValueError: another process is writing it.
+    """
+    return files.exclusive(job.partial, job.target)
+
+
+def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
+    """Write the unfinished parts of this process: rank r takes parts r, r + W, ...
+
+    Args:
+        report: called with the number of images just done; `kept=True` for those done before this call.
+    """
+    unfinished = []
+    for part in job.parts[rank() :: ranks()]:
+        if job.path(part).is_file():
+            report(len(job.images(part)), kept=True)
+        else:
+            unfinished.append(part)
+    encoded = _encoded(job, unfinished, machine)
+    for part in unfinished:
+        images = job.images(part)
+        features, reasons = zip(*(next(encoded) for _ in images[::BATCH]), strict=True)
+        _save(job, part, torch.cat(features).cpu(), [reason for batch in reasons for reason in batch])
+        report(len(images))
+
+
+@torch.no_grad()
+def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
+    """For each batch: features (N, D) on the device, and why an image cannot be read, or ""."""
+    starts = [start for part in parts for start in job.images(part)[::BATCH]]
+    count, side, transform = len(job.listing), job.encoder.transform.crop, job.encoder.transform
+
+    def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
+        names = job.listing.names(starts[batch] + rows.start, starts[batch] + rows.stop)
+        for name, pixels, unreadable in zip(names, *arrays, strict=True):
+            pixels[:] = unreadable[:] = 0
+            try:
+                pixels[:] = transform.pixels(job.root / name)
+            except (ValueError, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in UNREACHABLE:
+                    raise
+                text = np.frombuffer(reason(error.__cause__ or error).encode()[:REASON], np.uint8)
+                unreadable[: len(text)] = text
+
+    arrays = [ring.Array((side, side, 3), np.uint8), ring.Array((REASON,), np.uint8)]
+    workers = machine.workers if len(starts) * BATCH > FEW else 0
+    batches = ring.filled(
+        fill, range(len(starts)), lambda batch: min(BATCH, count - starts[batch]), arrays, workers
+    )
+    for pixels, reasons in batches:
+        images = to_device(torch.from_numpy(pixels).permute(0, 3, 1, 2), machine.device)
+        features = job.encoder(transform.normalise(images)).float()
+        yield features, [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in reasons]
+
+
+def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) -> None:
+    images = job.images(part)
+    names = job.listing.names(images.start, images.stop)
+    skipped = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+    readable = torch.tensor([not reason for reason in reasons])
+    save_tensors({"features": features[readable]}, job.path(part), {"skipped": json.dumps(skipped)})
+
+
+def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
+    """Merge all parts into the target and a table of the images that cannot be read, and remove the parts.
+
+    Returns:
+        The number of images with features, and that of the others by reason.
+
+    Raises:
+        ValueError: no image can be read.
+    """
+    embedded, reasons = 0, Counter[str]()
+    merged = job.partial / "merged"  # apart from the listing, whose files may have the same names
+    merged.mkdir(exist_ok=True)
+    file = FORMATS[job.target.suffix](merged / job.target.name, job.encoder.width, job.notes)
+    table = merged / f"{job.target.name}.skipped.csv"
+    with closing(file), table.open("w", encoding="utf-8", newline="") as text:
+        writer = csv.writer(text)
+        writer.writerow(["name", "reason"])
+        for part in job.parts:
+            names, features, skipped = _load(job, part)
+            if names:
+                file.append(names, features)
+            writer.writerows(skipped.items())
+            embedded += len(names)
+            reasons.update(skipped.values())
+    if not embedded:
+        shutil.rmtree(job.partial)  # or the next run would find these parts, whatever was mended
+        raise ValueError(f"none of the images below {job.root} can be read: {next(iter(reasons))}")
+    for path in (table, *file.paths):
+        _publish(path, job.target.parent)
+    shutil.rmtree(job.partial)
+    return embedded, reasons
+
+
+def _load(job: EmbeddingJob, part: int) -> tuple[list[str], np.ndarray, dict[str, str]]:
+    """A finished part: names and features (n, D) of the images that can be read; why the others cannot."""
+    tensors, metadata = load_tensors(job.path(part))
+    images, skipped = job.images(part), json.loads(metadata["skipped"])
+    names = [name for name in job.listing.names(images.start, images.stop) if name not in skipped]
+    return names, tensors["features"].numpy(), skipped
+
+
+def _publish(path: Path, folder: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(path, folder / path.name)

@@ -1,0 +1,86 @@
+"""Weights that torchvision and timm publish under a name, downloaded once.
+
+`torchvision:<network>[:<weights>]`, like torchvision:resnet50:IMAGENET1K_V2, for its ResNets;
+`timm:<name>`, like timm:convnext_tiny.fb_in1k, for every network of timm, with timm's own names.
+"""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import torch
+
+from cl.hub._descriptions import metadata
+from cl.networks.resnet import BLOCKS
+
+
+def is_name(name: str) -> bool:
+    """Whether it is a name of published weights."""
+    return name.startswith(("torchvision:", "timm:"))
+
+
+def fetch(name: str) -> tuple[Path, dict[str, str]]:
+    """The file with these weights, and what is known of it: licence and network.
+
+    Raises:
+        ValueError: there are no such weights, or they cannot be downloaded.
+    """
+    return _timm(name) if name.startswith("timm:") else (_torchvision(name), {})
+
+
+def torchvision_url(name: str) -> str:
+    """Where torchvision keeps the weights; it ends in `-<hash>.pth`."""
+    from torchvision.models import get_model_weights
+
+    _, network, *version = name.split(":")
+    if network not in BLOCKS:
+        raise ValueError(
+            f"{name} is not supported; choose one of torchvision:{', torchvision:'.join(BLOCKS)}"
+        )
+    known = get_model_weights(network).__members__
+    chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
+    if chosen not in known:
+        raise ValueError(f"{name} does not exist; {network} has the weights {', '.join(known)}")
+    return str(known[chosen].url)
+
+
+def _torchvision(name: str) -> Path:
+    url = torchvision_url(name)
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
+    hash_prefix = file.stem.rsplit("-", 1)[1]
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(file), hash_prefix, progress=False)
+        except (OSError, RuntimeError) as error:
+            raise ValueError(
+                f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}"
+            ) from error
+    if not hashlib.sha256(file.read_bytes()).hexdigest().startswith(hash_prefix):
+        raise ValueError(f"{file} is not {name}: its SHA-256 must start with {hash_prefix}; remove the file")
+    return file
+
+
+def _timm(name: str) -> tuple[Path, dict[str, str]]:
+    model = name.removeprefix("timm:")
+    import timm  # late: it takes seconds to import
+    from huggingface_hub import hf_hub_download
+
+    try:
+        found = timm.models.get_pretrained_cfg(model, allow_unregistered=False)
+    except RuntimeError:
+        found = None
+    if found is None or not found.hf_hub_id:
+        near = ", ".join(timm.list_pretrained(f"{model.split('.')[0]}.*")[:6])
+        raise ValueError(f"timm has no weights called {model}{near and f'; choose for example {near}'}")
+    try:
+        file = hf_hub_download(found.hf_hub_id, "model.safetensors")
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{name} cannot be downloaded ({reason}); load it once where there is a connection, and copy the "
+            "folder that HF_HOME names"
+        ) from error
+    architecture = model.split(".")[0]
+    known = metadata({"architecture": architecture, "pretrained_cfg": dataclasses.asdict(found)})
+    return Path(file), known | ({"licence": found.license} if found.license else {})

@@ -1,0 +1,109 @@
+"""Methods whose negatives come from a memory bank."""
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from cl.methods import BaseMethod, MethodConfig, Setup
+from cl.networks.bank import Bank
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
+
+
+class BankConfig(MethodConfig):
+    """A method with a memory bank.
+
+    negatives: rows of the bank that are drawn for each image, with replacement; null for all other images.
+    own: whether an image's own row may be drawn. Where the data has groups, it never counts.
+    bank_momentum: of the rows; 0 keeps only the newest embedding.
+    """
+
+    gives: ClassVar = Contrast
+    estimates_normalizer: ClassVar[bool] = True
+    negatives: int | None = Field(gt=0)
+    own: bool
+    bank_momentum: float = Field(ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _own_row_can_be_drawn(self) -> "BankConfig":
+        if self.own and self.negatives is None:
+            raise ValueError(
+                "own=true lets an image's own row be drawn, but negatives=null draws none and takes all "
+                "other images; choose own=false or a number of negatives"
+            )
+        return self
+
+
+class MemoryBankMethod(BaseMethod):
+    """A method with one memory bank, which is updated after the step (`remember`)."""
+
+    def __init__(self, config: BankConfig, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.negatives, self.own = config.negatives, config.own
+        self.bank = Bank(setup.images, config.projector.out, config.bank_momentum)
+        self._new: tuple[Tensor, Tensor, Tensor | None] | None = None
+
+    def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
+        """A contrast of each (N, D) of `queries` with the image's own row and with shared negatives."""
+        columns = negative_columns(self.bank, batch, self.negatives, self.own, self.generator("negatives"))
+        contrasts = [against_bank(self, q, self.bank, batch, columns) for q in queries]
+        estimate_normalizer(self.bank, contrasts)
+        return contrasts
+
+    def remember(self, embeddings: Tensor, batch: Batch) -> None:
+        """Update the bank by these embeddings (N, D) after the step."""
+        self._new = batch.positions, embeddings.detach(), batch.row_groups()
+
+    def after_step(self, progress: float) -> None:
+        """Update each image's row once: the logits of the step were those of the row before."""
+        assert self._new is not None
+        self.bank.update(*self._new)
+
+
+def negative_columns(
+    bank: Bank, batch: Batch, negatives: int | None, own: bool, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """The rows of the bank that are negatives of each image, as fields of `Contrast`."""
+    if negatives is None:
+        return {"excluded": batch.positions[:, None]}
+    return {"selected": bank.sample(batch.positions, negatives, generator, own=own)}
+
+
+def against_bank(
+    method: BaseMethod, queries: Tensor, bank: Bank, batch: Batch, columns: dict[str, Tensor]
+) -> Contrast:
+    """N queries (N, D), one per image, with the image's row as the positive and other rows as negatives.
+
+    Args:
+        columns: from `negative_columns`.
+    """
+    groups = batch.row_groups()
+    return method.contrast(
+        queries,
+        bank.rows[batch.positions][:, None],
+        bank.rows,
+        query_groups=groups,
+        negative_groups=None if groups is None else bank.groups,
+        log_normalizer=bank.log_normalizer,  # this very buffer, which `estimate_normalizer` fills
+        **columns,
+    )
+
+
+@torch.no_grad()
+def estimate_normalizer(bank: Bank, contrasts: list[Contrast]) -> None:
+    """In the first step, estimate the normalizer from the positives and negatives of all ranks (InstDisc)."""
+    if bank.has_normalizer():
+        return
+    with torch.autocast(bank.rows.device.type, enabled=False):
+        sums, counts = zip(*(_log_sum(contrast) for contrast in contrasts), strict=True)
+        bank.estimate_normalizer(torch.cat(sums), torch.cat(counts))
+
+
+def _log_sum(contrast: Contrast) -> tuple[Tensor, Tensor]:
+    """(N,), log of the sum of exp(logit) over all that a query is compared with, and (N,), their number."""
+    negative = contrast.negative_log_partition().masked_fill(~contrast.has_negatives(), -torch.inf)
+    positive = contrast.positive_logits()  # (N, P)
+    count = contrast.negative_counts() + positive.shape[1]
+    return torch.cat([negative[:, None], positive], 1).logsumexp(1), count

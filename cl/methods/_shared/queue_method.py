@@ -1,0 +1,69 @@
+"""Methods with a queue of keys from a target encoder: MoCo, and CLD on it."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from cl.methods import BaseMethod, MethodConfig, Setup
+from cl.methods._shared.shuffle import check_shuffle
+from cl.networks.passes import image_major
+from cl.networks.queue import Queue
+from cl.networks.target import Ema, Target
+from cl.objective.batch import Batch
+from cl.objective.terms import Contrast
+
+if TYPE_CHECKING:
+    from cl.config import Params
+
+
+class QueueMethodConfig(MethodConfig):
+    """`shuffle`: ShuffleBN between the groups of batch norm."""
+
+    gives: ClassVar = Contrast
+    queues_negatives: ClassVar = True
+    queue: int = Field(gt=0, description="keys")
+    ema: Ema
+    shuffle: bool
+
+    def check(self, params: "Params") -> None:
+        """ShuffleBN needs groups to shuffle between."""
+        super().check(params)
+        check_shuffle(self.shuffle, params)
+
+
+class QueueMethod(BaseMethod):
+    """A target encoder gives the keys; after each step it moves, and the step's keys are enqueued."""
+
+    def __init__(self, config: QueueMethodConfig, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.shuffle = config.shuffle
+        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
+        self.queue = Queue(config.queue, config.projector.out)
+        self._new: tuple[Tensor, Tensor | None] | None = None
+
+    def after_step(self, progress: float) -> None:
+        """Move the target encoder, then replace the oldest keys of the queue by this step's.
+
+        The target moves before the next keys are computed, as in the paper; its batch statistics are its own.
+        """
+        self.target.ema_update(self.backbone, self.projector, progress)
+        assert self._new is not None
+        self.queue.enqueue(*self._new, self.generator("queue"))
+
+    def against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
+        """N queries (N, D), each with its P keys (N, P, D), against the whole queue."""
+        groups = batch.row_groups()
+        return self.contrast(
+            queries,
+            keys,
+            self.queue.rows,
+            query_groups=groups,
+            negative_groups=None if groups is None else self.queue.groups,
+        )
+
+    def encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
+        """P views of N images in one pass to (N, P, D)."""
+        images = image_major(views)
+        order = self.shuffled(len(images), purpose) if self.shuffle else None
+        return self.target.embed(images, order).unflatten(0, (-1, len(views)))

@@ -1,0 +1,215 @@
+"""Blocks of the matrix of logits, which never exists as a whole."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cl.objective.ring import pass_on, rounds
+from cl.runtime import native
+
+TILE = 1024  # side of the block of logits that exists at a time on a CPU; 4 MiB in float32
+AREA = 2**26  # numbers of such a block on a GPU, where small ones cost more to launch than to compute
+
+Groups = tuple[Tensor, Tensor]  # (N,) of the queries, (K,) of the negatives
+
+
+class Tile(NamedTuple):
+    """A block of logits, in memory that the next block overwrites.
+
+    rows, columns: its queries and its negatives, of those at hand.
+    logits: (n, k).
+    memory: (n k + 1,), what `logits` is a view of, and a spare number.
+    excluded: positions in `memory` that do not count; that of the spare number for columns of other blocks.
+    groups: of its rows and of its columns.
+    """
+
+    rows: slice
+    columns: slice
+    logits: Tensor
+    memory: Tensor
+    excluded: Tensor | None
+    groups: Groups | None
+
+    def fill(self, value: float) -> Tensor:
+        """Overwrite what does not count, in place; the block (n, k)."""
+        if self.excluded is not None:
+            self.memory.index_fill_(0, self.excluded, value)
+        if self.groups is not None:
+            same = torch.empty_like(self.logits, dtype=torch.bool)  # in the order in which the block lies
+            self.logits.masked_fill_(torch.eq(self.groups[0][:, None], self.groups[1], out=same), value)
+        return self.logits
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The matrix of q . k / temperature - shift, of which one block exists at a time.
+
+    Args:
+        queries: (N, D).
+        negatives: (K, D); if `sharded`, those of this rank.
+        excluded: (N, E) int64 on the device of `queries`, or None.
+        groups: of the queries and of the negatives of all ranks.
+        native: whether blocks have the size and the layout for a GPU; None if that has been verified there.
+    """
+
+    queries: Tensor
+    negatives: Tensor
+    excluded: Tensor | None
+    temperature: float
+    groups: Groups | None
+    sharded: bool = False
+    native: bool | None = None
+
+    def tiles(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Tile]:
+        """The blocks, row by row and rank by rank; if `upper`, those on and above the diagonal.
+
+        Args:
+            shift: (N,); None for 0.
+        """
+        for first, negatives in rounds(self.negatives, self.sharded):
+            yield from self._against(negatives, first, shift, upper)
+
+    def gradients(
+        self,
+        weight: Tensor,
+        shift: Tensor,
+        derivative: Callable[[Tile], Tensor],
+        needed: tuple[bool, bool],
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients to the queries (N, D) and to the negatives (K, D) of this rank, where `needed`.
+
+        Args:
+            weight: (N,), of each query's row, divided by the temperature.
+            derivative: with respect to each logit, in place.
+        """
+        to_queries = torch.zeros_like(self.queries) if needed[0] else None
+        to_negatives = torch.zeros_like(self.negatives) if needed[1] else None
+        weighted = self.queries * weight[:, None]
+        for first, negatives in rounds(self.negatives, self.sharded):
+            for tile in self._against(negatives, first, shift):
+                x = derivative(tile)
+                if to_queries is not None:
+                    to_queries[tile.rows].addmm_(x, negatives[tile.columns])
+                if to_negatives is not None:
+                    to_negatives[tile.columns].addmm_(x.T, weighted[tile.rows])
+            if to_negatives is not None:
+                to_negatives = pass_on(to_negatives, self.sharded)
+        return None if to_queries is None else to_queries.mul_(weight[:, None]), to_negatives
+
+    def _against(
+        self, negatives: Tensor, first: int, shift: Tensor | None, upper: bool = False
+    ) -> Iterator[Tile]:
+        """The blocks of these negatives, the rows from `first` on of those of all ranks."""
+        n, k = len(self.queries), len(negatives)
+        height, width = self._sides
+        for row in range(0, n, height):
+            rows = slice(row, min(row + height, n))
+            for column in range(row if upper else 0, k, width):
+                yield self._tile(negatives, first, shift, rows, slice(column, min(column + width, k)))
+
+    def _tile(self, negatives: Tensor, first: int, shift: Tensor | None, rows: slice, columns: slice) -> Tile:
+        q, k = self._scaled[rows], negatives[columns]
+        memory = self._memory[: len(q) * len(k) + 1]
+        logits = self._product(q, k, None if shift is None else shift[rows], memory[:-1])
+        start, stop = first + columns.start, first + columns.stop
+        excluded = self._excluded(rows, start, logits)
+        groups = None if self.groups is None else (self.groups[0][rows], self.groups[1][start:stop])
+        return Tile(rows, columns, logits, memory, excluded, groups)
+
+    def _excluded(self, rows: slice, start: int, logits: Tensor) -> Tensor | None:
+        """The positions of the excluded columns in a block whose first one is `start`; None without any."""
+        if self.excluded is None:
+            return None
+        smallest, largest = self._excluded_range[rows.start // self._sides[0]]
+        if largest < start or smallest >= start + logits.shape[1]:
+            return None
+        return _positions(self.excluded[rows] - start, logits)
+
+    @cached_property
+    def _excluded_range(self) -> list[list[float]]:
+        """The smallest and the largest excluded column of each row of blocks, as far as a CPU knows them."""
+        assert self.excluded is not None
+        parts = self.excluded.split(self._sides[0])
+        if self.excluded.device.type != "cpu":
+            return [[-math.inf, math.inf]] * len(parts)
+        return [[bound.item() for bound in part.aminmax()] for part in parts]
+
+    def _product(self, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
+        """The block q . k - shift, (n, k), in `memory`.
+
+        The native one lies transposed: cuBLAS adds a vector to all rows while it writes them, but for one
+        that is added to all columns, the whole block has to be filled with it before.
+        """
+        if self._native:
+            x = memory.view(len(k), len(q))
+            return (torch.mm(k, q.T, out=x) if shift is None else torch.addmm(-shift, k, q.T, out=x)).T
+        x = memory.view(len(q), len(k))
+        if shift is None:
+            return torch.mm(q, k.T, out=x)
+        return torch.addmm(shift[:, None], q, k.T, beta=-1, out=x)
+
+    @cached_property
+    def _native(self) -> bool:
+        return NATIVE.usable(self.queries.device) if self.native is None else self.native
+
+    @cached_property
+    def _sides(self) -> tuple[int, int]:
+        """The largest height and width of the blocks; equal if there are as many queries as negatives."""
+        if not self._native:
+            return TILE, TILE
+        side = math.isqrt(AREA)
+        return max(side, AREA // len(self.negatives)), max(side, AREA // len(self.queries))
+
+    @cached_property
+    def _scaled(self) -> Tensor:
+        return self.queries / self.temperature
+
+    @cached_property
+    def _memory(self) -> Tensor:
+        n, k = (
+            min(side, len(x)) for side, x in zip(self._sides, (self.queries, self.negatives), strict=True)
+        )
+        return self.queries.new_empty(n * k + 1)
+
+
+def _positions(columns: Tensor, logits: Tensor) -> Tensor:
+    """The flat positions of the columns (n, E) of each row in the memory of the block; its end if outside."""
+    (n, k), (down, right) = logits.shape, logits.stride()
+    inside = (columns >= 0) & (columns < k)
+    rows = torch.arange(n, device=columns.device)[:, None]
+    return (rows * down + columns * right).where(inside, n * k).view(-1)
+
+
+def exponentials(tile: Tile) -> Tensor:
+    """exp(logit) of one block, in place; 0 where a column does not count."""
+    tile.logits.exp_()
+    return tile.fill(0)
+
+
+def _difference(device: torch.device) -> float:
+    """How far sums of exponentials and their gradients differ between the native layout and the plain one.
+
+    What does not count is as large as anything: the queries themselves, by group, and a copy of each.
+    """
+    images = F.normalize(torch.randn(1000, 64, generator=torch.Generator().manual_seed(0)), dim=1).to(device)
+    rows, queries = torch.cat([images, images]), images[:300]
+    number = torch.arange(2000, device=device)
+    groups, shift = (number[:300] // 2, number // 2), 9 + queries[:, 0]
+    results = []
+    for layout in (True, False):
+        logits = Logits(queries, rows, 1000 + number[:300, None], 0.1, groups, native=layout)
+        total = torch.zeros_like(shift)
+        for tile in logits.tiles(shift):
+            total[tile.rows].add_(exponentials(tile).sum(1))
+        gradients = logits.gradients(shift, shift, exponentials, (True, True))
+        results.append([total, *(x for x in gradients if x is not None)])
+    return native.relative_difference(*results)
+
+
+NATIVE = native.declare("layout of logits", _difference, tolerance=0.02)  # of TF32, at most

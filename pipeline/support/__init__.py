@@ -1,0 +1,1 @@
+"""What the stages and commands of `pipeline` share."""

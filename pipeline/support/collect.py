@@ -1,0 +1,188 @@
+"""Finished experiments of this repository: DVC's experiments, the workspace, and the branches."""
+
+import csv
+import io
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cl.config import parse
+from cl.report import charts
+from cl.report.experiments import Experiment, changed_params, result_names, value_at
+from pipeline.support import command
+
+FILES = ("params.yaml", "dvc.lock")
+
+
+class _Candidate(NamedTuple):
+    """A commit or the workspace (empty revision) that may hold an experiment, and the text of its files."""
+
+    name: str
+    revision: str
+    params: str
+    lock: str
+
+
+def collect(say: Callable[[str], None]) -> list[Experiment]:
+    """All finished experiments, newest DVC experiment first; `say` reports what is left out or missing.
+
+    Results are those that dvc.lock names, read from DVC's cache by hash. Neither a stale workspace file
+    nor the output of a stage that was not re-run after a dependency changed counts as a result.
+
+    Raises:
+        ValueError: the current folder is not in a DVC repository.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        opened = Repo()
+    except DvcException as error:
+        raise ValueError(f"{error}; run this from the top folder of the project") from error
+    found: list[Experiment] = []
+    with opened as repo:
+        for candidate in _candidates():
+            try:
+                experiment = _read(candidate, lambda md5: Path(repo.cache.local.oid_to_path(md5)), say)
+            except ValueError as error:
+                say(f"{candidate.name} is left out: {error}")
+                continue
+            if set(experiment.provenance) - {"prepare"}:
+                found.append(_unique(experiment, found))
+    return found
+
+
+def _candidates() -> Iterator[_Candidate]:
+    refs = _git("for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps").split()
+    for ref in refs:
+        if ref.count("/") == 4 and not ref.startswith("refs/exps/exec/"):
+            yield from _at_commit(ref, ref.rsplit("/", 1)[1])
+    if all(Path(file).is_file() for file in FILES):
+        params, lock = (Path(file).read_text() for file in FILES)
+        yield _Candidate("workspace", "", params, lock)
+    for ref in _git("for-each-ref", "--format=%(refname)", "refs/heads").split():
+        yield from _at_commit(ref, ref.removeprefix("refs/heads/"))
+
+
+def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
+    params, lock = (_git("show", f"{ref}:./{file}") for file in FILES)
+    if params and lock:
+        revision = _git("rev-parse", "--short=10", ref).strip()
+        yield _Candidate(name, revision, params, lock)
+
+
+def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[str], None]) -> Experiment:
+    """The experiment of a candidate.
+
+    Raises:
+        ValueError: its files cannot be read, or version 0.1 wrote them.
+    """
+    outputs = _Outputs(parse(candidate.lock, "dvc.lock"), path_of)
+    params = parse(candidate.params, "params.yaml")
+    if value_at(params, "optim.chunks") is not None:
+        raise ValueError(
+            "it was made by version 0.1 of cl (its key optim.chunks is now optim.microbatches); run it again"
+        )
+    experiment = _experiment(candidate, params, outputs)
+    if outputs.missing:
+        say(
+            f"{candidate.name}: {outputs.missing} of its result files are missing from DVC's cache; "
+            "run `dvc pull` or `dvc exp pull`"
+        )
+    return experiment
+
+
+def _unique(experiment: Experiment, others: list[Experiment]) -> Experiment:
+    """The experiment, with its commit in the name if another has the same name."""
+    if all(experiment.name != other.name for other in others):
+        return experiment
+    return replace(experiment, name=f"{experiment.name}@{experiment.revision}")
+
+
+class _Outputs:
+    """The result files that a dvc.lock names, read from the cache.
+
+    Outputs of stages whose dependencies have changed since are ignored.
+    """
+
+    def __init__(self, lock: dict[str, Any], path_of: Callable[[str], Path]) -> None:
+        self._path_of = path_of
+        self.missing = 0
+        self._hashes: dict[str, str] = {}
+        for output in _up_to_date_outputs(list((lock.get("stages") or {}).values())):
+            path, md5 = output["path"], output["md5"]
+            if path.startswith(f"{command.RESULTS}/") and md5.endswith(".dir"):
+                self._hashes |= {f"{path}/{name}": file_md5 for name, file_md5 in self._listed(md5)}
+            elif path.startswith(f"{command.RESULTS}/"):
+                self._hashes[path] = md5
+
+    def read(self, path: str) -> bytes | None:
+        return self._object(self._hashes[path]) if path in self._hashes else None
+
+    def inside(self, folder: str) -> list[str]:
+        return [path for path in self._hashes if path.startswith(f"{folder}/")]
+
+    def _listed(self, md5: str) -> list[tuple[str, str]]:
+        listing = self._object(md5)
+        return [(entry["relpath"], entry["md5"]) for entry in json.loads(listing)] if listing else []
+
+    def _object(self, md5: str) -> bytes | None:
+        file = self._path_of(md5)
+        if file.is_file():
+            return file.read_bytes()
+        self.missing += 1
+        return None
+
+
+def _up_to_date_outputs(stages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The outputs of the stages that used the current outputs of the stages before them."""
+    current = {output["path"]: output["md5"] for stage in stages for output in stage.get("outs", [])}
+    for stage in stages:
+        if all(current.get(used["path"], used["md5"]) == used["md5"] for used in stage.get("deps", [])):
+            yield from stage.get("outs", [])
+
+
+def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs) -> Experiment:
+    """The results that the parameters name; one made with different parameters becomes a problem instead."""
+    found = Experiment(candidate.name, candidate.revision, params, {}, {})
+    for result in result_names(params):
+        path = f"{command.RESULTS}/{result}"
+        metrics, provenance = outputs.read(f"{path}.json"), outputs.read(f"{path}.provenance.json")
+        if metrics is None or provenance is None:
+            continue
+        if not (_is_independent(result) or "pretrain" in found.provenance):
+            continue
+        origin = json.loads(provenance)
+        if changed := changed_params(origin, params):
+            found.problems.append(f"{result} was made with a different {', '.join(changed[:3])}")
+            continue
+        found.metrics.update(json.loads(metrics))
+        found.provenance[result] = origin
+        if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
+            found.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
+        if result.startswith("analyze/"):
+            found.charts[result.removeprefix("analyze/")] = _charts(path, outputs)
+    return found
+
+
+def _is_independent(result: str) -> bool:
+    """Whether a result does not depend on pretraining."""
+    return result in ("prepare", "pretrain") or result.startswith("baseline/")
+
+
+def _charts(folder: str, outputs: _Outputs) -> list[charts.Chart]:
+    with tempfile.TemporaryDirectory() as copy:
+        for file in outputs.inside(folder):
+            if file.endswith((".chart.json", ".csv")) and (content := outputs.read(file)) is not None:
+                (Path(copy) / Path(file).name).write_bytes(content)
+        return list(charts.load_folder(Path(copy)))
+
+
+def _git(*arguments: str) -> str:
+    """The output of git; empty if it fails."""
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""

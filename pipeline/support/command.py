@@ -1,0 +1,284 @@
+"""What the entry points share: parameters, results with their provenance, and one-line error messages."""
+
+import atexit
+import errno
+import functools
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl.console.stop import StoppedError, terminate_when_exists
+from pipeline.support import energy, outputs, provenance
+
+if TYPE_CHECKING:
+    from cl.config import Params
+    from cl.console.loggers import Loggers
+    from cl.console.progress import Progress, Usage
+    from cl.runtime.machine import Machine, Precision
+
+RESULTS = Path("results")
+SETTINGS = {
+    "base_lr",
+    "weight_decay",
+    "labels",
+}  # metrics that are choices: kept if all seeds agree, never averaged
+STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
+REPLACED = {
+    "CL_TENSORBOARD": "CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH",
+    "CL_SHARDS": "dataset.store, which `prepare` writes the shards to: see docs/data.md",
+}
+STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
+
+
+def entry_point(function: Callable[..., None]) -> Callable[..., None]:
+    """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
+
+    The file that CL_STOP names, as `docker/entrypoint.sh` does, acts like SIGTERM. Nothing that Pillow notes
+    about images is printed: what cannot be read is counted.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        logging.getLogger("PIL").setLevel(logging.CRITICAL)
+        if stop := os.environ.get("CL_STOP"):
+            terminate_when_exists(Path(stop))
+        with _one_line_errors(), _way_back_at_the_end():
+            _check_variables()
+            with _logging():
+                function(*args, **kwargs)
+
+    return wrapped
+
+
+@contextmanager
+def _way_back_at_the_end() -> Iterator[None]:
+    """A failing stage's last line says how to get the outputs back that DVC removed before it ran."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except (Exception, SystemExit) as error:
+        failed = getattr(error, "code", 1) not in (0, *STOPPED)
+        if failed and "RANK" not in os.environ and (text := outputs.way_back()):
+            atexit.register(click.echo, text, err=True)  # after the error message or traceback
+        raise
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, FloatingPointError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if error.errno not in STORAGE_ERRORS:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        raise click.ClickException(f"{error.strerror}{where}: no half-written file is left") from error
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except StoppedError as error:
+        if is_main_process():
+            click.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+
+
+def _check_variables() -> None:
+    """Refuse variables that had an effect in earlier versions."""
+    for name, now in REPLACED.items():
+        if os.environ.get(name):
+            raise ValueError(f"{name} is now {now}")
+
+
+_loggers: "Loggers | None" = None  # of this process
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Log the main process's trainings as CL_LOG says; the loggers end with the block, whatever happens."""
+    global _loggers
+    names = [name.strip() for name in os.environ.get("CL_LOG", "").split(",") if name.strip()]
+    if not names or not is_main_process():
+        yield
+        return
+    from cl.config import read
+    from cl.console.loggers import Loggers
+
+    parameters = functools.partial(read, Path("params.yaml"))
+    experiment = os.environ.get("DVC_EXP_NAME", "")
+    try:
+        with Loggers(names, scratch() / "logs", parameters, experiment) as _loggers:
+            yield
+    finally:
+        _loggers = None
+
+
+def params() -> "Params":
+    """The validated parameters in params.yaml."""
+    from cl.config import load
+
+    return load(Path("params.yaml"))
+
+
+def choose(name: str, known: dict[str, Any], group: str) -> Any:
+    """The entry of a group in params.yaml that the command line names."""
+    if name not in known:
+        remedy = f"choose one of {', '.join(known)}" if known else "the group is empty"
+        raise ValueError(f"{group} in params.yaml does not contain {name!r}; {remedy}")
+    return known[name]
+
+
+def is_main_process() -> bool:
+    """Whether this process, of those that share a stage, is the one that writes and prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def progress(title: str) -> "Progress":
+    """Progress of the main process, on the terminal and with the loggers in CL_LOG."""
+    from rich.console import Console
+
+    from cl.console.progress import Progress
+
+    return Progress(title, Console(stderr=True, quiet=not is_main_process()), _loggers, usage())
+
+
+def machine(
+    progress: "Progress", precision: "Precision", *, deterministic: bool, fixed_shapes: bool = True
+) -> "Machine":
+    """Set up this process's GPU or its share of the CPU; says which native paths are not used on the GPU.
+
+    Call it after the stage's imports, which declare these paths.
+    """
+    from cl.runtime import machine, native
+
+    here = machine.find(precision, deterministic=deterministic, fixed_shapes=fixed_shapes)
+    for sentence in native.verify(here.device):
+        progress.say(sentence)
+    return here
+
+
+@functools.cache
+def usage() -> "Usage":
+    """What this process has used; shared by all trainings of a stage."""
+    from cl.console.progress import Usage
+
+    return Usage()
+
+
+def scratch() -> Path:
+    """The folder of working files."""
+    return Path(os.environ.get("CL_SCRATCH") or "scratch")
+
+
+@dataclass
+class Results:
+    """What a stage produces: metrics, notes for the provenance, and files in `folder`."""
+
+    folder: Path
+    metrics: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def results(
+    stage: str, name: str | None = None, *, root: str | None = None, folder: bool = True
+) -> Iterator[Results]:
+    """Write `results/<stage>[/<name>].json`, its provenance and a folder of files; on failure, nothing.
+
+    Only the main process writes, and energy is that of its machine; results of other processes are dropped.
+
+    Args:
+        root: a folder to use instead of `results/<stage>`.
+        folder: whether there is a folder of files.
+    """
+    if not is_main_process():
+        with tempfile.TemporaryDirectory() as dropped:
+            yield Results(Path(dropped))
+        return
+    target = Path(root or RESULTS / stage) / name if name else RESULTS / stage
+    unfinished = outputs.partial(target)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    produced = Results(unfinished / "files")
+    try:
+        produced.folder.mkdir(parents=True)
+        with _measured() as used:
+            yield produced
+        _write_json(
+            unfinished / "provenance.json", {**provenance.record(stage, name, used), **produced.notes}
+        )
+        metrics = {key: _rounded(float(value)) for key, value in produced.metrics.items()}
+        _write_json(unfinished / "metrics.json", metrics)
+        _publish(unfinished, target, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _publish(unfinished: Path, target: Path, folder: bool) -> None:
+    os.replace(unfinished / "metrics.json", f"{target}.json")
+    os.replace(unfinished / "provenance.json", f"{target}.provenance.json")
+    if folder:
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(unfinished / "files", target)
+
+
+@contextmanager
+def _measured() -> Iterator[dict[str, float]]:
+    """Resources used in the block, including earlier parts of a resumed run; filled in at its end."""
+    total, used = usage(), dict[str, float]()
+    with energy.counters() as total.counters:
+        then, known = total.now(), len(total.earlier)
+        yield used
+        used |= total.since(then, total.earlier[known:])
+
+
+def repeated(
+    run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, default: int, out: Path
+) -> dict[str, float]:
+    """The metrics of `run(seed, folder)`: with the default seed, or their statistics over several seeds.
+
+    Each of several seeds gets its own folder in `out`.
+    """
+    if seeds is None or len(seeds) == 1:
+        return run(seeds[0] if seeds else default, out)
+    measured = []
+    for seed in seeds:
+        folder = out / f"seed-{seed}"
+        folder.mkdir()
+        measured.append(run(seed, folder))
+    return {**_statistics(measured), "n": float(len(seeds))}
+
+
+def _statistics(measured: list[dict[str, float]]) -> dict[str, float]:
+    """Each metric's mean, and its standard deviation as `<metric>_sd`."""
+    metrics: dict[str, float] = {}
+    for key in measured[0]:
+        values = [metric[key] for metric in measured]
+        if key not in SETTINGS:
+            metrics |= {key: fmean(values), f"{key}_sd": stdev(values)}
+        elif len(set(values)) == 1:
+            metrics[key] = values[0]
+    return metrics
+
+
+def _rounded(value: float) -> float:
+    """To four decimals; numbers below 0.1 to four significant digits."""
+    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n")

@@ -1,0 +1,138 @@
+"""What happens to parameters when they are composed: hashes are added, and mistakes are answered."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dvc.exceptions import InvalidArgumentError
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from cl import config
+from cl.config import rules
+from cl.runtime.base_config import suggestion
+from pipeline import weights
+from pipeline.compose import CONF
+
+Compose = Callable[[list[str]], DictConfig]
+
+
+def composed(compose: Compose, overrides: list[str]) -> DictConfig:
+    """The parameters that Hydra composes, complete and checked.
+
+    What data without labels cannot have is left out, and the hashes of the starting weights are added.
+
+    Raises:
+        InvalidArgumentError: they are wrong, which DVC reports in one line before it changes anything.
+    """
+    project = CONF.parents[1]
+    if project in Path.cwd().parents:
+        raise InvalidArgumentError(f"this is a subfolder of the project: run `cd {project}` first")
+    try:
+        found = compose(overrides)
+        _leave_out_what_needs_labels(found)
+        _add_hashes(found)
+        config.check(_parameters(found))
+    except HydraException as error:
+        raise InvalidArgumentError(_explain(error, compose, overrides)) from None
+    except (ValueError, OmegaConfBaseException) as error:
+        raise InvalidArgumentError(str(error)) from None
+    return found
+
+
+def _parameters(found: DictConfig) -> dict[str, Any]:
+    ours = [str(key) for key in found if key != "hydra"]
+    return OmegaConf.to_container(OmegaConf.masked_copy(found, ours), resolve=True)  # type: ignore[return-value]
+
+
+def _leave_out_what_needs_labels(found: DictConfig) -> None:
+    """Remove the evaluations, analyses and baselines that data without labels cannot have."""
+    if OmegaConf.select(found, "dataset.labels") != "none":
+        return
+    left_out = rules.needing_labels(_parameters(found))
+    with open_dict(found):
+        for group, name in left_out:
+            del found[group][name]
+    if left_out:
+        names = ", ".join(name for _, name in left_out)
+        print(f"dataset.labels=none: left out {names}, which need labels", file=sys.stderr)
+
+
+def _add_hashes(found: DictConfig) -> None:
+    """Put the content of `init` and `start_from` beside their names."""
+    init, start_from = (OmegaConf.select(found, key) for key in ("init", "start_from"))
+    if init is not None:
+        OmegaConf.update(found, "init", weights.resolve_init(str(init)), force_add=True)
+    if start_from is not None:
+        resolved = weights.resolve_start(str(start_from), _parameters(found))
+        OmegaConf.update(found, "start_from", resolved, force_add=True)
+
+
+def _explain(error: HydraException, compose: Compose, overrides: list[str]) -> str:
+    """One sentence about the override that Hydra refuses."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except OverrideParseException as refused:
+        return f"cannot read {refused.override!r}: expected group=choice or key=value"
+    for override in parsed:
+        if problem := _wrong_key(override, compose, parsed) or _wrong_choice(override):
+            return problem
+    return " ".join(str(error).split("Config search path")[0].split())
+
+
+def _wrong_key(override: Override, compose: Compose, overrides: list[Override]) -> str | None:
+    key = override.key_or_group
+    if _is_group(override) or override.is_add() or override.is_force_add():
+        return None
+    try:
+        found = compose([str(other.input_line) for other in overrides if _is_group(other)])
+    except HydraException:  # a choice is wrong too
+        found = compose([])
+    return _unknown_part(key, {**dict.fromkeys(_groups()), **_parameters(found)})
+
+
+def _unknown_part(key: str, values: Any) -> str | None:
+    """What is wrong with the dotted name of a parameter, from its first part that does not exist."""
+    path = ""
+    for part in key.split("."):
+        if not isinstance(values, dict):
+            return f"{key} is not a parameter; {path} is {values!r}"
+        path = f"{path}.{part}" if path else part
+        if part not in values:
+            return f"{path} is not a parameter{suggestion(part, list(values))}"
+        values = values[part]
+    return None
+
+
+def _wrong_choice(override: Override) -> str | None:
+    if override.is_sweep_override():
+        return f"{override.input_line} has several values; `dvc exp run --queue -S` runs each of them"
+    if not _is_group(override):
+        return None
+    value, group = override.value(), override.key_or_group
+    known = _choices(group)
+    for choice in value if isinstance(value, list) else [value]:
+        if choice is not None and str(choice) not in known:
+            return f"{group}={choice} does not exist{suggestion(str(choice), known)}"
+    return None
+
+
+def _is_group(override: Override) -> bool:
+    return override.key_or_group in _groups()
+
+
+@functools.cache
+def _groups() -> list[str]:
+    """The groups that the defaults list of config.yaml chooses from."""
+    defaults = config.read(CONF / "config.yaml")["defaults"]
+    return [str(group) for entry in defaults if entry != "_self_" for group in entry]
+
+
+def _choices(group: str) -> list[str]:
+    root = CONF / group
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))

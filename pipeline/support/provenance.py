@@ -1,0 +1,160 @@
+"""What a stage's result depends on and how it was made: parameters, data, code, hardware, time, energy."""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.support import energy
+from pipeline.support.locations import BACKBONE, METHOD, SHARDS, manifest, manifest_hash
+
+RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code; recorded elsewhere, or results
+VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
+OPTIONAL = ("detectron2",)  # recorded if installed
+
+
+def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
+    """The dependencies and parameters that `dvc.yaml` declares for a stage, filled in from `params.yaml`."""
+    from cl.config import read
+
+    values = read(Path("params.yaml"))
+    template = read(Path("dvc.yaml"))["stages"][stage]
+    declaration = template.get("do", template)
+    extra = {"key": name, "item": values[template["foreach"][2:-1]][name]} if name else {}
+
+    def fill(text: str) -> str:
+        return re.sub(r"\$\{([\w.]+)\}", lambda match: str(_at(values | extra, match[1])), text)
+
+    dependencies = [Path(fill(path)) for path in declaration["deps"]]
+    names = [fill(parameter) for parameter in declaration["params"]]
+    return dependencies, {parameter: _at(values, parameter) for parameter in names}
+
+
+def _at(values: dict[str, Any], path: str) -> Any:
+    return functools.reduce(lambda value, key: value[key], path.split("."), values)
+
+
+def identity(stage: str, name: str | None = None, instead: str = "") -> str:
+    """A hash of all that a stage's result depends on: its parameters, its code, and the manifest of its data.
+
+    Args:
+        instead: a hash of what replaces the pretrained models.
+    """
+    files, values = declared(stage, name)
+    sha = hashlib.sha256(json.dumps(values, sort_keys=True).encode() + instead.encode())
+    for path in files:
+        if instead and path in (BACKBONE, METHOD):
+            continue
+        if path == SHARDS:
+            sha.update(f"\0{path / 'manifest.json'}\0".encode() + manifest())
+            continue
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            sha.update(f"\0{file}\0".encode() + file.read_bytes())
+    return sha.hexdigest()[:16]
+
+
+def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, Any]:
+    """How a result was made: parameters, data, code, versions, hardware, time, energy; null if unknown.
+
+    Args:
+        used: seconds, images and, if the machine counts them, joules, as in `cl.console.progress.Usage`;
+            including earlier parts of resumed runs.
+    """
+    from cl.config import read
+
+    files, values = declared(stage, name)
+    everything, (commit, changed) = read(Path("params.yaml")), code()
+    return {
+        "stage": stage + (f"@{name}" if name else ""),
+        "identity": _identity(stage, name),
+        "recipe": everything["recipe"],
+        "seed": everything["seed"],
+        "parameters": values,
+        "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
+        "data_manifest_sha256": _manifest_hash(stage, files),
+        "commit": commit,
+        "uncommitted_changes": changed,
+        "versions": _versions(),
+        "hardware": _hardware(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(used["seconds"], 1),
+        "images_seen": round(used["images"]) or None,
+        "energy_joules": _energy(used),
+    }
+
+
+def code() -> tuple[str | None, bool | None]:
+    """The commit, and whether there are uncommitted changes of code; None outside a repository."""
+    commit = _git("rev-parse", "HEAD") or None
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
+    return commit, bool(changes) if commit else None
+
+
+def _identity(stage: str, name: str | None) -> str | None:
+    """None for another encoder, where there are no pretrained models."""
+    with contextlib.suppress(FileNotFoundError):
+        return identity(stage, name)
+    return None
+
+
+def _manifest_hash(stage: str, files: list[Path]) -> str | None:
+    if stage == "prepare":
+        return hashlib.sha256((SHARDS / "manifest.json").read_bytes()).hexdigest()
+    return manifest_hash() if SHARDS in files else None
+
+
+def _energy(used: dict[str, float]) -> dict[str, float | None] | None:
+    joules = {"gpus": used.get("gpu_joules"), "cpus": used.get("cpu_joules")}
+    if not any(joules.values()):
+        return None
+    return {device: round(value, 1) if value else None for device, value in joules.items()}
+
+
+def _git(*arguments: str) -> str:
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    versions: dict[str, Any] = {"python": platform.python_version()}
+    versions |= {package: importlib.metadata.version(package) for package in VERSIONS}
+    for package in OPTIONAL:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    if torch.cuda.is_available():
+        versions["cuda"] = torch.version.cuda
+        versions["cudnn"] = torch.backends.cudnn.version()
+        versions["driver"] = energy.driver()
+    return {name: str(version) for name, version in versions.items() if version}
+
+
+def _hardware() -> dict[str, Any]:
+    import torch
+
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
+    return {
+        "cpu": _cpu(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(gpu) for gpu in gpus],
+        "system": platform.platform(),
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()

@@ -1,0 +1,150 @@
+"""Every method with every loss, with and without multi-crop and patches, runs or is refused."""
+
+import pytest
+import torch
+
+from benchmarks import compatibility
+from cl import config
+from cl.methods import Setup
+from cl.pretraining.task import PretrainingTask
+from cl.runtime.registry import kinds, module_of
+from pipeline.compose import CONF
+from tests.support.methods import HERE, batch_of
+from tests.support.project import compose
+from tests.support.tiny import TinyBackbone
+
+WITHOUT_NEGATIVES = {"byol": "pairs", "simsiam": "pairs", "two_views": "two views"}
+IN_BATCH = {"cpc_v2", "exemplar", "invariant_spread", "moco_v3", "nnclr", "simclr", "simo"}
+MEMORIES = {"local_aggregation", "moco", "moco_cld", "npid_cld"}
+BANKS, PROTOTYPES = {"cmc", "npid", "pirl"}, {"dino", "swav"}
+WITH_NEGATIVES = IN_BATCH | MEMORIES | BANKS | PROTOTYPES
+PREDICTING = {"byol", "moco_v3", "nnclr", "simsiam"}
+CONTRASTIVE_LOSSES = {"infonce", "dcl", "dclw", "debiased", "invariant_spread", "jcl", "nce", "sigmoid"}
+OTHER_LOSSES = {"cosine": "pairs", "barlow_twins": "two views", "vicreg": "two views"}
+BACKBONES = sorted(path.stem for path in (CONF / "backbone").glob("*.yaml"))
+# Methods with views or patches that are too small for a network: pieces of 12 or 16 px.
+SMALL_PIECES = {"timm": {"cpc_v2", "dino", "fast_moco", "pirl", "swav"}}
+SMALL_PIECES |= {name: {"pirl"} for name in ("vit_tiny", "vit_small", "vit_base")}
+
+
+def expected(cell: compatibility.Cell) -> str | None:
+    """The message expected for a cell, empty if it runs; None for methods and losses not listed above.
+
+    Written from the papers, not from the checks.
+    """
+    method, loss = cell.values["method"]["kind"], cell.values["loss"]["kind"]
+    if method not in WITH_NEGATIVES | {*WITHOUT_NEGATIVES} or loss not in CONTRASTIVE_LOSSES | {
+        *OTHER_LOSSES
+    }:
+        return None
+    given, taken = (
+        f"{kinds[name]} without" if name in kinds else "contrasts with"
+        for name, kinds in ((method, WITHOUT_NEGATIVES), (loss, OTHER_LOSSES))
+    )
+    if given != taken:
+        return (
+            f"method={method} gives {given} negatives, but loss={loss} takes {taken} negatives; choose loss="
+        )
+    if method in PROTOTYPES and loss not in ("dcl", "dclw"):
+        return f"method={method} compares with all its prototypes, the positive among them, which loss={loss}"
+    if loss == "nce" and method not in BANKS:
+        return "loss=nce needs a memory bank to estimate its normalizer"
+    several = cell.values["method"].get("keys") == "rest"
+    if loss == "jcl" and not several:
+        return f"loss=jcl needs several positives per query, but method={method} gives one"
+    return _expected_of_views(cell, method, several)
+
+
+def _expected_of_views(cell: compatibility.Cell, method: str, several: bool) -> str:
+    if cell.views == "multi-crop" and method == "pirl":
+        return "method=pirl takes 10 views or more, found 6"
+    if cell.views == "multi-crop" and (several or method == "moco_cld"):
+        return f"the first {7 if several else 3} views of method={method} must be of one size, found 32 px"
+    if cell.patches == "patches" and method not in PREDICTING:
+        return f"method={method} does not take combinatorial patches"
+    return ""
+
+
+@pytest.mark.parametrize("names", compatibility.combinations(), ids="-".join)
+def test_a_combination_runs_or_is_refused_as_in_the_papers(names) -> None:
+    cell = compatibility.cell(*names)
+    pattern = expected(cell)
+    if pattern is None:
+        pytest.skip("not among the methods and losses above")
+    assert pattern in cell.refusal
+    assert bool(pattern) == bool(cell.refusal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", compatibility.combinations(), ids="-".join)
+def test_a_combination_that_runs_trains_a_step(names) -> None:
+    cell = compatibility.cell(*names)
+    if cell.refusal:
+        pytest.skip("refused")
+    train_one_step(cell.values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_method_goes_with_every_backbone(tmp_path, backbone) -> None:
+    """But CMC needs two networks, and some images are too small."""
+    composed = compose(tmp_path, f"backbone={backbone}")
+    chosen = {key: composed[key] for key in ("backbone", "transfers")}
+    for method in compatibility.methods():
+        refusal = ""
+        try:
+            config.check(compatibility.shipped(method) | chosen)
+        except ValueError as error:
+            refusal = str(error)
+        if method == "cmc" and not backbone.endswith("_lab"):
+            assert "contrasts the two networks of a backbone with streams" in refusal
+        elif method in SMALL_PIECES.get(backbone, ()):
+            assert "does not take the images of 1" in refusal, method
+        else:
+            assert refusal == "", method
+
+
+@pytest.mark.parametrize("method", compatibility.methods())
+def test_every_method_trains_a_step_as_shipped(method) -> None:
+    train_one_step(compatibility.shipped(method))
+
+
+def train_one_step(values: dict) -> None:
+    """At its own sizes on a tiny encoder: a finite loss, and a gradient for every trained tensor."""
+    params = config.check(values)
+    torch.manual_seed(0)
+    setup = Setup(TinyBackbone(), params.temperature, params.patches, 2, 0, images=8)
+    method = module_of("methods", params.method.kind).Method(params.method, setup)
+    loss = module_of("losses", params.loss.kind)
+    task = PretrainingTask(method, loss, params.loss, params.method.scale, HERE)
+    task.begin_epoch(0)
+    task.begin_step(0, 0.5)
+    value = task(batch_of([torch.randn(8, 3, size, size) for size in params.view_sizes]))
+    value.backward()
+    assert torch.isfinite(value)
+    for key, parameter in task.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, key
+    task.after_step(0.6)
+
+
+def test_every_method_and_every_loss_runs_somewhere() -> None:
+    cells = compatibility.cells()
+    running = [cell.values for cell in cells if not cell.refusal]
+    assert {values["method"]["kind"] for values in running} == set(kinds("methods"))
+    assert {values["loss"]["kind"] for values in running} == set(kinds("losses"))
+
+
+def row_of(table: list[str], name: str) -> dict[str, str]:
+    """The cells of a method's row by column."""
+    (row,) = (line for line in table if line.startswith(f"| {name} |"))
+    header, cells = ([cell.strip() for cell in line.split("|")] for line in (table[0], row))
+    return dict(zip(header, cells, strict=True))
+
+
+def test_the_table_shows_each_combination_and_each_reason_once() -> None:
+    cells = compatibility.cells()
+    table = compatibility.table(cells).splitlines()
+    reasons = [line for line in table if line.startswith("- ")]
+    assert len(reasons) == len(set(reasons)) == len({cell.refusal for cell in cells} - {""})
+    shown = row_of(table, "moco_v3")
+    assert [shown[loss] for loss in ("cosine", "dcl", "jcl")] == ["refused", "runs", "refused"]

@@ -1,0 +1,111 @@
+"""Studies: what they decide from paired runs, and how they print it."""
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from benchmarks import studies
+from benchmarks.studies import Row, Study
+from cl import config
+from tests.support.study import VALUES
+
+A, B, C = (60.0, 62.0, 61.0), (57.5, 60.0, 57.0), (61.0, 60.0, 62.0)
+
+
+def rows(**arms: tuple[float, ...]) -> list[Row]:
+    return [
+        Row(arm, seed, x, 60, "abc", "f") for arm, values in arms.items() for seed, x in enumerate(values)
+    ]
+
+
+def test_paired_differences_decide() -> None:
+    study = config.validated(Study, VALUES)
+    larger, smaller, open_ = studies.decide(study, rows(a=A, b=B, c=C))
+    assert larger.differences == {0: 2.5, 1: 2.0, 2: 4.0}
+    expected = ttest_rel(A, B).confidence_interval(0.95)
+    assert larger.interval == pytest.approx((expected.low, expected.high))
+    assert [each.verdict for each in (larger, smaller, open_)] == [
+        "shown",
+        "refuted",
+        "undecided with these runs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((0.5, 0.3, -0.4), "shown"),
+        ((5.5, 5.3, 5.4), "refuted"),
+        ((-5.5, -5.3, -5.4), "refuted"),
+        ((2.5, 0.3, -0.4), "undecided with these runs"),
+        ((0.5,), "undecided with these runs"),
+    ],
+)
+def test_a_claim_of_equality_needs_an_interval_inside_its_bounds(values, verdict) -> None:
+    study = config.validated(Study, VALUES | {"comparisons": [{"arm": "a", "than": "b", "within": 2.0}]})
+    study = study.model_copy(update={"seeds": list(range(len(values)))})
+    (decision,) = studies.decide(study, rows(a=values, b=(0.0,) * 3))
+    assert (decision.comparison.claim, decision.verdict) == ("between -2 and 2", verdict)
+
+
+def test_what_is_not_claimed_is_not_tested() -> None:
+    study = config.validated(Study, VALUES | {"comparisons": [{"arm": "a", "than": "b", "tested": False}]})
+    (decision,) = studies.decide(study, rows(a=A, b=B))
+    assert (decision.comparison.claim, decision.verdict) == ("", "not tested")
+    assert decision.interval is not None
+
+
+def test_a_gain_is_compared_with_another_gain() -> None:
+    """By seed, for the seeds of all four arms."""
+    comparison = {"arm": "a", "than": "b", "minus": {"arm": "c", "than": "b"}}
+    study = config.validated(Study, VALUES | {"comparisons": [comparison]})
+    (decision,) = studies.decide(study, rows(a=A, b=B, c=C[:2]))
+    assert decision.differences == {0: (60 - 57.5) - (61 - 57.5), 1: (62 - 60) - (60 - 60)}
+    assert str(decision.comparison) == "a - b - (c - b)"
+
+
+def test_only_seeds_that_both_arms_have_are_compared() -> None:
+    study = config.validated(Study, VALUES)
+    decision, *_ = studies.decide(study, rows(a=A, b=B[:1]))
+    assert (decision.differences, decision.interval) == ({0: 2.5}, None)
+    assert decision.verdict == "undecided with these runs"
+
+
+def test_nothing_is_decided_before_all_seeds_have_finished() -> None:
+    study = config.validated(Study, VALUES)
+    decision, *_ = studies.decide(study, rows(a=(62.5, 62.6), b=(60.0, 60.0)))
+    assert decision.interval is not None and decision.interval.low > 0
+    assert decision.verdict == "undecided with these runs"
+
+
+def test_the_page_names_every_arm_and_verdict() -> None:
+    study = config.validated(Study, VALUES)
+    page = studies.page("name", study, rows(a=A, b=B))
+    assert "6 of 9 runs have finished" in page
+    assert f"| a | `loss=dcl` | 61.0 ± {np.std(A, ddof=1):.1f} | 3 |" in page
+    assert "| c | `loss=dclw` |  | 0 |" in page
+    interval = ttest_rel(A, B).confidence_interval(0.95)
+    assert f"| a - b | above 0 | +2.83 | {interval.low:+.2f} to {interval.high:+.2f} | 3 | shown |" in page
+    assert "![Differences by seed](name.svg)" in page
+    assert "* Commits of the code: abc\n" in page
+    assert "svg" not in studies.page("name", study, [])
+
+
+def test_a_study_that_compares_unknown_arms_is_refused() -> None:
+    values = VALUES | {"comparisons": [{"arm": "a", "than": "d"}]}
+    with pytest.raises(ValueError, match="d is not an arm; choose one of a, b, c"):
+        config.validated(Study, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"comparisons": [{"arm": "a", "than": "a"}]}, "a is compared with itself"),
+        ({"comparisons": [{"arm": "a", "than": "b", "within": 2, "tested": False}]}, "makes none"),
+        ({"arms": {"a": ["x=1", "y=2"], "b": ["y=2", "x=1"]}}, "b and a have the same overrides"),
+        ({"settings": ["seed=1"]}, "must not set the seed"),
+    ],
+)
+def test_a_study_that_contradicts_itself_is_refused(change, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        config.validated(Study, VALUES | change)

@@ -1,0 +1,263 @@
+"""The stage of studies: which rows it accepts, and the experiments that it asks DVC for."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import studies
+from benchmarks import study as stage
+from benchmarks.studies import Row, Study
+from cl import config
+from cl.report.experiments import Experiment
+from tests.support.clone import KNN, finished
+from tests.support.project import ROOT, compose
+from tests.support.study import VALUES
+
+STUDIES = sorted(path.stem for path in (ROOT / stage.STUDIES).glob("*.yaml"))
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch) -> Path:
+    """An empty folder of results in an otherwise empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    stage.RESULTS.mkdir(parents=True)
+    return tmp_path / stage.RESULTS
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a,0,nan,60,abc,{f}"], "name.csv, line 2: the value must be finite, found nan"),
+        (["a,0,61.0,60,abc,{f}", "a,0,9.0,60,abc,{f}"], "line 3: a with seed 0 is there twice; delete one"),
+        (["a,0,61.0,60,abc,{f}", "<<<<<<< HEAD"], "line 3: found 1 of 6 columns"),
+        (["a,zero,61.0,60,abc,{f}"], "line 2: invalid literal for int"),
+    ],
+)
+def test_damaged_rows_get_one_sentence(lines, message, results) -> None:
+    study = config.validated(Study, VALUES)
+    text = "\n".join([",".join(Row._fields), *lines]).format(f=study.fingerprint("a"))
+    (results / "name.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        stage.rows("name", study)
+
+
+PARAMS = {"seed": 0}
+
+
+def experiment(arm: str, seed: int, **changes: Any) -> Experiment:
+    """A finished experiment of the study `name`."""
+    made = {"pretrain": {"seconds": 60.4, "commit": "0123456789abcdef", "uncommitted_changes": False}}
+    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}, "provenance": made} | changes
+    return Experiment(name=f"name-{arm}-{seed}", revision="", **values)
+
+
+@pytest.fixture
+def experiments(monkeypatch) -> list[Experiment]:
+    """What DVC is said to know; every override composes to `PARAMS`."""
+    known: list[Experiment] = []
+    monkeypatch.setattr("pipeline.support.collect.collect", lambda say: known)
+    monkeypatch.setattr(stage, "_parameters", lambda overrides: PARAMS)
+    return known
+
+
+def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
+    study = config.validated(Study, VALUES)
+    experiments.append(experiment("a", 0))
+    stage.write("name", study)
+    (results / "name.csv").write_text((results / "name.csv").read_text().rstrip("\n"))  # as some editors do
+    made = experiments[0].provenance["pretrain"] | {"uncommitted_changes": True}
+    experiments.append(experiment("b", 1, provenance={"pretrain": made}))
+    stage.write("name", study)
+    assert stage.rows("name", study) == [
+        Row("a", 0, 61.0, 60, "0123456789", study.fingerprint("a")),
+        Row("b", 1, 62.0, 60, "0123456789+", study.fingerprint("b")),
+    ]
+    assert "2 of 9 runs have finished" in (results / "name.md").read_text()
+    assert len(stage._missing("name", study)) == 7
+
+
+def test_runs_can_be_recorded_after_all_rows_were_deleted(results, experiments) -> None:
+    study = config.validated(Study, VALUES)
+    (results / "name.csv").write_text(",".join(Row._fields) + "\n")
+    experiments.append(experiment("a", 0))
+    stage.write("name", study)
+    assert len(stage.rows("name", study)) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"params": {"seed": 1}}, "was run with parameters that differ from the study's; `dvc exp remove"),
+        (
+            {"metrics": {"linear_top1": 1.0}},
+            "no usable knn_top1 .*its results are linear_top1; `dvc exp remove",
+        ),
+        ({"metrics": {"knn_top1": math.nan}}, "no usable knn_top1"),
+        (
+            {"metrics": {}, "problems": ["evaluate/knn was made with a different seed"]},
+            "no usable knn_top1 .*evaluate/knn was made with a different seed",
+        ),
+        ({"provenance": {"baseline/random": {}}}, "no usable knn_top1"),
+    ],
+)
+def test_an_experiment_that_cannot_be_recorded_gets_one_sentence(
+    changes, message, results, experiments
+) -> None:
+    experiments.append(experiment("a", 0, **changes))
+    with pytest.raises(ValueError, match=message):
+        stage.write("name", config.validated(Study, VALUES))
+    assert not (results / "name.csv").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_and_the_figure_are_those_of_the_rows(name: str, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    study = stage.load(name)
+    page = stage.RESULTS / f"{name}.md"
+    if not page.exists():
+        pytest.skip("not begun")
+    found = [row for row in stage.rows(name, study) if row.arm in study.arms and row.seed in study.seeds]
+    assert page.read_text() == studies.page(name, study, found)
+    figure = page.with_suffix(".svg")
+    assert figure.exists() == (figure.name in page.read_text())
+    assert not figure.exists() or figure.read_text() == studies.chart(name, study, found).svg()
+
+
+@pytest.fixture
+def asked(results, experiments, monkeypatch) -> list[tuple[str, int, str]]:
+    """The experiments that the command asks DVC for; `a` with seed 0 is in its queue already."""
+    calls: list[tuple[str, int, str]] = []
+    monkeypatch.setattr(stage, "_queued", lambda: {"name-a-0"})
+    monkeypatch.setattr(
+        stage, "_experiment", lambda name, study, arm, seed, how: calls.append((arm, seed, how))
+    )
+    monkeypatch.setattr(stage, "load", lambda name: config.validated(Study, VALUES | {"seeds": [0]}))
+    monkeypatch.delenv("CL_SCRATCH", raising=False)
+    return calls
+
+
+@pytest.mark.parametrize(("options", "how"), [([], "--queue"), (["--run"], "--temp")])
+def test_what_is_queued_is_left_to_the_queue(options, how, asked) -> None:
+    said = CliRunner().invoke(stage.main, ["name", *options]).output
+    assert asked == [("b", 0, how), ("c", 0, how)]
+    assert ("name-a-0 is in DVC's queue: `dvc queue remove name-a-0`" in said) == bool(options)
+    assert f"run `CL_SCRATCH={Path('scratch').resolve()} dvc queue start`" in said
+
+
+def test_two_commands_do_not_write_one_study(asked) -> None:
+    folder = Path("scratch/studies/name").resolve()
+    held = f"with exclusive(Path({str(folder)!r}), Path()): print(flush=True); input()"
+    code = f"from pathlib import Path\nfrom cl.runtime.files import exclusive\n{held}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        other.stdout.readline()
+        result = CliRunner().invoke(stage.main, ["name", "--run"])
+        other.communicate("\n")
+    assert (result.exit_code, asked) == (1, [])
+    assert "another process is writing into docs/results/name.csv" in result.output
+
+
+DVC = """#!/bin/sh
+touch started
+for _ in $(seq 1000); do [ -e "$CL_STOP" ] && touch saved && exit 1; sleep 0.05; done
+"""
+STUDY = """
+from cl.console.stop import exits_on_sigterm
+from cl import config
+from benchmarks.studies import Study
+from benchmarks.study import _experiment
+with exits_on_sigterm():
+    _experiment("name", config.validated(Study, {values}), "a", 0, "--temp")
+"""
+
+
+def test_a_signal_lets_the_running_stage_save(tmp_path: Path, monkeypatch) -> None:
+    """The stage sees the file that CL_STOP names, and DVC ends after it."""
+    (tmp_path / "dvc").write_text(DVC)
+    (tmp_path / "dvc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    process = subprocess.Popen([sys.executable, "-c", STUDY.format(values=VALUES)], cwd=tmp_path)
+    while not (tmp_path / "started").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert (tmp_path / "saved").exists()
+
+
+def test_rows_of_other_settings_are_refused(results) -> None:
+    """But not those of arms that the study no longer has."""
+    study = config.validated(Study, VALUES)
+    line = f"a,0,61.0,60,abc,{study.fingerprint('a')}\nold,0,61.0,60,abc,f\n"
+    (results / "name.csv").write_text(",".join(Row._fields) + "\n" + line)
+    assert stage.rows("name", study) == [
+        Row("a", 0, 61.0, 60, "abc", study.fingerprint("a")),
+        Row("old", 0, 61.0, 60, "abc", "f"),
+    ]
+    for change in (
+        {"metric": "linear_top1"},
+        {"settings": []},
+        {"arms": VALUES["arms"] | {"a": ["loss=nce"]}},
+    ):
+        with pytest.raises(ValueError, match="name.csv has runs of arm a whose settings or metric are not"):
+            stage.rows("name", config.validated(Study, VALUES | change))
+
+
+def test_an_unknown_study_is_answered_with_those_that_exist(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ValueError, match=r"no study docs/studies/dcl\.yaml.*dcl_batch_size"):
+        stage.load("dcl")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_arm_of_a_study_composes(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    study = stage.load(name)
+    evaluations = {}
+    for arm in study.arms:
+        params = config.check(compose(tmp_path, *study.overrides(arm, study.seeds[0])))
+        evaluations[arm] = [f"{entry}{of}_top1" for entry in params.evaluations for of in ("", "_embedding")]
+    assert all(study.metric in metrics for metrics in evaluations.values())
+
+
+@pytest.mark.slow
+def test_runs_are_recorded_once_and_missing_ones_are_queued(project, tmp_path_factory) -> None:
+    clone = finished(project, tmp_path_factory)
+    few = [*KNN, "transfer=[]", "analysis=[]", "baseline=[]"]
+    values = VALUES | {"settings": few, "comparisons": VALUES["comparisons"][:1], "seeds": [0, 1]}
+    values["arms"] = {"a": ["loss=dcl"], "b": ["loss=infonce"]}
+    path = clone.folder / stage.STUDIES / "tiny.yaml"
+    path.write_text(json.dumps(values))  # JSON is YAML too
+    clone.run(sys.executable, "-m", "benchmarks.study", "tiny", "--run")
+    results = clone.folder / stage.RESULTS
+    recorded = (results / "tiny.csv").read_text()
+    assert [line.split(",")[:2] for line in recorded.splitlines()[1:]] == [
+        list(x) for x in ("a0", "b0", "a1", "b1")
+    ]
+    assert "4 of 4 runs have finished" in (results / "tiny.md").read_text()
+    assert (results / "tiny.svg").exists()
+    path.write_text(json.dumps(values | {"seeds": [0, 1, 2]}))
+    for _ in range(2):
+        clone.run(sys.executable, "-m", "benchmarks.study", "tiny")
+    commit, parent = clone.run("git", "log", "--format=%H", "-2").split()
+    made = {line.split(",")[4] for line in recorded.splitlines()[1:]}
+    assert made == {commit[:10], parent[:10]}, (
+        "the clone's first run was made before its lock file was committed"
+    )
+    queue = clone.dvc("queue", "status")
+    assert [queue.count(f"tiny-{arm}-2") for arm in "ab"] == [1, 1]
+    assert (results / "tiny.csv").read_text() == recorded
+    (results / "tiny.csv").unlink()
+    path.write_text(json.dumps(values | {"arms": values["arms"] | {"b": ["loss=dclw"]}}))
+    said = clone.run(sys.executable, "-m", "benchmarks.study", "tiny", code=1)
+    assert "experiment tiny-b-0 was run with parameters that differ from the study's; `dvc exp remove" in said

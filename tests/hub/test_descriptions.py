@@ -1,0 +1,101 @@
+"""Networks that a description of timm names: folders, checkpoints of its training, published weights."""
+
+import json
+
+import pytest
+import timm
+import torch
+from timm.models import save_for_hf
+from torch import Tensor, nn
+
+from cl.hub import foreign
+from cl.networks.backbones.timm import Config
+from cl.training import start
+from tests.support.transformers import below, randomised
+from tests.support.transformers import transformer as plain_transformer
+
+IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def network(name: str, **options: object) -> nn.Module:
+    """With a classifier and running statistics that differ from the usual ones."""
+    built = randomised(timm.create_model(name, **options))
+    for module in built.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(), module.running_var.uniform_(0.5, 1.5)
+    return built
+
+
+def pooled(theirs: nn.Module) -> Tensor:
+    """The input of the classifier, by timm's own functions."""
+    with torch.no_grad():
+        return theirs.forward_head(theirs.forward_features(IMAGES), pre_logits=True)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("test_convnext", {}),
+        ("test_efficientnet", {"num_classes": 0}),
+        ("test_vit", {"img_size": 64}),
+        ("test_vit", {"img_size": 64, "global_pool": "avg"}),
+        ("test_vit2", {"img_size": 64}),
+    ],
+)
+def test_folders_of_timm_are_read(name, options, tmp_path) -> None:
+    """With other kinds of networks, other numbers of heads, no class token."""
+    theirs = network(name, **options)
+    save_for_hf(theirs, str(tmp_path), safe_serialization=True)
+    found = foreign.load(f"{tmp_path}/model.safetensors")
+    assert (found.config.kind, found.config.name) == ("timm", name)
+    torch.testing.assert_close(found.network(IMAGES), pooled(theirs), rtol=0, atol=1e-6)
+    assert start.licence(found.metadata) == "apache-2.0"
+    assert not found.network.training
+
+
+def test_a_checkpoint_of_timms_training_names_its_network(tmp_path) -> None:
+    """train.py saves the architecture; a network in several processes has a prefix."""
+    theirs = network("test_convnext")
+    content = {"epoch": 1, "arch": "test_convnext", "state_dict": below("module.", theirs.state_dict())}
+    torch.save(content, tmp_path / "last.pth.tar")
+    found = foreign.load(f"{tmp_path}/last.pth.tar")
+    torch.testing.assert_close(found.network(IMAGES), pooled(theirs), rtol=0, atol=1e-6)
+    config = Config(
+        kind="timm", name="test_efficientnet", size=64, pool=None, drop_path=0, checkpointing=False
+    )
+    with pytest.raises(ValueError, match="init gives a test_convnext, but backbone is a test_efficientnet;"):
+        start.from_backbone(found.network, found.config, {}).load_backbone(found.network, config)
+
+
+def test_a_description_of_another_network_is_refused(tmp_path) -> None:
+    (tmp_path / "config.json").write_text('{"architecture": "test_convnext"}')
+    torch.save(network("test_efficientnet").state_dict(), tmp_path / "a.pth")
+    with pytest.raises(
+        ValueError, match="should hold one test_convnext, for 160 px, found tensors such as conv_"
+    ):
+        foreign.load(f"{tmp_path}/a.pth")
+    torch.save(network("test_convnext2").state_dict(), tmp_path / "a.pth")
+    with pytest.raises(
+        ValueError, match="is not a test_convnext, for 160 px: it has .*put timm's config.json"
+    ):
+        foreign.load(f"{tmp_path}/a.pth")
+
+
+def test_a_description_that_timm_cannot_build_gives_way_to_the_tensors(tmp_path) -> None:
+    """Other arguments than a name: the number of heads and pooling still count."""
+    theirs = plain_transformer(num_heads=4, global_pool="avg", fc_norm=False)
+    arguments = {"embed_dim": 128, "num_heads": 4, "global_pool": "avg", "fc_norm": False}
+    description = {"architecture": "vit_tiny_patch16_224", "model_args": arguments}
+    torch.save(theirs.state_dict(), tmp_path / "a.pth")
+    for text in (
+        json.dumps(description),
+        json.dumps({"model_args": arguments, "architectures": ["ViTModel"]}),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        found = foreign.load(f"{tmp_path}/a.pth")
+        assert found.config.kind == "vit"
+        with torch.no_grad():
+            torch.testing.assert_close(found.network(IMAGES[..., :32, :32]), theirs(IMAGES[..., :32, :32]))
+    for unrelated in ("[1, 2]", "not JSON", '{"model_args": [1]}'):
+        (tmp_path / "config.json").write_text(unrelated)
+        assert foreign.load(f"{tmp_path}/a.pth").config.heads == 2

@@ -1,0 +1,114 @@
+"""Parts of features belong to one listing, one encoder and one set of decoders."""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cl
+from cl.hub import embedding
+from cl.hub.embedding import EmbeddingJob
+from cl.runtime.machine import Machine
+from tests.support.counting import GPU, Counting
+from tests.support.pictures import picture_file, without_heic
+from tests.support.resnets import save_encoder
+
+HERE = Machine(torch.device("cpu"), 0, "fp32")
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    for seed in range(5):
+        picture_file(tmp_path / "images" / f"{seed}.jpg", seed, (24, 20))
+    return tmp_path / "images"
+
+
+def job(images: Path, seed: int = 0) -> EmbeddingJob:
+    """Begun, with an encoder of this seed."""
+    file = images.parent / f"{seed}.safetensors"
+    save_encoder(file, seed)
+    begun = EmbeddingJob(images, cl.load(file), images.parent / "features.npy")
+    begun.partial.mkdir(exist_ok=True)
+    begun.begin()
+    assert len(begun.parts) == 1
+    return begun
+
+
+def compute(unfinished: EmbeddingJob) -> list[bool]:
+    """For each part, whether it was kept."""
+    found: list[bool] = []
+    embedding.compute(unfinished, HERE, lambda images, kept=False: found.append(kept))
+    return found
+
+
+def test_a_process_of_an_earlier_run_does_not_disturb_the_next(images) -> None:
+    earlier, now = job(images, seed=0), job(images, seed=1)
+    with contextlib.suppress(FileNotFoundError):
+        compute(earlier)
+    compute(now)
+    embedding.merge(now)
+    expected = now.encoder.embed(sorted(images.iterdir())).numpy()
+    np.testing.assert_allclose(np.load(now.target), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_are_computed_again_for_another_encoder_or_listing(images) -> None:
+    assert compute(job(images)) == [False]
+    assert compute(job(images, seed=1)) == [False]
+    (images / "0.jpg").unlink()
+    assert compute(job(images, seed=1)) == [False]
+    assert compute(job(images, seed=1)) == [True]
+
+
+def test_parts_are_computed_again_once_heic_can_be_read(images, monkeypatch) -> None:
+    with without_heic(monkeypatch):
+        assert compute(job(images)) == [False]
+        assert compute(job(images)) == [True]
+    assert compute(job(images)) == [False]
+
+
+def test_links_that_lead_nowhere_count_as_unreadable(images) -> None:
+    (images / "loop.jpg").symlink_to("loop.jpg")
+    (images / "below a file.jpg").symlink_to("0.jpg/1.jpg")
+    begun = job(images)
+    compute(begun)
+    assert embedding.merge(begun) == (
+        5,
+        {"OSError: Too many levels of symbolic links": 1, "NotADirectoryError: Not a directory": 1},
+    )
+
+
+def test_a_run_that_could_read_no_image_leaves_nothing(images) -> None:
+    """Or the next one would find its parts, since `chmod` changes neither size nor time of a file."""
+    for path in images.iterdir():
+        path.write_bytes(b"no image")
+    begun = job(images)
+    compute(begun)
+    with pytest.raises(ValueError, match="none of the images below .* can be read: ValueError: not an image"):
+        embedding.merge(begun)
+    assert not begun.partial.exists()
+
+
+def test_an_image_with_too_many_pixels_is_refused_with_advice_that_helps(images) -> None:
+    header = bytearray((images / "0.jpg").read_bytes())
+    start = header.index(b"\xff\xc0")
+    header[start + 5 : start + 9] = (60_000).to_bytes(2) * 2
+    (images / "huge.jpg").write_bytes(header)
+    begun = job(images)
+    compute(begun)
+    embedded, (reason,) = embedding.merge(begun)
+    assert embedded == 5
+    assert (
+        "an image of 60000x60000 pixels is too large, expected at most 178956970; make it smaller" in reason
+    )
+
+
+def test_a_part_waits_for_the_gpu_once(images, monkeypatch) -> None:
+    monkeypatch.setattr(embedding, "BATCH", 2)
+    begun = job(images)
+    begun.encoder.to(GPU)
+    with Counting() as counting:
+        embedding.compute(begun, Machine(GPU, 0, "fp32"), lambda images, kept=False: None)
+    assert counting.operations["cat"] == 1
+    assert counting.waits.total() == 1

@@ -1,0 +1,95 @@
+"""`cl.load`: an encoder with its transform, from our files and those of other programs."""
+
+import json
+
+import pytest
+import torch
+
+import cl
+from cl.hub.encoder import IMAGENET, Encoder
+from tests.support.pictures import photograph, picture_file
+from tests.support.resnets import (
+    IMAGES,
+    TRANSFORM,
+    features,
+    put_torchvision_weights,
+    save_encoder,
+    torchvision_network,
+)
+
+
+@pytest.fixture
+def encoder(tmp_path) -> Encoder:
+    save_encoder(tmp_path / "backbone.safetensors")
+    return cl.load(tmp_path / "backbone.safetensors", device="cpu")
+
+
+def test_it_has_the_weights_and_the_transform_of_its_file(encoder, tmp_path) -> None:
+    tensors = save_encoder(tmp_path / "again.safetensors")
+    assert encoder.transform == TRANSFORM
+    assert encoder.width == 512
+    assert not encoder.training
+    assert all(torch.equal(value, tensors[name]) for name, value in encoder.network.state_dict().items())
+
+
+def test_paths_pictures_lists_and_tensors_give_the_same_features(encoder, tmp_path) -> None:
+    paths = [picture_file(tmp_path / f"{seed}.jpg", seed, (50, 40)) for seed in range(5)]
+    together = encoder.embed(torch.stack([encoder.transform(path) for path in paths]))
+    assert (together.shape, together.dtype) == ((5, 512), torch.float32)
+    assert len({row.sum().item() for row in together}) == 5
+    torch.testing.assert_close(encoder.embed(paths, batch_size=2), together)
+    torch.testing.assert_close(encoder.embed(str(paths[3])), together[3:4])
+    picture = photograph()
+    torch.testing.assert_close(
+        encoder.embed([picture, paths[1]]), torch.cat([encoder.embed(picture), together[1:2]])
+    )
+    assert encoder.embed([]).shape == (0, 512)
+
+
+def test_embedding_leaves_the_mode_and_the_statistics_alone(encoder) -> None:
+    before = encoder.embed(IMAGES)
+    encoder.train()
+    torch.testing.assert_close(encoder.embed(IMAGES), before)
+    assert encoder.training
+    with pytest.raises(FileNotFoundError):
+        encoder.embed("none.jpg")
+    assert encoder.training
+    assert encoder(IMAGES).requires_grad
+
+
+def test_files_of_other_programs_get_the_transform_of_imagenet(tmp_path, monkeypatch) -> None:
+    theirs = torchvision_network()
+    torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    put_torchvision_weights(theirs, tmp_path / "checkpoints", monkeypatch)
+    for name in (str(tmp_path / "theirs.pth"), "torchvision:resnet18"):
+        encoder = cl.load(name)
+        assert encoder.transform == IMAGENET
+        torch.testing.assert_close(encoder.embed(IMAGES), features(theirs), rtol=1e-4, atol=1e-4)
+    picture = photograph(300, 400)
+    assert encoder.transform(picture).shape == (3, 224, 224)
+    encoder.transform = encoder.transform.model_copy(update={"resize": 64, "crop": 64})
+    assert encoder.transform(picture).shape == (3, 64, 64)
+
+
+def test_files_of_version_0_1_keep_their_transform(tmp_path) -> None:
+    """Their only record is the parameters of the stage that wrote them."""
+    values = TRANSFORM.model_dump(exclude={"upright"})
+    parameters = {"seed": 0, **{f"dataset.{name}": value for name, value in values.items()}}
+    save_encoder(tmp_path / "old.safetensors", metadata={"parameters": json.dumps(parameters)})
+    assert cl.load(tmp_path / "old.safetensors").transform == TRANSFORM.model_copy(update={"upright": True})
+
+
+def test_mistakes_are_answered_in_one_sentence(encoder, tmp_path) -> None:
+    with pytest.raises(ValueError, match="none.safetensors does not exist; give a checkpoint"):
+        cl.load(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="holds no encoder below 'second.', only below ''"):
+        cl.load(tmp_path / "backbone.safetensors", prefix="second.")
+    for wrong in (
+        torch.zeros(3, 32, 32),
+        torch.zeros(2, 1, 32, 32),
+        torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
+    ):
+        with pytest.raises(ValueError, match=r"expected transformed images \(N, 3, S, S\)"):
+            encoder.embed(wrong)

@@ -1,0 +1,161 @@
+"""Exports: other libraries read them and compute the same features."""
+
+import pytest
+import torch
+from torch import nn
+
+import cl
+from cl import config
+from cl.data.transform import Transform
+from cl.hub import export, foreign
+from cl.networks import backbones
+from cl.networks.backbones.resnet import Config
+from cl.runtime.tensor_files import load_tensors
+from tests.support.project import compose
+from tests.support.resnets import IMAGES, detectron2_network, features
+
+KINDS = [
+    ("resnet18", 1, "imagenet"),
+    ("resnet18", 1, "small"),
+    ("resnet50", 1, "imagenet"),
+    ("resnet18", 2, "imagenet"),
+]
+
+
+def ours(kind: str = "resnet18", width: int = 1, stem: str = "imagenet") -> nn.Module:
+    torch.manual_seed(0)
+    network = backbones.build(
+        Config(kind="resnet", name=kind, width=width, stem=stem, zero_init_residual=False)
+    )  # type: ignore[arg-type]
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(), module.running_var.uniform_(0.5, 1.5)
+    return network.eval()
+
+
+@pytest.mark.parametrize(("kind", "width", "stem"), KINDS)
+def test_a_safetensors_export_is_read_back_unchanged(kind, width, stem, tmp_path) -> None:
+    network = ours(kind, width, stem)
+    path = tmp_path / "new/out.safetensors"
+    export.write(network, "torchvision", path, 64, {"mean": "1"})
+    found = foreign.load(str(path))
+    assert (found.config.name, found.config.width, found.config.stem) == (kind, width, stem)
+    assert all(
+        torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items()
+    )
+    assert load_tensors(path)[1] == {"mean": "1"}
+    assert [file.name for file in path.parent.iterdir()] == ["out.safetensors"]
+
+
+@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
+def test_torchvision_reads_an_export(kind, tmp_path) -> None:
+    import torchvision
+
+    network = ours(kind)
+    export.write(network, "torchvision", tmp_path / "out.safetensors", 64, {})
+    tensors, _ = load_tensors(tmp_path / "out.safetensors")
+    theirs = torchvision.models.get_model(kind)
+    missing = theirs.load_state_dict(tensors, strict=False)
+    assert missing == (["fc.weight", "fc.bias"], [])
+    torch.testing.assert_close(features(theirs.eval()), network(IMAGES))
+
+
+BACKBONES = {
+    "resnet18": ["backbone=resnet18"],
+    "transformer": ["backbone=vit_tiny_patch4", "backbone.registers=2", "backbone.layer_scale=0.1"],
+    "convnext": ["backbone=timm", "backbone.name=test_convnext"],
+    "efficientnet": ["backbone=timm", "backbone.name=test_efficientnet"],
+    "averaged": [
+        "backbone=timm",
+        "backbone.name=test_vit",
+        "backbone.pool=average",
+        "backbone.drop_path=0.1",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_timm_builds_and_fills_the_network_of_a_folder(name, tmp_path) -> None:
+    """With our transform; and so do we."""
+    import timm
+
+    params = config.check(compose(tmp_path, *BACKBONES[name], "transfer=[]"))
+    network = backbones.build(params.backbone).eval()
+    transform = Transform(resize=36, crop=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=True)
+    folder, images = tmp_path / "folder", torch.randn(2, 3, 32, 32)
+    description = export.describe(params.backbone, network.fc_features, transform)
+    metadata = {"network": params.backbone.model_dump_json(), "transform": transform.model_dump_json()}
+    for _ in range(2):  # an earlier export is replaced
+        export.write_folder(network, folder, description, "", metadata)
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    torch.testing.assert_close(theirs(images), network(images))
+    theirs_transform = timm.data.resolve_model_data_config(theirs)
+    assert theirs_transform["input_size"][1] == 32
+    assert theirs_transform["crop_pct"] == pytest.approx(32 / 36)
+    assert tuple(theirs_transform["mean"]) == transform.mean
+    assert tuple(theirs_transform["std"]) == transform.std
+    found = cl.load(folder / "model.safetensors")
+    torch.testing.assert_close(found(images), network(images))
+    assert found.transform == transform
+
+
+def test_networks_that_timm_lacks_are_refused() -> None:
+    transform = Transform(resize=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2), upright=True)
+    for _, width, stem in (KINDS[1], KINDS[3]):
+        small = Config(kind="resnet", name="resnet18", width=width, stem=stem, zero_init_residual=False)
+        message = (
+            f"timm does not know the resnet18 of width {width} with {stem} stem; choose torchvision, hub"
+        )
+        with pytest.raises(ValueError, match=message):
+            export.describe(small, 512, transform)
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="has other files, for example thesis.tex; give --to another folder"):
+        export.write_folder(ours(), tmp_path, None, "", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(("kind", "width", "stem"), [KINDS[1]])
+def test_onnxruntime_runs_an_export_at_any_batch_size(kind, width, stem, tmp_path) -> None:
+    import onnxruntime
+
+    network = ours(kind, width, stem)
+    export.write(network, "onnx", tmp_path / "out.onnx", 64, {})
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx")
+    for images in (IMAGES, torch.randn(5, 3, 64, 64)):
+        (found,) = session.run(["features"], {"images": images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["transformer", pytest.param("convnext", marks=pytest.mark.slow)])
+def test_onnxruntime_runs_other_backbones(name, tmp_path) -> None:
+    import onnxruntime
+
+    params = config.check(compose(tmp_path, *BACKBONES[name], "transfer=[]"))
+    network, images = backbones.build(params.backbone).eval(), torch.randn(3, 3, 32, 32)
+    export.write(network, "onnx", tmp_path / "out.onnx", 32, {})
+    (found,) = onnxruntime.InferenceSession(tmp_path / "out.onnx").run(
+        ["features"], {"images": images.numpy()}
+    )
+    torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
+def test_detectron2_reads_an_export(kind, tmp_path) -> None:
+    pytest.importorskip("detectron2", reason="detectron2 must be compiled; see docs/detection.md")
+    network = ours(kind)
+    export.write(network, "detectron2", tmp_path / "out.pkl", 64, {})
+    with torch.no_grad():
+        torch.testing.assert_close(
+            detectron2_network(tmp_path / "out.pkl", kind)(IMAGES), network(IMAGES), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_networks_that_detectron2_lacks_are_refused(tmp_path) -> None:
+    for kind, width, stem in (KINDS[1], KINDS[3]):
+        with pytest.raises(ValueError, match="detectron2's ResNet needs a 7x7 stem and 64 channels"):
+            export.write(ours(kind, width, stem), "detectron2", tmp_path / "out.pkl", 64, {})
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,241 @@
+"""Vision transformers from other programs' checkpoints: six layouts, other sizes, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cl.hub import foreign
+from cl.networks import backbones
+from cl.networks.backbones import vit
+from cl.training import start
+from pipeline import evaluate
+from tests.support import transformers as layouts
+from tests.support.transformers import IMAGES, transformer
+
+EXACT = {"rtol": 0, "atol": 1e-6}
+
+
+def read(content: Any, folder: Path, **options: str) -> foreign.ForeignEncoder:
+    torch.save(content, folder / "checkpoint.pth")
+    return foreign.load(str(folder / "checkpoint.pth"), **options)
+
+
+def state(**options: Any) -> dict[str, Tensor]:
+    return transformer(**options).state_dict()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("layout", "options", "origin"),
+    [
+        (layouts.timm, {}, "names of torchvision or timm"),
+        (layouts.timm, {"reg_tokens": 3, "no_embed_class": True}, "names of torchvision or timm"),
+        (layouts.timm, {"no_embed_class": True, "init_values": 0.1}, "names of torchvision or timm"),
+        (lambda state: state, {}, "names of torchvision or timm"),  # the backbone files of DINO and MAE
+        (layouts.dino, {}, "the teacher of DINO or DINOv2"),
+        (layouts.dinov2, {"init_values": 0.1}, "names of torchvision or timm"),
+        (layouts.dinov2_teacher, {"init_values": 0.1}, "the teacher of DINO or DINOv2"),
+        (layouts.moco_v3, {"num_heads": 12, "embed_dim": 192}, "MoCo v3"),
+        (layouts.mae, {}, "names of torchvision or timm"),
+    ],
+)
+def test_layouts_of_other_programs_are_read(layout, options, origin, tmp_path) -> None:
+    theirs = transformer(**options)
+    found = read(layout(theirs.state_dict()), tmp_path)
+    torch.testing.assert_close(found.network(IMAGES), theirs(IMAGES), **EXACT)
+    assert isinstance(found.config, vit.Config)
+    assert (found.config.size, found.config.patch, found.config.depth) == (32, 8, 2)
+    assert (found.config.width, found.config.heads) == (theirs.embed_dim, theirs.blocks[0].attn.num_heads)
+    assert found.origin == origin
+    assert not found.network.training
+    assert found.network.fc_features == theirs.embed_dim
+
+
+def test_the_student_of_dino_can_be_chosen(tmp_path) -> None:
+    found = read(layouts.dino(state()), tmp_path, prefix="student.module.backbone.")
+    assert not any(tensor.any() for tensor in found.network.state_dict().values())
+
+
+@torch.no_grad()
+def test_registers_of_dinov2_get_no_position(tmp_path) -> None:
+    """Its code adds positions to the class token and the patches, and then puts registers between them."""
+    theirs, registers = transformer(init_values=0.1), torch.randn(1, 4, 128)
+    content = layouts.dinov2(theirs.state_dict()) | {"register_tokens": registers}
+    tokens = torch.cat([theirs.cls_token.expand(2, -1, -1), theirs.patch_embed(IMAGES)], 1) + theirs.pos_embed
+    tokens = torch.cat([tokens[:, :1], registers.expand(2, -1, -1), tokens[:, 1:]], 1)
+    expected = theirs.norm(theirs.blocks(tokens))[:, 0]
+    found = read(content, tmp_path)
+    torch.testing.assert_close(found.network(IMAGES), expected, **EXACT)
+    assert found.config.registers == 4
+
+
+@torch.no_grad()
+def test_a_norm_after_pooling_follows_the_average_over_patches(tmp_path) -> None:
+    """MAE, fine-tuned: models_vit.py with global_pool."""
+    sizes = {"embed_dim": 192, "depth": 12, "num_heads": 3, "patch_size": 16, "img_size": 64}
+    theirs, images = transformer(**sizes, global_pool="avg"), torch.randn(2, 3, 64, 64)
+    assert "norm.weight" not in theirs.state_dict()
+    found = read({"model": theirs.state_dict()}, tmp_path)
+    torch.testing.assert_close(found.network(images), theirs(images), **EXACT)
+    assert found.config.title == "vit_tiny_patch16_224, for 64 px"
+
+
+def test_heads_are_those_of_the_width_unless_the_file_tells_otherwise(tmp_path) -> None:
+    """12 with the positions of MoCo v3, whose linear evaluation saves no telling prefix."""
+    theirs = transformer(embed_dim=192)
+    assert read(theirs.state_dict(), tmp_path).config.heads == 3
+    content = layouts.below("module.", layouts.with_sines(theirs).state_dict())
+    assert read(content, tmp_path).config.heads == 12
+    positions = content["module.pos_embed"]
+    exchanged = torch.cat([positions[..., 96:], positions[..., :96]], 2)
+    assert read(content | {"module.pos_embed": exchanged}, tmp_path).config.heads == 3
+    before = read(content, tmp_path)
+    (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 6, "global_pool": "avg"}}')
+    found = read(content, tmp_path)
+    assert (found.config.heads, found.config.pool) == (6, "average")
+    assert before.sha256 != found.sha256, "the same tensors, but another encoder"
+
+
+def resized(positions: Tensor, side: int) -> Tensor:
+    """Positions (1, 1 + P, D) for side x side patches, by Pillow: bicubic, each feature is an image."""
+    old = round((positions.shape[1] - 1) ** 0.5)
+    maps = positions[0, 1:].T.reshape(-1, old, old).numpy()
+    maps = [np.asarray(Image.fromarray(x).resize((side, side), Image.Resampling.BICUBIC)) for x in maps]
+    return torch.cat([positions[0, :1], torch.from_numpy(np.stack(maps, -1)).reshape(side**2, -1)])[None]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [16, 24, 48])
+def test_positions_are_interpolated_to_another_size(size, tmp_path) -> None:
+    """In evaluations when the images come, in pretraining when `init` fills a backbone of that size."""
+    tensors, images = state(), torch.randn(2, 3, size, size)
+    theirs = transformer(img_size=size)
+    theirs.load_state_dict(tensors | {"pos_embed": resized(tensors["pos_embed"], size // 8)})
+    found = read(layouts.timm(tensors), tmp_path)
+    expected = theirs(images)
+    torch.testing.assert_close(found.network(images), expected, rtol=1e-4, atol=1e-4)
+    config = found.config.model_copy(update={"size": size})
+    network = backbones.build(config).eval()
+    start.from_backbone(found.network, found.config, {}).load_backbone(network, config)
+    assert network.pos_embed.shape == (1, 1 + (size // 8) ** 2, 128)
+    torch.testing.assert_close(network(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_init_refuses_another_architecture_by_name(tmp_path) -> None:
+    found = read(layouts.timm(state()), tmp_path)
+    beginning = start.from_backbone(found.network, found.config, {})
+    for change, name in (
+        ({"heads": 4}, "with 4 heads"),
+        ({"registers": 2}, "of 8 px, with 2 registers"),
+        ({"layer_scale": 0.1}, "of 8 px, with layer scale"),
+    ):
+        config = found.config.model_copy(update=change)
+        with pytest.raises(
+            ValueError,
+            match=f"init gives a transformer of 2 blocks.*, but backbone is a .*{name}.*; choose the",
+        ):
+            beginning.load_backbone(backbones.build(config), config)
+
+
+def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path) -> None:
+    torch.save(state(), tmp_path / "a.pth")
+    encoder, notes = evaluate.foreign(f"{tmp_path}/a.pth", None, 48)
+    assert (notes["config"]["kind"], encoder.backbone.fc_features) == ("vit", 128)
+    with pytest.raises(
+        ValueError,
+        match=r"a.pth, a transformer .* does not take the images of 30 px from dataset.crop \(.*30.* "
+        r"\(8\)\); choose another size there, or another backbone",
+    ):
+        evaluate.foreign(f"{tmp_path}/a.pth", None, 30)
+
+
+def without(*names: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state().items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            lambda: (
+                without("patch_embed.proj.weight") | {"patch_embed.proj.0.weight": torch.ones(9, 3, 3, 3)}
+            ),
+            "holds a vision transformer whose patches are not projected by one convolution of RGB; expected",
+        ),
+        (
+            lambda: without("cls_token"),
+            "without a class token and positions; expected that of timm, DINO, .* give timm:<name>, or put",
+        ),
+        (lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)}, "with SwiGLU, as DINOv2's ViT-g;"),
+        (lambda: state() | {"pos_embed": torch.ones(1, 13, 128)}, "for images that are not square"),
+        (
+            lambda: state(qk_norm=True),
+            r"it has blocks.0.attn.k_norm.bias, which .* \(and 7 more differences\)",
+        ),
+        (
+            lambda: state() | {"dist_token": torch.ones(1, 1, 128)},
+            "is not a transformer .*: it has dist_token,",
+        ),
+        (
+            lambda: without("blocks.1.norm2.bias"),
+            "lacks blocks.1.norm2.bias; for another network of timm, put",
+        ),
+        (
+            lambda: state(mlp_ratio=3),
+            r"it has blocks.0.mlp.fc1.bias of shape \[384\], expected \[512\] \(and 5 more differences\)",
+        ),
+        (
+            lambda: layouts.moco_v3(state()),
+            "128 wide, found 12 heads, which do not divide it; give their number in a config.json",
+        ),
+        (
+            lambda: layouts.below("one.", state()) | layouts.below("two.", state()),
+            "should hold one .*, found those below 'one.', 'two.'; choose one with --prefix",
+        ),
+        (
+            lambda: {"layers.0.blocks.0.attn.qkv.weight": torch.ones(3, 3)},  # as in Swin
+            "should hold one residual network or vision transformer, .*; for another network of timm, put",
+        ),
+    ],
+)
+def test_other_transformers_are_refused_in_one_sentence(content, message, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        read(content(), tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@torch.no_grad()
+def test_a_finished_run_names_its_backbone(tmp_path) -> None:
+    """Its parameters are in the metadata, so that heads and pooling are its own."""
+    config = vit.Config(
+        kind="vit",
+        size=32,
+        patch=8,
+        width=64,
+        depth=1,
+        heads=4,
+        positions="sincos",
+        frozen_patches=True,
+        pool="average",
+        layer_scale=None,
+        registers=0,
+        drop_path=0,
+        checkpointing=False,
+    )
+    network = layouts.randomised(backbones.build(config))
+    for metadata in ({"network": config.model_dump_json()}, {"parameters": parameters(config)}):
+        save_file(network.state_dict(), tmp_path / "a.safetensors", metadata)
+        found = foreign.load(f"{tmp_path}/a.safetensors")
+        assert found.config == config
+        torch.testing.assert_close(found.network(IMAGES), network(IMAGES), **EXACT)
+
+
+def parameters(config: vit.Config) -> str:
+    return json.dumps({"seed": 0, "backbone": config.model_dump()})

@@ -1,0 +1,134 @@
+"""Blocks on a GPU: how many there are, that nothing waits for them, and that a fault in them is noticed."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from cl.objective import log_partition as module
+from cl.objective import tiles
+from cl.objective.blocks import AREA, Logits, Tile
+from cl.objective.log_partition import log_partition
+from cl.objective.sums import softplus_sum
+from tests.support.counting import GPU, Counting
+from tests.support.objective import exclusions, masked
+
+CPU = torch.device("cpu")
+
+
+def blocks(n: int, k: int, *, upper: bool = False) -> list[Tile]:
+    """The blocks of queries and negatives on a GPU."""
+    queries, negatives = (torch.empty(rows, 128, device=GPU) for rows in (n, k))
+    return list(Logits(queries, negatives, None, 0.1, None, native=True).tiles(None, upper=upper))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "count"), [(256, 65536, 1), (65536, 256, 1), (256, 1281167, 5), (8193, 8193, 4), (1, 1, 1)]
+)
+def test_blocks_are_sized_by_area(n, k, count) -> None:
+    """A batch against MoCo's queue is one block; a class for each image of ImageNet, five."""
+    found = blocks(n, k)
+    assert len(found) == count
+    assert max(tile.logits.numel() for tile in found) <= AREA
+    assert sum(tile.logits.numel() for tile in found) == n * k
+
+
+def test_blocks_below_the_diagonal_are_not_built() -> None:
+    """Of 16 x 16 blocks of SimCLR with 65,536 images, those on the diagonal and those above."""
+    found = blocks(131072, 131072, upper=True)
+    assert len(found) == 16 * 17 // 2
+    assert all(tile.columns.start >= tile.rows.start for tile in found)
+
+
+@pytest.fixture(params=[True, False], ids=["native", "plain"])
+def native(request, monkeypatch) -> bool:
+    """Whether the layout for a GPU is used there."""
+    monkeypatch.setattr(tiles.NATIVE, "devices", {GPU} if request.param else set())
+    return request.param
+
+
+def test_a_step_of_moco_writes_each_logit_twice(native) -> None:
+    """Forward a product that adds the shift, backward the same and the product with the queue."""
+    queries = torch.empty(256, 128, device=GPU, requires_grad=True)
+    queue = torch.empty(65536, 128, device=GPU)
+    with Counting() as counting:
+        log_partition(queries, queue, None, 0.2, unit=True).sum().backward()
+    count = 1 if native else 64
+    expected = {"addmm": 2 * count, "exp_": 2 * count, "addmm_": count, "mm": 0, "copy_": 0}
+    assert {name: counting.operations[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("rows", ["unit", "of any length"])
+@pytest.mark.parametrize("way", ["plain", "excluded", "excluded on the GPU", "groups", "selected"])
+@pytest.mark.parametrize("same", [True, False], ids=["queries are negatives", "other negatives"])
+@pytest.mark.parametrize("temperature", [0.1, 0.01])
+def test_nothing_waits_for_the_gpu(native, temperature, same, way, rows) -> None:
+    queries = torch.empty(6, 4, device=GPU, requires_grad=True)
+    negatives = queries if same else torch.empty(6, 4, device=GPU, requires_grad=True)
+    itself = torch.arange(6)
+    excluded = torch.stack([itself, itself ^ 1], 1) if "excluded" in way else None
+    if way == "excluded on the GPU":
+        excluded = itself.to(GPU)[:, None]
+    groups = torch.empty(6, dtype=torch.int64, device=GPU)
+    arguments = {"groups": (groups, groups)} if way == "groups" else {}
+    if way == "selected":
+        arguments["selected"] = torch.empty(6, 2, dtype=torch.int64, device=GPU)
+    with Counting() as counting:
+        unit = rows == "unit"
+        z = log_partition(queries, negatives, excluded, temperature, unit=unit, **arguments)
+        (z + softplus_sum(queries, negatives, excluded, temperature, z, **arguments)).sum().backward()
+    assert not counting.waits
+
+
+@pytest.mark.parametrize("e", [1, 2, 3])
+def test_exclusions_are_mutual_where_their_matrix_is_symmetric(e) -> None:
+    found = []
+    for _ in range(500):
+        excluded = exclusions(4, 4, e)
+        matrix = masked(4, 4, excluded)
+        found.append(module._mutual(excluded))
+        assert found[-1] == torch.equal(matrix, matrix.T)
+    assert {True, False} == set(found)
+
+
+def test_the_layouts_match_on_a_cpu() -> None:
+    assert 0 < tiles._difference(CPU) < 1e-5
+
+
+product, fill = Logits._product, Tile.fill
+
+
+def _without_shift(logits: Logits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
+    return product(logits, q, k, torch.zeros_like(q[:, 0]) if logits.native else shift, memory)
+
+
+def _of_other_queries(logits: Logits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
+    return product(logits, q.flip(0) if logits.native else q, k, shift, memory)
+
+
+def _without(field: str) -> Callable[[Tile, float], Tensor]:
+    """What `Tile.fill` does without a field, in the native layout."""
+
+    def wrong(tile: Tile, value: float) -> Tensor:
+        native = not tile.logits.is_contiguous()
+        return fill(tile._replace(**{field: None}) if native else tile, value)
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "fault"),
+    [
+        (Logits, "_product", _without_shift),
+        (Logits, "_product", _of_other_queries),
+        (Tile, "fill", _without("excluded")),
+        (Tile, "fill", _without("groups")),
+    ],
+    ids=["shift", "queries", "excluded", "groups"],
+)
+def test_a_fault_in_the_native_layout_is_noticed(monkeypatch, of, name, fault) -> None:
+    monkeypatch.setattr(of, name, fault)
+    assert tiles.NATIVE.fault(CPU)
+    assert math.isfinite(tiles._difference(CPU))

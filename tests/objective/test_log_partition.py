@@ -1,0 +1,169 @@
+"""The log-partition against its dense form."""
+
+import math
+
+import pytest
+import torch
+
+from cl.objective import columns
+from cl.objective import log_partition as module
+from cl.objective.log_partition import log_partition
+from cl.runtime.memory import growth
+from tests.support.objective import dense, exclusions, l2_normalize, masked
+
+
+@pytest.mark.parametrize("tile", [4, 7, 1024])
+@pytest.mark.parametrize(("n", "k", "e"), [(7, 11, 2), (5, 9, 0), (9, 13, 1), (8, 8, 3), (1, 2, 1)])
+@pytest.mark.parametrize("temperature", [1e-3, 0.07, 1.0, 100.0])
+def test_equals_the_dense_form(blocks_of, tile, n, k, e, temperature) -> None:
+    """K is not a multiple of the tile; values and gradients to both sides."""
+    blocks_of(tile)
+    queries, negatives = l2_normalize(n, 5).requires_grad_(), l2_normalize(k, 5).requires_grad_()
+    excluded = exclusions(n, k, e) if e else None
+    weight = torch.randn(n, dtype=torch.float64)
+    left_out = None if excluded is None else masked(n, k, excluded)
+    results = []
+    for value in (
+        log_partition(queries, negatives, excluded, temperature),
+        dense(queries, negatives, left_out, temperature),
+    ):
+        results.append((value, *torch.autograd.grad((value * weight).sum(), (queries, negatives))))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11 / temperature)
+
+
+@pytest.mark.parametrize("mutual", [True, False])
+def test_queries_that_are_the_negatives(blocks_of, mutual) -> None:
+    """Each block above the diagonal serves twice, but only where exclusions are mutual."""
+    blocks_of(4)
+    n = 10
+    embeddings = l2_normalize(n, 5).requires_grad_()
+    itself = torch.arange(n)
+    excluded = torch.stack([itself, itself ^ 1], 1) if mutual else torch.stack([itself, (itself + 3) % n], 1)
+    assert module._mutual(excluded) is mutual
+    weight = torch.randn(n, dtype=torch.float64)
+    results = []
+    for value in (
+        log_partition(embeddings, embeddings, excluded, 0.2),
+        dense(embeddings, embeddings, masked(n, n, excluded), 0.2),
+    ):
+        results.append((value, torch.autograd.grad((value * weight).sum(), embeddings)[0]))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_gradcheck() -> None:
+    queries, negatives = l2_normalize(5, 4).requires_grad_(), l2_normalize(7, 4).requires_grad_()
+    excluded = exclusions(5, 7, 2)
+    assert torch.autograd.gradcheck(lambda q, k: log_partition(q, k, excluded, 0.3), (queries, negatives))
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.01, 0.07, 1.0, 100.0])
+def test_float32_stays_near_float64(temperature) -> None:
+    queries, negatives = l2_normalize(300, 32), l2_normalize(1500, 32)
+    exact = dense(queries, negatives, None, temperature)
+    ours = log_partition(queries.float(), negatives.float(), None, temperature)
+    torch.testing.assert_close(ours.double(), exact, rtol=2e-6, atol=2e-5 / temperature)
+
+
+def test_rows_that_are_not_unit() -> None:
+    queries, negatives = 30 * l2_normalize(6, 4), 20 * l2_normalize(9, 4)
+    torch.testing.assert_close(
+        log_partition(queries, negatives, None, 0.1), dense(queries, negatives, None, 0.1)
+    )
+
+
+def test_selected_columns(monkeypatch) -> None:
+    monkeypatch.setattr(columns, "GATHERED", 40)
+    queries, negatives = l2_normalize(6, 4).requires_grad_(), l2_normalize(9, 4).requires_grad_()
+    selected = exclusions(6, 9, 3)
+    value = log_partition(queries, negatives, None, 0.2, selected=selected)
+    reference = (queries @ negatives.T / 0.2).gather(1, selected).logsumexp(1)
+    torch.testing.assert_close(value, reference)
+    for ours, theirs in zip(
+        torch.autograd.grad(value.sum(), (queries, negatives)),
+        torch.autograd.grad(reference.sum(), (queries, negatives)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_no_negative_that_counts_is_refused() -> None:
+    queries, negatives = l2_normalize(3, 4), l2_normalize(2, 4)
+    both = torch.tensor([[0, 1]] * 3)
+    with pytest.raises(ValueError, match="no negatives remain"):
+        log_partition(queries, negatives, both, 1.0)
+    with pytest.raises(ValueError, match="no negatives remain"):
+        log_partition(queries, negatives, None, 1.0, selected=torch.empty(3, 0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="not both"):
+        log_partition(queries, negatives, both, 1.0, selected=both)
+
+
+def test_memory_is_linear() -> None:
+    """16,384 x 16,384 logits would take 1 GiB; the process may not grow by a tenth of it."""
+    z = l2_normalize(16384, 128, dtype=torch.float32).requires_grad_()
+    other = l2_normalize(16384, 128, dtype=torch.float32)
+    log_partition(z[:2048], other[:2048], None, 0.1).sum().backward()  # warm-up
+    assert growth(lambda: log_partition(z, other, None, 0.1).sum().backward()) < 100 * 2**20
+
+
+GROUPS = torch.tensor([0, 1, 1, 2, -5, 0, 3]), torch.tensor([0, 0, 1, 3, 3, 4, 1, -5, 4, 2, 0])
+
+
+@pytest.mark.parametrize("tile", [4, 1024])
+@pytest.mark.parametrize("temperature", [1e-3, 0.2])
+@pytest.mark.parametrize("way", ["neither", "excluded", "selected"])
+def test_columns_of_the_querys_own_group_do_not_count(monkeypatch, blocks_of, tile, temperature, way) -> None:
+    blocks_of(tile)
+    monkeypatch.setattr(columns, "GATHERED", 40)
+    queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
+    chosen = exclusions(7, 11, 6 if way == "selected" else 2)
+    left_out = GROUPS[0][:, None] == GROUPS[1]
+    if way == "excluded":
+        left_out = left_out | masked(7, 11, chosen)
+    elif way == "selected":
+        left_out = left_out | ~masked(7, 11, chosen)
+    arguments = {} if way == "neither" else {way: chosen}
+    value = log_partition(
+        queries, negatives, arguments.pop("excluded", None), temperature, groups=GROUPS, **arguments
+    )
+    reference = dense(queries, negatives, left_out, temperature)
+    torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
+    sides = (queries, negatives)
+    for ours, theirs in zip(
+        torch.autograd.grad(value.sum(), sides), torch.autograd.grad(reference.sum(), sides), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10 / temperature)
+
+
+@pytest.mark.parametrize("tile", [4, 1024])
+def test_groups_where_the_queries_are_the_negatives(blocks_of, tile) -> None:
+    """The blocks above the diagonal serve twice here too; one tensor of groups for both sides."""
+    blocks_of(tile)
+    embeddings = l2_normalize(7, 5).requires_grad_()
+    groups = GROUPS[0]
+    value = log_partition(embeddings, embeddings, None, 0.2, groups=(groups, groups))
+    reference = dense(embeddings, embeddings, groups[:, None] == groups, 0.2)
+    torch.testing.assert_close(value, reference)
+    ours, theirs = (torch.autograd.grad(x.sum(), embeddings)[0] for x in (value, reference))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_rows_may_be_of_other_groups_as_queries_than_as_negatives() -> None:
+    both = l2_normalize(7, 5)
+    groups = GROUPS[0], GROUPS[0].roll(1)
+    value = log_partition(both, both, None, 0.2, groups=groups)
+    reference = dense(both, both, groups[0][:, None] == groups[1], 0.2)
+    torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("way", ["neither", "selected", "symmetric"])
+def test_a_query_whose_negatives_are_all_of_its_group_has_no_gradient(way) -> None:
+    queries = l2_normalize(3, 5).requires_grad_()
+    negatives = queries if way == "symmetric" else l2_normalize(3, 5).requires_grad_()
+    one_group = torch.zeros(3, dtype=torch.int64)
+    selected = torch.tensor([[0, 1]] * 3) if way == "selected" else None
+    value = log_partition(queries, negatives, None, 0.2, selected=selected, groups=(one_group, one_group))
+    assert torch.equal(value, torch.full((3,), -math.inf, dtype=torch.float64))
+    for gradient in torch.autograd.grad(value.sum(), {queries, negatives}):
+        assert torch.equal(gradient, torch.zeros_like(gradient))

@@ -1,0 +1,140 @@
+"""What a method hands to a loss."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cl.objective.terms import Agreement, Contrast, TwoViews
+from cl.runtime.registry import kinds, module_of
+from tests.support.methods import loss_config
+
+GROUPS = torch.tensor([0, 1, 1, 2, 5, 0]), torch.tensor([0, 0, 1, 3, 3, 4, 1, 6, 4, 2, 0])
+LONELY = 3  # a query that is left without negatives
+
+
+def l2_normalize(*shape: int) -> Tensor:
+    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def test_negatives_are_counted_for_each_query() -> None:
+    queries, negatives = l2_normalize(6, 4), l2_normalize(11, 4)
+    columns = torch.stack([torch.randperm(11)[:4] for _ in range(6)])
+    for way in (None, "excluded", "selected"):
+        for groups in (None, GROUPS):
+            counted = torch.ones(6, 11, dtype=torch.bool)
+            if way:
+                counted = torch.full((6, 11), way == "excluded").scatter(1, columns, way == "selected")
+            if groups:
+                counted &= groups[0][:, None] != groups[1]
+            contrast = Contrast(
+                queries,
+                queries[:, None],
+                negatives,
+                query_groups=groups and groups[0],
+                negative_groups=groups and groups[1],
+                **({way: columns} if way else {}),
+            )
+            assert contrast.negative_counts().tolist() == counted.sum(1).tolist()
+
+
+def test_a_batch_mean_is_over_the_queries() -> None:
+    queries = l2_normalize(3, 4)
+    contrast = Contrast(queries, queries[:, None], l2_normalize(5, 4))
+    assert contrast.batch_mean(torch.tensor([[1.0], [2.0], [6.0]])) == 3
+
+
+def grouped(positives: int) -> tuple[Contrast, Tensor]:
+    """Six queries with sampled negatives, one of which samples only its own group; what counts (6, 11)."""
+    query_groups, negative_groups = GROUPS[0].clone(), GROUPS[1]
+    query_groups[LONELY] = 3
+    columns = torch.tensor([[2, 3, 4], [0, 2, 3], [1, 5, 7], [3, 4, 4], [0, 5, 9], [0, 3, 6]])
+    counted = torch.zeros(6, 11, dtype=torch.bool).scatter(1, columns, True)
+    counted &= query_groups[:, None] != negative_groups
+    contrast = Contrast(
+        l2_normalize(6, 5).requires_grad_(),
+        l2_normalize(6, positives, 5).requires_grad_(),
+        l2_normalize(11, 5).requires_grad_(),
+        selected=columns,
+        temperature=0.2,
+        query_groups=query_groups,
+        negative_groups=negative_groups,
+        log_normalizer=torch.tensor(0.3, dtype=torch.float64),
+    )
+    return contrast, counted
+
+
+LOSSES = [kind for kind in kinds("losses") if module_of("losses", kind).Config.takes is Contrast]
+REST = [i for i in range(6) if i != LONELY]
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_leaves_out_queries_without_negatives(kind) -> None:
+    """It is the mean of the losses of the other queries by themselves, each against what counts for it."""
+    module, config = module_of("losses", kind), loss_config(kind)
+    contrast, counted = grouped(3 if config.needs_several_positives else 1)
+    assert (~contrast.has_negatives()).nonzero().flatten().tolist() == [LONELY]
+    assert int(contrast.queries_without_negatives()) == 1
+    ours = module.loss(contrast, config, 0.5)
+    q, p, k = contrast.queries, contrast.positives, contrast.negatives
+    settings = {"temperature": 0.2, "log_normalizer": contrast.log_normalizer}
+    alone = [Contrast(q[[i]], p[[i]], k[counted[i]], **settings) for i in REST]
+    if kind != "dclw":  # its weights are those of the whole batch: next test
+        losses = torch.stack([module.loss(one, config, 0.5) for one in alone])
+        torch.testing.assert_close(ours, losses.mean())
+    gradient = torch.autograd.grad(ours, (q, p, k))
+    assert all(x.isfinite().all() for x in gradient)
+    assert torch.equal(gradient[0][LONELY], torch.zeros(5, dtype=torch.float64))
+    assert gradient[0][REST].abs().sum() > 0
+
+
+def test_dclws_weights_are_those_of_the_queries_that_count() -> None:
+    contrast, _ = grouped(1)
+    values = torch.randn(6, 1, dtype=torch.float64)
+    torch.testing.assert_close(contrast.batch_mean(values), values[REST].mean(0))
+
+
+def test_distances_are_of_the_positive_pairs() -> None:
+    first, second = l2_normalize(6, 5), l2_normalize(6, 5)
+    expected = (first - second).square().sum(1)[:, None]
+    terms = [
+        Contrast(first, second[:, None], l2_normalize(3, 5), temperature=0.2),
+        Agreement(first, second[:, None]),
+        TwoViews(3 * first, 2 * second),
+    ]
+    for term in terms:
+        torch.testing.assert_close(term.squared_distances(), expected)
+        assert term.weight == 1
+        assert term.largest_logit().ndim == 0
+        torch.testing.assert_close(term.queries, first)
+        torch.testing.assert_close(term.positives[:, 0], second)
+    longer = Contrast(3 * first, 2 * second[:, None], l2_normalize(3, 5), temperature=0.2, unit=False)
+    torch.testing.assert_close(longer.squared_distances(), expected)
+
+
+def test_the_cross_correlation_is_that_of_its_formula() -> None:
+    """C_ij = sum a_i b_j / sqrt(sum a_i^2 sum b_j^2), centred, over the batch (Barlow Twins, eq. 2)."""
+    first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64)
+    ours = TwoViews(first, second).cross_correlation()
+    expected = torch.corrcoef(torch.cat([first, second], 1).T)[:4, 4:]
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)  # 1e-5 is added to the variances
+
+
+def test_the_covariances_are_unbiased() -> None:
+    """The sum over images of centred products, divided by their number less one (VICReg, eq. 3)."""
+    first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 4, dtype=torch.float64)
+    for ours, view in zip(TwoViews(first, second).covariances(), (first, second), strict=True):
+        torch.testing.assert_close(ours, torch.cov(view.T), rtol=1e-12, atol=1e-14)
+
+
+def test_a_partition_of_sharper_logits_is_that_of_a_lower_temperature() -> None:
+    contrast, counted = grouped(1)
+    found = contrast.negative_log_partition(3.0)
+    for row in REST:
+        logits = 3 * (contrast.negatives[counted[row]] @ contrast.queries[row]) / 0.2
+        torch.testing.assert_close(found[row], logits.logsumexp(0), rtol=1e-12, atol=1e-12)
