@@ -23,7 +23,7 @@ from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import ToDevice, normalisation
 from cl.networks.batch_norm import GroupBatchNorm
-from cl.objective import tiles
+from cl.objective import blocks
 from cl.objective.log_partition import log_partition
 from cl.runtime.cores import cores
 from cl.runtime.machine import Machine
@@ -143,12 +143,12 @@ def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Ten
 
 @contextmanager
 def _tiles_of(side: int) -> Iterator[None]:
-    usual = tiles.TILE, tiles.AREA
-    tiles.TILE, tiles.AREA = side, side**2
+    usual = blocks.BLOCK, blocks.AREA
+    blocks.BLOCK, blocks.AREA = side, side**2
     try:
         yield
     finally:
-        tiles.TILE, tiles.AREA = usual
+        blocks.BLOCK, blocks.AREA = usual
 
 
 def augmentation(session: Session) -> None:

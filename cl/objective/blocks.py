@@ -13,13 +13,13 @@ from torch import Tensor
 from cl.objective.ring import pass_on, rounds
 from cl.runtime import native
 
-TILE = 1024  # side of the block of logits that exists at a time on a CPU; 4 MiB in float32
+BLOCK = 1024  # side of the block of logits that exists at a time on a CPU; 4 MiB in float32
 AREA = 2**26  # numbers of such a block on a GPU, where small ones cost more to launch than to compute
 
 Groups = tuple[Tensor, Tensor]  # (N,) of the queries, (K,) of the negatives
 
 
-class Tile(NamedTuple):
+class Block(NamedTuple):
     """A block of logits, in memory that the next block overwrites.
 
     rows, columns: its queries and its negatives, of those at hand.
@@ -66,7 +66,7 @@ class Logits:
     sharded: bool = False
     native: bool | None = None
 
-    def tiles(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Tile]:
+    def blocks(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Block]:
         """The blocks, row by row and rank by rank; if `upper`, those on and above the diagonal.
 
         Args:
@@ -79,7 +79,7 @@ class Logits:
         self,
         weight: Tensor,
         shift: Tensor,
-        derivative: Callable[[Tile], Tensor],
+        derivative: Callable[[Block], Tensor],
         needed: tuple[bool, bool],
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients to the queries (N, D) and to the negatives (K, D) of this rank, where `needed`.
@@ -92,19 +92,19 @@ class Logits:
         to_negatives = torch.zeros_like(self.negatives) if needed[1] else None
         weighted = self.queries * weight[:, None]
         for first, negatives in rounds(self.negatives, self.sharded):
-            for tile in self._against(negatives, first, shift):
-                x = derivative(tile)
+            for block in self._against(negatives, first, shift):
+                x = derivative(block)
                 if to_queries is not None:
-                    to_queries[tile.rows].addmm_(x, negatives[tile.columns])
+                    to_queries[block.rows].addmm_(x, negatives[block.columns])
                 if to_negatives is not None:
-                    to_negatives[tile.columns].addmm_(x.T, weighted[tile.rows])
+                    to_negatives[block.columns].addmm_(x.T, weighted[block.rows])
             if to_negatives is not None:
                 to_negatives = pass_on(to_negatives, self.sharded)
         return None if to_queries is None else to_queries.mul_(weight[:, None]), to_negatives
 
     def _against(
         self, negatives: Tensor, first: int, shift: Tensor | None, upper: bool = False
-    ) -> Iterator[Tile]:
+    ) -> Iterator[Block]:
         """The blocks of these negatives, the rows from `first` on of those of all ranks."""
         n, k = len(self.queries), len(negatives)
         height, width = self._sides
@@ -113,14 +113,16 @@ class Logits:
             for column in range(row if upper else 0, k, width):
                 yield self._tile(negatives, first, shift, rows, slice(column, min(column + width, k)))
 
-    def _tile(self, negatives: Tensor, first: int, shift: Tensor | None, rows: slice, columns: slice) -> Tile:
+    def _tile(
+        self, negatives: Tensor, first: int, shift: Tensor | None, rows: slice, columns: slice
+    ) -> Block:
         q, k = self._scaled[rows], negatives[columns]
         memory = self._memory[: len(q) * len(k) + 1]
         logits = self._product(q, k, None if shift is None else shift[rows], memory[:-1])
         start, stop = first + columns.start, first + columns.stop
         excluded = self._excluded(rows, start, logits)
         groups = None if self.groups is None else (self.groups[0][rows], self.groups[1][start:stop])
-        return Tile(rows, columns, logits, memory, excluded, groups)
+        return Block(rows, columns, logits, memory, excluded, groups)
 
     def _excluded(self, rows: slice, start: int, logits: Tensor) -> Tensor | None:
         """The positions of the excluded columns in a block whose first one is `start`; None without any."""
@@ -162,7 +164,7 @@ class Logits:
     def _sides(self) -> tuple[int, int]:
         """The largest height and width of the blocks; equal if there are as many queries as negatives."""
         if not self._native:
-            return TILE, TILE
+            return BLOCK, BLOCK
         side = math.isqrt(AREA)
         return max(side, AREA // len(self.negatives)), max(side, AREA // len(self.queries))
 
@@ -186,10 +188,10 @@ def _positions(columns: Tensor, logits: Tensor) -> Tensor:
     return (rows * down + columns * right).where(inside, n * k).view(-1)
 
 
-def exponentials(tile: Tile) -> Tensor:
+def exponentials(block: Block) -> Tensor:
     """exp(logit) of one block, in place; 0 where a column does not count."""
-    tile.logits.exp_()
-    return tile.fill(0)
+    block.logits.exp_()
+    return block.fill(0)
 
 
 def _difference(device: torch.device) -> float:
@@ -205,8 +207,8 @@ def _difference(device: torch.device) -> float:
     for layout in (True, False):
         logits = Logits(queries, rows, 1000 + number[:300, None], 0.1, groups, native=layout)
         total = torch.zeros_like(shift)
-        for tile in logits.tiles(shift):
-            total[tile.rows].add_(exponentials(tile).sum(1))
+        for block in logits.blocks(shift):
+            total[block.rows].add_(exponentials(block).sum(1))
         gradients = logits.gradients(shift, shift, exponentials, (True, True))
         results.append([total, *(x for x in gradients if x is not None)])
     return native.relative_difference(*results)

@@ -96,8 +96,8 @@ def _mutual(excluded: Tensor | None) -> bool:
 def _row_maxima(logits: Logits) -> Tensor:
     """(N,): the largest logit that counts, for logits that may be too large to be shifted by a bound."""
     maxima = logits.queries.new_full((len(logits.queries),), -math.inf)
-    for tile in logits.tiles(None):
-        maxima[tile.rows] = torch.maximum(maxima[tile.rows], tile.fill(-math.inf).amax(1))
+    for block in logits.blocks(None):
+        maxima[block.rows] = torch.maximum(maxima[block.rows], block.fill(-math.inf).amax(1))
     return maxima
 
 
@@ -111,8 +111,8 @@ class _Rectangular(Function):
         if shift is None:
             shift = _row_maxima(logits)
         total = torch.zeros_like(shift)
-        for tile in logits.tiles(shift):
-            total[tile.rows].add_(exponentials(tile).sum(1))
+        for block in logits.blocks(shift):
+            total[block.rows].add_(exponentials(block).sum(1))
         result = shift + total.log()
         ctx.save_for_backward(queries, negatives, result)
         return result
@@ -134,11 +134,11 @@ class _Symmetric(Function):
         ctx.options = excluded, temperature, groups
         shift = embeddings.new_full((len(embeddings),), bound)
         total = torch.zeros_like(shift)
-        for tile in Logits(embeddings, embeddings, *ctx.options).tiles(shift, upper=True):
-            x = exponentials(tile)
-            total[tile.rows].add_(x.sum(1))
-            if tile.columns != tile.rows:
-                total[tile.columns].add_(x.sum(0))
+        for block in Logits(embeddings, embeddings, *ctx.options).blocks(shift, upper=True):
+            x = exponentials(block)
+            total[block.rows].add_(x.sum(1))
+            if block.columns != block.rows:
+                total[block.columns].add_(x.sum(0))
         ctx.save_for_backward(embeddings, shift, total)
         return shift + total.log()
 
@@ -150,10 +150,10 @@ class _Symmetric(Function):
             total == 0, 0
         )  # no negatives, no gradient
         result = torch.zeros_like(embeddings)
-        for tile in logits.tiles(shift, upper=True):
-            x = exponentials(tile)
-            x *= torch.add(weight[tile.rows, None], weight[tile.columns], out=torch.empty_like(x))
-            result[tile.rows].addmm_(x, embeddings[tile.columns])
-            if tile.columns != tile.rows:
-                result[tile.columns].addmm_(x.T, embeddings[tile.rows])
+        for block in logits.blocks(shift, upper=True):
+            x = exponentials(block)
+            x *= torch.add(weight[block.rows, None], weight[block.columns], out=torch.empty_like(x))
+            result[block.rows].addmm_(x, embeddings[block.columns])
+            if block.columns != block.rows:
+                result[block.columns].addmm_(x.T, embeddings[block.rows])
         return result, None, None, None, None

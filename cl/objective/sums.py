@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.objective.blocks import Groups, Logits, Tile
+from cl.objective.blocks import Groups, Logits, Block
 from cl.objective.columns import check_columns, over_selected
 from cl.objective.ring import Sharded, local_rows
 from cl.runtime.machine import to_device
@@ -106,8 +106,8 @@ class _PointwiseSum(Function):
     def forward(ctx, function, queries, negatives, excluded, temperature, shift, groups, sharded):  # type: ignore[no-untyped-def]
         ctx.function, ctx.options = function, (excluded, temperature, groups, sharded)
         total = queries.new_zeros(len(queries))
-        for tile in Logits(queries, negatives, *ctx.options).tiles(shift):
-            total[tile.rows].add_(_filled(tile, function.value_).sum(1))
+        for block in Logits(queries, negatives, *ctx.options).blocks(shift):
+            total[block.rows].add_(_filled(block, function.value_).sum(1))
         ctx.save_for_backward(queries, negatives, shift)
         return total
 
@@ -116,9 +116,9 @@ class _PointwiseSum(Function):
         queries, negatives, shift = ctx.saved_tensors
         logits, to_shift = Logits(queries, negatives, *ctx.options), torch.zeros_like(shift)
 
-        def derivative(tile: Tile) -> Tensor:
-            x = _filled(tile, ctx.function.derivative_)
-            to_shift[tile.rows].sub_(x.sum(1))
+        def derivative(block: Block) -> Tensor:
+            x = _filled(block, ctx.function.derivative_)
+            to_shift[block.rows].sub_(x.sum(1))
             return x
 
         weight, needed = gradient / logits.temperature, ctx.needs_input_grad[1:3]
@@ -126,7 +126,7 @@ class _PointwiseSum(Function):
         return None, *gradients, None, None, to_shift * gradient, None, None
 
 
-def _filled(tile: Tile, function_: Callable[[Tensor], Tensor]) -> Tensor:
+def _filled(block: Block, function_: Callable[[Tensor], Tensor]) -> Tensor:
     """The function of one block's logits, in place; 0 where a column does not count."""
-    function_(tile.fill(-1))
-    return tile.fill(0)
+    function_(block.fill(-1))
+    return block.fill(0)

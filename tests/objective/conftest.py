@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cl.objective import tiles
+from cl.objective import blocks
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +18,9 @@ def blocks_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Sets the side of the blocks, or the square root of their area."""
 
     def set_side(side: int) -> None:
-        monkeypatch.setattr(tiles, "TILE", side)
-        monkeypatch.setattr(tiles, "AREA", side**2)
+        monkeypatch.setattr(blocks, "BLOCK", side)
+        monkeypatch.setattr(blocks, "AREA", side**2)
         devices = {torch.device("cpu")} if request.param == "native" else set()
-        monkeypatch.setattr(tiles.NATIVE, "devices", devices)
+        monkeypatch.setattr(blocks.NATIVE, "devices", devices)
 
     return set_side

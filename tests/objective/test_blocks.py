@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from cl.objective import log_partition as module
-from cl.objective import tiles
-from cl.objective.blocks import AREA, Logits, Tile
+from cl.objective import blocks
+from cl.objective.blocks import AREA, Logits, Block
 from cl.objective.log_partition import log_partition
 from cl.objective.sums import softplus_sum
 from tests.support.counting import GPU, Counting
@@ -18,10 +18,10 @@ from tests.support.objective import exclusions, masked
 CPU = torch.device("cpu")
 
 
-def blocks(n: int, k: int, *, upper: bool = False) -> list[Tile]:
+def blocks(n: int, k: int, *, upper: bool = False) -> list[Block]:
     """The blocks of queries and negatives on a GPU."""
     queries, negatives = (torch.empty(rows, 128, device=GPU) for rows in (n, k))
-    return list(Logits(queries, negatives, None, 0.1, None, native=True).tiles(None, upper=upper))
+    return list(Logits(queries, negatives, None, 0.1, None, native=True).blocks(None, upper=upper))
 
 
 @pytest.mark.parametrize(
@@ -31,21 +31,21 @@ def test_blocks_are_sized_by_area(n, k, count) -> None:
     """A batch against MoCo's queue is one block; a class for each image of ImageNet, five."""
     found = blocks(n, k)
     assert len(found) == count
-    assert max(tile.logits.numel() for tile in found) <= AREA
-    assert sum(tile.logits.numel() for tile in found) == n * k
+    assert max(block.logits.numel() for block in found) <= AREA
+    assert sum(block.logits.numel() for block in found) == n * k
 
 
 def test_blocks_below_the_diagonal_are_not_built() -> None:
     """Of 16 x 16 blocks of SimCLR with 65,536 images, those on the diagonal and those above."""
     found = blocks(131072, 131072, upper=True)
     assert len(found) == 16 * 17 // 2
-    assert all(tile.columns.start >= tile.rows.start for tile in found)
+    assert all(block.columns.start >= block.rows.start for block in found)
 
 
 @pytest.fixture(params=[True, False], ids=["native", "plain"])
 def native(request, monkeypatch) -> bool:
     """Whether the layout for a GPU is used there."""
-    monkeypatch.setattr(tiles.NATIVE, "devices", {GPU} if request.param else set())
+    monkeypatch.setattr(blocks.NATIVE, "devices", {GPU} if request.param else set())
     return request.param
 
 
@@ -94,10 +94,10 @@ def test_exclusions_are_mutual_where_their_matrix_is_symmetric(e) -> None:
 
 
 def test_the_layouts_match_on_a_cpu() -> None:
-    assert 0 < tiles._difference(CPU) < 1e-5
+    assert 0 < blocks._difference(CPU) < 1e-5
 
 
-product, fill = Logits._product, Tile.fill
+product, fill = Logits._product, Block.fill
 
 
 def _without_shift(logits: Logits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
@@ -108,12 +108,12 @@ def _of_other_queries(logits: Logits, q: Tensor, k: Tensor, shift: Tensor | None
     return product(logits, q.flip(0) if logits.native else q, k, shift, memory)
 
 
-def _without(field: str) -> Callable[[Tile, float], Tensor]:
-    """What `Tile.fill` does without a field, in the native layout."""
+def _without(field: str) -> Callable[[Block, float], Tensor]:
+    """What `Block.fill` does without a field, in the native layout."""
 
-    def wrong(tile: Tile, value: float) -> Tensor:
-        native = not tile.logits.is_contiguous()
-        return fill(tile._replace(**{field: None}) if native else tile, value)
+    def wrong(block: Block, value: float) -> Tensor:
+        native = not block.logits.is_contiguous()
+        return fill(block._replace(**{field: None}) if native else block, value)
 
     return wrong
 
@@ -123,12 +123,12 @@ def _without(field: str) -> Callable[[Tile, float], Tensor]:
     [
         (Logits, "_product", _without_shift),
         (Logits, "_product", _of_other_queries),
-        (Tile, "fill", _without("excluded")),
-        (Tile, "fill", _without("groups")),
+        (Block, "fill", _without("excluded")),
+        (Block, "fill", _without("groups")),
     ],
     ids=["shift", "queries", "excluded", "groups"],
 )
 def test_a_fault_in_the_native_layout_is_noticed(monkeypatch, of, name, fault) -> None:
     monkeypatch.setattr(of, name, fault)
-    assert tiles.NATIVE.fault(CPU)
-    assert math.isfinite(tiles._difference(CPU))
+    assert blocks.NATIVE.fault(CPU)
+    assert math.isfinite(blocks._difference(CPU))

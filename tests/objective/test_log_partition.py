@@ -12,12 +12,12 @@ from cl.runtime.memory import growth
 from tests.support.objective import dense, exclusions, l2_normalize, masked
 
 
-@pytest.mark.parametrize("tile", [4, 7, 1024])
+@pytest.mark.parametrize("block", [4, 7, 1024])
 @pytest.mark.parametrize(("n", "k", "e"), [(7, 11, 2), (5, 9, 0), (9, 13, 1), (8, 8, 3), (1, 2, 1)])
 @pytest.mark.parametrize("temperature", [1e-3, 0.07, 1.0, 100.0])
-def test_equals_the_dense_form(blocks_of, tile, n, k, e, temperature) -> None:
-    """K is not a multiple of the tile; values and gradients to both sides."""
-    blocks_of(tile)
+def test_equals_the_dense_form(blocks_of, block, n, k, e, temperature) -> None:
+    """K is not a multiple of the block; values and gradients to both sides."""
+    blocks_of(block)
     queries, negatives = l2_normalize(n, 5).requires_grad_(), l2_normalize(k, 5).requires_grad_()
     excluded = exclusions(n, k, e) if e else None
     weight = torch.randn(n, dtype=torch.float64)
@@ -110,11 +110,13 @@ def test_memory_is_linear() -> None:
 GROUPS = torch.tensor([0, 1, 1, 2, -5, 0, 3]), torch.tensor([0, 0, 1, 3, 3, 4, 1, -5, 4, 2, 0])
 
 
-@pytest.mark.parametrize("tile", [4, 1024])
+@pytest.mark.parametrize("block", [4, 1024])
 @pytest.mark.parametrize("temperature", [1e-3, 0.2])
 @pytest.mark.parametrize("way", ["neither", "excluded", "selected"])
-def test_columns_of_the_querys_own_group_do_not_count(monkeypatch, blocks_of, tile, temperature, way) -> None:
-    blocks_of(tile)
+def test_columns_of_the_querys_own_group_do_not_count(
+    monkeypatch, blocks_of, block, temperature, way
+) -> None:
+    blocks_of(block)
     monkeypatch.setattr(columns, "GATHERED", 40)
     queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
     chosen = exclusions(7, 11, 6 if way == "selected" else 2)
@@ -136,10 +138,10 @@ def test_columns_of_the_querys_own_group_do_not_count(monkeypatch, blocks_of, ti
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10 / temperature)
 
 
-@pytest.mark.parametrize("tile", [4, 1024])
-def test_groups_where_the_queries_are_the_negatives(blocks_of, tile) -> None:
+@pytest.mark.parametrize("block", [4, 1024])
+def test_groups_where_the_queries_are_the_negatives(blocks_of, block) -> None:
     """The blocks above the diagonal serve twice here too; one tensor of groups for both sides."""
-    blocks_of(tile)
+    blocks_of(block)
     embeddings = l2_normalize(7, 5).requires_grad_()
     groups = GROUPS[0]
     value = log_partition(embeddings, embeddings, None, 0.2, groups=(groups, groups))

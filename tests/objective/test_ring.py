@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cl.objective import ring, tiles
+from cl.objective import ring, blocks
 from cl.objective.log_partition import log_partition
 from cl.objective.ring import Sharded, of_all_ranks
 from cl.runtime.distributed import gather, local_part, mean_over_ranks
@@ -134,9 +134,9 @@ def work(folder: Path, rank: int) -> None:
     """What each of the processes does."""
     _join(folder, rank)
     found = {}
-    ring.GATHERED, tiles.TILE, tiles.AREA = 0, 4, 16
+    ring.GATHERED, blocks.BLOCK, blocks.AREA = 0, 4, 16
     for reduction, way, layout in CASES:
-        tiles.NATIVE.devices = {torch.device("cpu")} if layout == "native" else set()
+        blocks.NATIVE.devices = {torch.device("cpu")} if layout == "native" else set()
         parts = results(*by_ring(reduction, way, problem(way)))
         found[f"{reduction} {way} {layout}"] = [gather(part) for part in parts]
     found["two views"] = two_views()

@@ -16,12 +16,12 @@ def groups_of_images() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(7) % 3, torch.arange(11) % 4
 
 
-@pytest.mark.parametrize("tile", [4, 1024])
+@pytest.mark.parametrize("block", [4, 1024])
 @pytest.mark.parametrize("way", ["plain", "excluded", "selected", "padded", "groups", "selected groups"])
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_equal_their_dense_form(monkeypatch, blocks_of, groups_of_images, name, way, tile) -> None:
+def test_sums_equal_their_dense_form(monkeypatch, blocks_of, groups_of_images, name, way, block) -> None:
     """Values, and gradients to queries, negatives and shift; a column selected twice counts twice."""
-    blocks_of(tile)
+    blocks_of(block)
     monkeypatch.setattr(columns, "GATHERED", 40)
     queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
     shift = (5.5 + torch.rand(7, dtype=torch.float64)).requires_grad_()  # above all logits, 1 / 0.2 at most
