@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.objective.blocks import Groups, Logits, Block
+from cl.objective.blocks import Block, Groups, Logits
 from cl.objective.columns import check_columns, over_selected
 from cl.objective.ring import Sharded, local_rows
 from cl.runtime.machine import to_device

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cl.objective import log_partition as module
 from cl.objective import blocks
-from cl.objective.blocks import AREA, Logits, Block
+from cl.objective import log_partition as module
+from cl.objective.blocks import AREA, Block, Logits
 from cl.objective.log_partition import log_partition
 from cl.objective.sums import softplus_sum
 from tests.support.counting import GPU, Counting
@@ -18,7 +18,7 @@ from tests.support.objective import exclusions, masked
 CPU = torch.device("cpu")
 
 
-def blocks(n: int, k: int, *, upper: bool = False) -> list[Block]:
+def blocks_of(n: int, k: int, *, upper: bool = False) -> list[Block]:
     """The blocks of queries and negatives on a GPU."""
     queries, negatives = (torch.empty(rows, 128, device=GPU) for rows in (n, k))
     return list(Logits(queries, negatives, None, 0.1, None, native=True).blocks(None, upper=upper))
@@ -29,7 +29,7 @@ def blocks(n: int, k: int, *, upper: bool = False) -> list[Block]:
 )
 def test_blocks_are_sized_by_area(n, k, count) -> None:
     """A batch against MoCo's queue is one block; a class for each image of ImageNet, five."""
-    found = blocks(n, k)
+    found = blocks_of(n, k)
     assert len(found) == count
     assert max(block.logits.numel() for block in found) <= AREA
     assert sum(block.logits.numel() for block in found) == n * k
@@ -37,7 +37,7 @@ def test_blocks_are_sized_by_area(n, k, count) -> None:
 
 def test_blocks_below_the_diagonal_are_not_built() -> None:
     """Of 16 x 16 blocks of SimCLR with 65,536 images, those on the diagonal and those above."""
-    found = blocks(131072, 131072, upper=True)
+    found = blocks_of(131072, 131072, upper=True)
     assert len(found) == 16 * 17 // 2
     assert all(block.columns.start >= block.rows.start for block in found)
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cl.objective import ring, blocks
+from cl.objective import blocks, ring
 from cl.objective.log_partition import log_partition
 from cl.objective.ring import Sharded, of_all_ranks
 from cl.runtime.distributed import gather, local_part, mean_over_ranks
