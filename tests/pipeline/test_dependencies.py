@@ -12,23 +12,12 @@ from tests.support.project import ROOT
 
 # They check, print and publish; what they pass on is tracked as parameter or output.
 # Nothing but `weights` uses `foreign`, and no stage `cl.load`.
-GLUE = {
-    f"cl/{name}.py"
-    for name in (
-        "__init__",
-        "config",
-        "rules",
-        "console/progress",
-        "console/stop",
-        "console/wording",
-        "runtime/base_config",
-        "runtime/kinds",
-    )
-}
-GLUE |= {
-    f"pipeline/{name}.py"
-    for name in ("__init__", "command", "launch", "locations", "outputs", "provenance", "resuming")
-}
+GLUE = ("cl/__init__.py", "cl/config/", "cl/console/", "cl/runtime/base_config.py", "cl/runtime/registry.py")
+GLUE += ("pipeline/__init__.py",)
+GLUE += tuple(
+    f"pipeline/support/{name}.py"
+    for name in ("command", "energy", "launch", "locations", "outputs", "provenance", "resuming")
+)
 read_cached = functools.cache(read)
 
 
@@ -61,11 +50,11 @@ def closure(stage: str, paths: set[Path]) -> set[str]:
     Only `weights` reads foreign encoders: `evaluate` does so outside DVC.
     """
     todo, seen = list(paths), set()
-    ignored = GLUE if stage == "weights" else GLUE | {"cl/hub/foreign.py"}
+    ignored = GLUE if stage == "weights" else (*GLUE, "cl/hub/foreign.py")
     while todo:
         path = todo.pop()
         name = str(path.relative_to(ROOT))
-        if name in ignored or name in seen or is_only_a_docstring(path):
+        if name.startswith(ignored) or name in seen or is_only_a_docstring(path):
             continue
         seen.add(name)
         todo += imports(path)
