@@ -25,7 +25,7 @@ test: $(ready)  ## Run the fast tests, in minutes.
 test-slow: $(ready)  ## Run the slow tests, such as learning over three seeds, in hours.
 	python -m pytest -m slow
 
-golden: $(ready)  ## Record the golden values of methods that have none, and all numbers of pipeline/conf, for the tests.
+golden: $(ready)  ## Record the golden values of methods that have none.
 	python -m tests.support.golden
 
 check: $(ready)  ## Check format, lint, types, shell scripts, Dockerfile and Kubernetes manifests.

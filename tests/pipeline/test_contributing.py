@@ -24,6 +24,13 @@ FILES = [
     "pipeline/conf/evaluation/centroid.yaml",
 ]
 KINDS = [Path(name).stem for name in FILES if name.endswith(".py")]
+SUITES = [
+    "tests/evaluations/test_contract.py",
+    "tests/losses/test_losses.py",
+    "tests/methods/test_contract.py",
+    "tests/pipeline/test_dependencies.py",
+    "tests/sources/test_sources.py",
+]
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +79,11 @@ def test_they_train_together(extended) -> None:
         assert metrics[f"{name}_top1"] > 50  # digits are easy; chance is 10
 
 
-def test_all_suites_include_them_without_another_edit(extended) -> None:
-    """Every test that is derived from the files on disk, and the dependencies that dvc.yaml names.
-
-    The slow test below adds those on several ranks, and the combinations with all others.
-    """
-    ours = f"({' or '.join(KINDS)} or dependencies) and not a_combination"
-    chosen = ["-k", ours, "--ignore", "tests/runtime/test_distributed.py", "--ignore", "tests/reductions"]
-    result = run(extended, "pytest", "-vv", "--assert=plain", "-m", "not slow", *chosen)
+def test_the_suites_include_them_without_another_edit(extended) -> None:
+    """The tests that are derived from the files on disk, and the dependencies that dvc.yaml names."""
+    result = run(
+        extended, "pytest", "-vv", "--assert=plain", "-k", " or ".join([*KINDS, "dependencies"]), *SUITES
+    )
     assert result.returncode == 0, result.stdout[-5000:]
     for kind in KINDS:
         assert re.search(rf"{kind}.*PASSED", result.stdout), kind

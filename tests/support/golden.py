@@ -1,18 +1,13 @@
-"""Golden values: what ten steps of a tiny encoder in float64 give for each method, and all shipped numbers.
+"""Golden values: what ten steps of a tiny encoder in float64 give for each method.
 
-`python -m tests.support.golden` adds the values of methods that have none yet, and changes no other. The
-numbers of `pipeline/conf` are all replaced; the diff shows which changed.
+`python -m tests.support.golden` adds the values of methods that have none yet, and changes no other.
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 
-from cl.config import read
 from cl.runtime.machine import Machine
-from pipeline.compose import CONF
 from tests.support.methods import (
     HERE,
     USUAL,
@@ -28,7 +23,6 @@ from tests.support.methods import (
 from tests.support.project import ROOT
 
 FILE = ROOT / "tests/methods/golden.json"
-NUMBERS = ROOT / "tests/pipeline/numbers.json"
 
 
 def measure(case: Case, loss: str, here: Machine = HERE) -> list[float]:
@@ -50,26 +44,8 @@ def measure(case: Case, loss: str, here: Machine = HERE) -> list[float]:
     return [float(value.detach()), float(length)]
 
 
-def shipped_numbers() -> dict[str, dict[str, float]]:
-    """For each file of `pipeline/conf` its numbers by dotted key, without those of the files it builds on."""
-    found = {path: dict(_numbers(read(path))) for path in sorted(CONF.rglob("*.yaml"))}
-    return {
-        str(path.relative_to(CONF).with_suffix("")): numbers for path, numbers in found.items() if numbers
-    }
-
-
-def _numbers(value: Any, *keys: str) -> Iterator[tuple[str, float]]:
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _numbers(inner, *keys, str(key))
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield ".".join(keys), value
-
-
 def main() -> None:
-    """Write what is missing, and all shipped numbers."""
-    lines = [f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in shipped_numbers().items()]
-    NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    """Write what is missing."""
     golden = json.loads(FILE.read_text()) if FILE.exists() else {}
     missing = {usual_name(*cell): cell for cell in USUAL if usual_name(*cell) not in golden}
     golden |= {name: measure(*cell) for name, cell in missing.items()}
