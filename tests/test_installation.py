@@ -1,5 +1,8 @@
 """What the environment exposes: `cl` everywhere, nothing else of the project; in a copy, the copy's `cl`."""
 
+import ast
+import importlib.metadata
+import itertools
 import os
 import re
 import shutil
@@ -35,6 +38,33 @@ def copy_packages(folder: Path) -> None:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
 
 
+def imported_packages() -> set[str]:
+    """The top-level packages that the product imports anywhere, without its own and Python's."""
+    found = set()
+    for path in [*(ROOT / "cl").rglob("*.py"), *(ROOT / "pipeline").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    return found - {"cl", "pipeline"} - sys.stdlib_module_names
+
+
+def test_every_imported_package_is_declared() -> None:
+    """A package that only comes with another one may go when the other one changes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    names = {normalised(re.match(r"[\w-]+", requirement)[0]) for requirement in declared}  # type: ignore[index]
+    providers = importlib.metadata.packages_distributions()
+    elsewhere = {"detectron2", "triton"}  # compiled from source; comes with torch where it runs
+    for package in imported_packages() - elsewhere:
+        assert names & {normalised(name) for name in providers.get(package, [package])}, package
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 @pytest.mark.parametrize("lock", ["requirements.lock", "docker/requirements.lock"])
 def test_the_locks_have_every_dependency(lock) -> None:
     """`make lock` writes both."""
@@ -60,7 +90,7 @@ def test_a_stage_in_a_copy_of_the_project_uses_the_copy(tmp_path) -> None:
     copy = tmp_path / ".dvc/tmp/exps/copy"
     copy_packages(copy)
     (copy / "pipeline/where.py").write_text("import cl.config\nprint(cl.config.__file__)\n")
-    assert python(copy, "-m", "pipeline.where").stdout.strip() == str(copy / "cl/config/params.py")
+    assert python(copy, "-m", "pipeline.where").stdout.strip() == str(copy / "cl/config/__init__.py")
 
 
 def test_dvc_composes_with_the_project_of_its_plugins(tmp_path) -> None:
