@@ -2,28 +2,8 @@
 
 from pathlib import Path
 
-from cl.detection import coco, voc
 from cl.detection.data import read
-from cl.detection.records import Findings
-from tests.support.detection import edit_annotations, real
-from tests.support.project import SHARED
-
-
-@real
-def test_real_voc_and_coco_are_read() -> None:
-    findings = Findings()
-    devkit = SHARED / "voc-sample" / "VOCdevkit"
-    classes, records, test = voc.read(devkit, ["2007/trainval"], "2007/test", findings)
-    assert classes == voc.CLASSES and not findings.notes
-    assert len(records) == 36 and len(test) == 24
-    assert all((r.boxes[:, 2] <= r.width).all() and (r.boxes[:, :2] >= 0).all() for r in records)
-    images, categories, _ = coco.read(SHARED / "coco-sample", "val2017", findings, masks=True)
-    assert not findings.errors
-    assert set(findings.notes) <= {"images with crowds, which are not used for training"}
-    assert len(images) == 24
-    assert len(categories) == 80
-    record = max(images, key=lambda r: len(r.boxes))
-    assert record.masks().shape == (len(record.boxes), record.height, record.width)
+from tests.support.detection import edit_annotations
 
 
 def annotation(folder: Path, name: str) -> Path:

@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 import warnings
 from typing import Any
 
@@ -95,11 +94,7 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
 
 
 def test_a_second_repro_does_nothing(clone) -> None:
-    """It takes less than a tenth of the time of the first."""
-    began = time.monotonic()
-    output = clone.dvc("repro")
-    assert "Data and pipelines are up to date" in output
-    assert time.monotonic() - began < clone.seconds / 10
+    assert "Data and pipelines are up to date" in clone.dvc("repro")
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import io
 import multiprocessing
 import resource
 import struct
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from PIL import ImageOps
 from cl.runtime.memory import growth
 from cl.shards import images
 from cl.sources import Storage
+from cl.sources._shared import photographs
 from tests.support.pictures import (
     COLOUR,
     FILES,
-    SAMPLES,
     file_of,
     mutated,
     photograph,
@@ -55,11 +54,8 @@ def test_pixels_equal_pillows(name) -> None:
     )
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no ImageNet samples on this machine")
-def test_pixels_of_imagenet_equal_pillows() -> None:
-    files = sorted(SAMPLES.rglob("*.JPEG"))
-    assert len(files) == 100
-    for path in files:
+def test_pixels_of_photographs_equal_pillows() -> None:
+    for path in photographs.files().values():
         content = path.read_bytes()
         assert np.array_equal(images.decode(content), by_pillow(content)), path.name
 
@@ -110,14 +106,12 @@ def large(form: str) -> bytes:
 @pytest.mark.parametrize(
     "function", [images.decode, lambda content: images.encode(content, COPY)], ids=["decode", "store"]
 )
-def test_a_decompression_bomb_is_refused_at_once(form, function) -> None:
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(form, function) -> None:
     def refuse() -> None:
         with pytest.raises(ValueError, match="60000x60000 pixels is too large, .* with dataset.tile=512"):
             function(large(form))
 
-    began = time.monotonic()
     assert growth(refuse) < 2**25
-    assert time.monotonic() - began < 2
 
 
 def test_pillows_limit_is_the_callers_again(monkeypatch) -> None:

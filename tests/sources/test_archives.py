@@ -165,7 +165,6 @@ def test_a_failed_download_says_what_to_put_where(offered) -> None:
 def test_a_server_that_stops_answering_times_out(offered, monkeypatch) -> None:
     """One server never answers, another stops in the middle of the file."""
     monkeypatch.setattr(archives, "TIMEOUT", 0.3)
-    began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         offered.archive.url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.tar.gz"
         assert "timed out" in refusal(offered)
@@ -186,7 +185,6 @@ def test_a_server_that_stops_answering_times_out(offered, monkeypatch) -> None:
         thread.join()
         for connection in kept:
             connection.close()
-    assert time.monotonic() - began < 10
 
 
 def test_a_truncated_download_is_refused(offered) -> None:

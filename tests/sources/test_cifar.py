@@ -2,17 +2,12 @@
 
 import hashlib
 import pickle
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from torchvision.datasets import CIFAR10
 
-from cl import config
-from cl.sources import Splits
-from tests.support.archives import REAL, splits_of, write_and_read
-from tests.support.project import compose
+from tests.support.archives import splits_of, write_and_read
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("cifar10", "data_batch_3"), ("cifar100", "train")])
@@ -68,20 +63,3 @@ def test_a_foreign_pickle_is_never_opened(kind, name, source, tmp_path, monkeypa
     file.unlink()
     with pytest.raises(ValueError, match=f"no file .*/{name}; {remedy}"):
         splits_of(settings, tmp_path / "raw")
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the official CIFAR-10 files are not on this machine")
-def test_the_real_cifar10_equals_torchvisions(tmp_path) -> None:
-    shutil.unpack_archive(REAL, tmp_path)
-    splits = splits_of(config.check(compose(tmp_path, "dataset=cifar10")).dataset, tmp_path)
-    assert splits.classes[0] == "airplane"
-    for images, count in ((splits.train, 5000), (splits.val, 1000)):
-        assert np.bincount([image.label for image in images]).tolist() == [count] * 10
-    few = Splits(splits.classes, splits.train[::50], splits.val[::50])  # all images take 25 s
-    readers = write_and_read(few, tmp_path / "shards", 500)
-    for reader, train in zip(readers, (True, False), strict=True):
-        expected = CIFAR10(tmp_path, train=train)
-        for position in range(len(reader)):
-            picture, label = expected[int(reader.keys[position].split(b"/")[1])]
-            assert np.array_equal(reader.pixels(position), np.asarray(picture))
-            assert reader.labels(position) == label

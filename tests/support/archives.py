@@ -15,10 +15,8 @@ from cl.data.reader import Reader
 from cl.runtime.registry import module_of
 from cl.sources import Source, Splits
 from cl.sources._shared import imagenet
-from tests.support.project import SHARED
 from tests.support.tiny import write_shards
 
-REAL = SHARED / "cifar-10-batches-py.tar.xz"  # the official CIFAR-10 files, if this machine has them
 CLASSES = ["apple", "bee", "cup", "dog"]
 WNIDS = ["n00000003", "n00000001", "n00000002"]  # in the order of their numbers in the devkit
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -39,10 +38,10 @@ SIZES = [
 
 
 class Clone:
-    """A copy of the project under Git, and what its first `dvc repro` said and took."""
+    """A copy of the project under Git, and what its first `dvc repro` said."""
 
-    def __init__(self, folder: Path, output: str = "", seconds: float = 0.0) -> None:
-        self.folder, self.output, self.seconds = folder, output, seconds
+    def __init__(self, folder: Path, output: str = "") -> None:
+        self.folder, self.output = folder, output
 
     def run(self, *arguments: str, code: int = 0) -> str:
         result = subprocess.run(arguments, cwd=self.folder, env=environment(), capture_output=True, text=True)
@@ -75,7 +74,7 @@ def finished(project: Path, temporary: pytest.TempPathFactory) -> Clone:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
             first = _run(project, shared / "finished")
-            done.write_text(json.dumps({"output": first.output, "seconds": first.seconds}))
+            done.write_text(json.dumps({"output": first.output}))
     folder = temporary.mktemp("finished") / "project"
     shutil.copytree(shared / "finished", folder, symlinks=True)
     return Clone(folder, **json.loads(done.read_text()))
@@ -88,9 +87,7 @@ def _run(project: Path, folder: Path) -> Clone:
     clone.run("git", "init", "-q")
     clone.run("git", "add", "-A")
     clone.run("git", "commit", "-qm", "start")
-    began = time.monotonic()
     clone.output = clone.dvc("repro")
-    clone.seconds = time.monotonic() - began
     clone.run("git", "add", "dvc.lock")
     clone.run("git", "commit", "-qm", "first run")
     return clone

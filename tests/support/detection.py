@@ -27,9 +27,6 @@ from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors
 from cl.sources import Source
 from cl.training.checkpoints import Checkpoints
-from tests.support.project import SHARED
-
-real = pytest.mark.skipif(not SHARED.exists(), reason="needs the real VOC and COCO samples")
 
 RESNET18 = resnet.Config(kind="resnet", name="resnet18", width=1, stem="imagenet", zero_init_residual=False)
 RESNET50 = RESNET18.model_copy(update={"name": "resnet50"})
@@ -66,12 +63,6 @@ def small(params: Params, name: str = "coco_c4", **changes: object) -> Config:
 def build_backbone(config: resnet.Config = RESNET18, seed: int = 0) -> ResNet:
     torch.manual_seed(seed)
     return backbones.build(config)
-
-
-def link_real_data(folder: Path) -> None:
-    """Lay out the real samples as CL_RAW."""
-    (folder / "coco").symlink_to(SHARED / "coco-sample")
-    (folder / "VOCdevkit").symlink_to(SHARED / "voc-sample" / "VOCdevkit")
 
 
 def edit_annotations(folder: Path, change: Callable[[dict], object], split: str = "train2017") -> None:

@@ -16,9 +16,6 @@ import simplejpeg
 from PIL import Image as Picture
 
 from cl.shards import images
-from tests.support.project import SHARED
-
-SAMPLES = SHARED / "imagenet-sample"
 
 
 def photograph(height: int = 37, width: int = 53) -> Picture.Image:

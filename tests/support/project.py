@@ -7,7 +7,6 @@ from pathlib import Path
 from cl import config
 
 ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "data"  # real images, where this machine has them
 TINY = [
     "dataset.train_patches=6",
     "dataset.val_patches=3",

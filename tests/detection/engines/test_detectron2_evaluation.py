@@ -1,4 +1,4 @@
-"""detectron2's evaluators against ours, and both engines on real images."""
+"""detectron2's evaluators against ours, and both engines in training."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from cl.detection.average_precision import Detections, encode_masks
 from cl.detection.average_precision import evaluate as evaluate_ours
 from cl.detection.data import read
 from cl.detection.records import Record
-from tests.support.detection import FPN, RESNET50, build_backbone, link_real_data, noisy, real, small, tuned
+from tests.support.detection import FPN, RESNET50, build_backbone, noisy, small, tuned
 from tests.support.detectron2 import needs_detectron2
 
 pytestmark = needs_detectron2
@@ -38,16 +38,13 @@ def with_masks(detections: list[Detections], records: list[Record]) -> list[Dete
     return result
 
 
-@pytest.mark.parametrize("data", ["scenes", pytest.param("real", marks=real)])
 @pytest.mark.parametrize("name", ["voc_c4", "coco_c4"])
-def test_evaluators_agree(params, scenes_folder, tmp_path, name, data) -> None:
+def test_evaluators_agree(params, scenes_folder, name) -> None:
     """On the same detections: objects with shifted boxes, and others."""
     from cl.detection.engines.detectron2 import evaluate
 
     config = params.transfers[name]
-    if data == "real":
-        link_real_data(tmp_path)
-    dataset = read(config, tmp_path if data == "real" else scenes_folder)
+    dataset = read(config, scenes_folder)
     detections = rounded(noisy(dataset))
     if name == "coco_c4":
         detections = with_masks(detections, dataset.test)
@@ -75,12 +72,10 @@ def test_evaluators_agree_on_the_area_of_voc_2012(params, scenes_folder, tmp_pat
     assert abs(ours["ap50"] - eleven_points["ap50"]) > 0.01
 
 
-@real
 @pytest.mark.parametrize("engine", ["torchvision", "detectron2"])
 @pytest.mark.parametrize("name", ["voc_c4", "coco_c4", "coco_fpn"])
-def test_both_engines_train_on_real_images(params, tmp_path, name, engine) -> None:
+def test_both_engines_train(params, scenes_folder, tmp_path, name, engine) -> None:
     """A few iterations from the same backbone: the loss falls, and the metrics have the same names."""
-    link_real_data(tmp_path)
     changes = {
         "iterations": 16,
         "train_sides": [160],
@@ -91,9 +86,9 @@ def test_both_engines_train_on_real_images(params, tmp_path, name, engine) -> No
     }
     if name == "coco_fpn":
         changes |= FPN
-    config = small(params, "voc_c4" if name == "voc_c4" else "coco_c4", engine=engine, data="raw", **changes)
+    config = small(params, "voc_c4" if name == "voc_c4" else "coco_c4", engine=engine, **changes)
     out, backbone = tmp_path / "out", build_backbone(RESNET50)
-    metrics = tuned(config, backbone, read(config, tmp_path), params.dataset, out=out)
+    metrics = tuned(config, backbone, read(config, scenes_folder), params.dataset, out=out)
     first, *_, last = (out / "epochs.csv").read_text().splitlines()[1:]
     assert float(last.split(",")[2]) < float(first.split(",")[2])
     assert {"ap50", "ap75", "ap"} <= {key.removeprefix("box_") for key in metrics}
