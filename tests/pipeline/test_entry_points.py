@@ -14,7 +14,7 @@ from tests.support.project import ROOT
 from tests.support.stages import Stage, answers
 
 STAGES = ("prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report")
-STAGES += ("check", "compatibility", "compose", "embed", "export", "plan", "rehearse", "scratch")
+STAGES += ("check", "compose", "embed", "export", "plan", "rehearse", "scratch")
 DRIVER = """
 import runpy, sys
 for stage in sys.argv[1:]:
