@@ -20,6 +20,7 @@ from cl.evaluations import MeasurementConfig
 from cl.losses import LossConfig
 from cl.methods import BaseMethod
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.report.charts import Chart
 from cl.runtime.machine import Machine
@@ -105,10 +106,11 @@ class Context:
         q = torch.cat(queries)[:images]
         p = torch.cat(positives)[:images]
         if queue:
-            none = torch.empty(q.shape[0] * q.shape[1], 0, dtype=torch.int64)
-            return Contrast(q.flatten(0, 1), p.flatten(0, 1), term.negatives, none)
-        itself = torch.arange(images).repeat_interleave(q.shape[1])[:, None]
-        return Contrast(q.flatten(0, 1), p.flatten(0, 1), p[:, 0, 0], itself)
+            negatives = Negatives(term.negatives.rows)
+        else:
+            itself = torch.arange(images).repeat_interleave(q.shape[1])[:, None]
+            negatives = Negatives(p[:, 0, 0], excluded=itself)
+        return Contrast(q.flatten(0, 1), p.flatten(0, 1), negatives)
 
     @torch.no_grad()
     def negatives(self) -> int | None:

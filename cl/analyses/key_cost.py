@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context
 from cl.losses import infonce, jcl
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.report.charts import Chart
 from cl.runtime import memory
@@ -81,9 +82,11 @@ def _cases(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callab
     return {
         "vanilla, as written": lambda: gradient(queries, lambda q: vanilla(q, keys, negatives)),
         "vanilla, one partition": lambda: gradient(
-            queries, lambda q: infonce.loss(Contrast(q, keys, negatives), plain, 1.0)
+            queries, lambda q: infonce.loss(Contrast(q, keys, Negatives(negatives)), plain, 1.0)
         ),
-        "JCL": lambda: gradient(queries, lambda q: jcl.loss(Contrast(q, keys, negatives), joint, 1.0)),
+        "JCL": lambda: gradient(
+            queries, lambda q: jcl.loss(Contrast(q, keys, Negatives(negatives)), joint, 1.0)
+        ),
     }
 
 
@@ -100,7 +103,7 @@ def _median_seconds(cases: dict[str, Callable[[], Tensor]], device: torch.device
 def vanilla(queries: Tensor, keys: Tensor, negatives: Tensor) -> Tensor:
     """Mean of InfoNCE over the N M' pairs of a query (N, D) and one of its keys (N, M', D)."""
     repeated = queries.repeat_interleave(keys.shape[1], 0)
-    contrast = Contrast(repeated, keys.flatten(0, 1)[:, None], negatives)
+    contrast = Contrast(repeated, keys.flatten(0, 1)[:, None], Negatives(negatives))
     return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 1.0)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from cl.analyses import AnalysisConfig, Context, as_numpy
 from cl.data.order import Plan
 from cl.data.reader import Reader
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.report.charts import Chart, histogram
 from cl.runtime.metric_info import MetricInfo
@@ -73,11 +74,6 @@ def multiplier(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     embeddings = torch.cat([first, second])
     itself = torch.arange(len(embeddings), device=embeddings.device)
     other = itself.roll(len(first))
-    contrast = Contrast(
-        embeddings,
-        embeddings[other, None],
-        embeddings,
-        torch.stack([itself, other], 1),
-        temperature=temperature,
-    )
+    negatives = Negatives(embeddings, excluded=torch.stack([itself, other], 1))
+    contrast = Contrast(embeddings, embeddings[other, None], negatives, temperature)
     return torch.sigmoid(contrast.negative_log_partition() - contrast.positive_logits()[:, 0])

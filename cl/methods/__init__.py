@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from cl.networks import heads, patches
 from cl.networks.passes import in_microbatches, l2_normalize
 from cl.objective.batch import Batch
-from cl.objective.ring import Sharded, of_all_ranks
+from cl.objective.negatives import Negatives
+from cl.objective.ring import of_all_ranks
 from cl.objective.terms import Contrast, Term
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.distributed import gather, global_rows, ranks
+from cl.runtime.distributed import ranks
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -142,15 +143,11 @@ class BaseMethod(nn.Module):
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
 
     def contrast(
-        self,
-        queries: Tensor,
-        positives: Tensor,
-        negatives: Tensor | Sharded,
-        **fields: Tensor | bool | None,
+        self, queries: Tensor, positives: Tensor, negatives: Negatives, log_normalizer: Tensor | None = None
     ) -> Contrast:
-        """A contrast at the method's temperature; `fields` are the other fields of `Contrast`."""
+        """A contrast at the method's temperature; the arguments are fields of `Contrast`."""
         assert self.temperature is not None, "cl.config requires one"
-        return Contrast(queries, positives, negatives, temperature=self.temperature, **fields)  # type: ignore[arg-type]
+        return Contrast(queries, positives, negatives, self.temperature, log_normalizer=log_normalizer)
 
     def contrast_in_batch(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
         """Queries against all ranks' keys; the key of the query's own image is the positive.
@@ -159,16 +156,9 @@ class BaseMethod(nn.Module):
             queries: (N, E, D), E per image.
             keys: (N, D).
         """
-        n, e, _ = queries.shape
-        own_column = global_rows(n).repeat_interleave(e)[:, None]  # (N E, 1)
-        return self.contrast(
-            queries.flatten(0, 1),
-            keys.repeat_interleave(e, 0)[:, None],
-            of_all_ranks(keys),
-            excluded=own_column,
-            query_groups=batch.row_groups(e),
-            negative_groups=gather_groups(batch.row_groups()),
-        )
+        e = queries.shape[1]
+        negatives = Negatives.of_other_images(of_all_ranks(keys), batch, queries=e)
+        return self.contrast(queries.flatten(0, 1), keys.repeat_interleave(e, 0)[:, None], negatives)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Random numbers on the CPU that depend only on (seed, step, purpose); every purpose has its own."""
@@ -187,8 +177,3 @@ class BaseMethod(nn.Module):
         if self.bn_groups == 1:
             return None
         return torch.randperm(images * ranks(), generator=self.generator(purpose))
-
-
-def gather_groups(groups: Tensor | None) -> Tensor | None:
-    """The groups of all ranks' rows, where the data has groups."""
-    return None if groups is None else gather(groups)

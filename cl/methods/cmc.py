@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cl.methods import BaseMethod, Setup
-from cl.methods._shared.memory_bank import BankConfig, against_bank, estimate_normalizer, negative_columns
+from cl.methods._shared.memory_bank import BankConfig, against_bank, estimate_normalizer, sample_negatives
 from cl.networks import heads
 from cl.networks.bank import Bank
 from cl.networks.passes import in_microbatches, in_passes, l2_normalize
@@ -56,7 +56,7 @@ class Method(BaseMethod):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.negatives, self.own = config.negatives, config.own
+        self.config = config
         width = config.projector.out
         self.lightness = Bank(setup.images, width, config.bank_momentum)
         self.colour = Bank(setup.images, width, config.bank_momentum)
@@ -69,11 +69,10 @@ class Method(BaseMethod):
         """
         views = [view.unbind(1) for view in in_passes(self._encode, batch.views, separate=1)]
         self._new = batch.positions, torch.stack(views[0]).detach(), batch.row_groups()
-        generator = self.generator("negatives")
-        columns = negative_columns(self.lightness, batch, self.negatives, self.own, generator)
+        selected = sample_negatives(self.lightness, batch, self.config, self.generator("negatives"))
         contrasts = []
         for queries, bank in zip(zip(*views, strict=True), (self.colour, self.lightness), strict=True):
-            directed = [against_bank(self, query, bank, batch, columns) for query in queries]
+            directed = [against_bank(self, query, bank, batch, selected) for query in queries]
             estimate_normalizer(bank, directed)
             contrasts += directed
         return contrasts

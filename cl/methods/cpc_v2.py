@@ -6,11 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
+from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.own_group import groups_of_queries
 from cl.networks import context
 from cl.networks.passes import full_precision, in_microbatches
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives, gather_groups
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, global_rows
 from cl.runtime.machine import to_device
@@ -89,12 +90,15 @@ class Method(BaseMethod):
     ) -> Contrast:
         """The predictions (N, D, G - k, G) of the patches `below`, against all patches of all ranks."""
         own = self.grid**2 * global_rows(len(targets))[:, None] + below  # (N, G (G - k))
+        negatives = Negatives(
+            everything,
+            excluded=own.view(-1, 1),
+            query_groups=groups_of_queries(batch, len(below)),
+            row_groups=gather_groups(batch.row_groups(self.grid**2)),
+            unit=False,
+        )
         return self.contrast(
             full_precision(predictions).permute(0, 2, 3, 1).flatten(0, 2),
             targets[:, to_device(below, targets.device)].flatten(0, 1)[:, None],
-            everything,
-            excluded=own.view(-1, 1),
-            unit=False,
-            query_groups=groups_of_queries(batch, len(below)),
-            negative_groups=gather_groups(batch.row_groups(self.grid**2)),
+            negatives,
         )

@@ -9,6 +9,7 @@ from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.passes import in_passes
 from cl.networks.queue import NO_GROUP
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
@@ -47,16 +48,10 @@ class Method(BaseMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """One contrast per view, of N queries with n - 1 negatives each."""
         queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
-        own = batch.positions[:, None]
-        groups = self._note_groups(batch)
-        columns = {"excluded": own, "query_groups": batch.row_groups(), "negative_groups": groups}
-        return [self.contrast(q, self.weights[own], self.weights, unit=False, **columns) for q in queries]
-
-    @torch.no_grad()
-    def _note_groups(self, batch: Batch) -> Tensor | None:
-        """The groups of all images, as far as known; None if the data has none."""
-        groups = batch.row_groups()
-        if groups is None:
-            return None
-        self.groups[gather(batch.positions)] = gather(groups)
-        return self.groups
+        own, groups = batch.positions[:, None], batch.row_groups()
+        if groups is not None:
+            self.groups[gather(batch.positions)] = gather(groups)
+        negatives = Negatives(
+            self.weights, excluded=own, query_groups=groups, row_groups=self.groups, unit=False
+        )
+        return [self.contrast(q, self.weights[own], negatives) for q in queries]

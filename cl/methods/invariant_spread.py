@@ -4,13 +4,13 @@ from typing import ClassVar, Literal
 
 import torch
 
-from cl.methods import BaseMethod, MethodConfig, gather_groups
+from cl.methods import BaseMethod, MethodConfig
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives
 from cl.objective.ring import of_all_ranks
 from cl.objective.terms import Contrast
-from cl.runtime.distributed import global_rows
 
 
 class Config(MethodConfig):
@@ -31,15 +31,5 @@ class Method(BaseMethod):
         queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         keys = [view.detach() for view in queries[:2]]
         everything = of_all_ranks(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
-        own = 2 * global_rows(len(keys[0]))
-        return [
-            self.contrast(
-                queries[a],
-                keys[b][:, None],
-                everything,
-                excluded=torch.stack([own, own + 1], 1),
-                query_groups=batch.row_groups(),
-                negative_groups=gather_groups(batch.row_groups(2)),
-            )
-            for a, b in pairs(len(batch.views))
-        ]
+        negatives = Negatives.of_other_images(everything, batch)
+        return [self.contrast(queries[a], keys[b][:, None], negatives) for a, b in pairs(len(batch.views))]

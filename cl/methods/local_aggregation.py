@@ -12,6 +12,7 @@ from cl.methods._shared.kmeans import clusterings
 from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks.passes import in_passes, l2_normalize
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 if TYPE_CHECKING:
@@ -81,16 +82,14 @@ class Method(MemoryBankMethod):
         background = most_similar(queries, self.bank.rows, self.neighbours)  # (N, S), the own row too
         own = self.labels[:, batch.positions, None]  # (H, N, 1)
         together = (self.labels[:, background] == own).any(0)  # (N, S)
-        groups = batch.row_groups()
-        assert self.temperature is not None, "cl.config requires one"
-        return Aggregation(
-            queries,
-            self.bank.rows[batch.positions][:, None],
+        far = Negatives(
             self.bank.rows,
             selected=background.where(~together, -1),
-            close=background.where(together, -1),
+            query_groups=batch.row_groups(),
+            row_groups=self.bank.groups,
             padded=True,
-            temperature=self.temperature,
-            query_groups=groups,
-            negative_groups=None if groups is None else self.bank.groups,
         )
+        close = Negatives(self.bank.rows, selected=background.where(together, -1), padded=True)
+        own_rows = self.bank.rows[batch.positions][:, None]
+        assert self.temperature is not None, "cl.config requires one"
+        return Aggregation(queries, own_rows, far, self.temperature, close=close)

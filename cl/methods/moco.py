@@ -2,16 +2,14 @@
 
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import model_validator
 
-from cl.methods import Setup, gather_groups
+from cl.methods import Setup
 from cl.methods._shared.pairs import pairs
 from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-from cl.runtime.distributed import gather
 
 
 class Config(QueueMethodConfig):
@@ -59,17 +57,13 @@ class Method(QueueMethod):
         large = self.config.large_views(len(batch.views))
         queries = in_passes(self.embed, [batch.views[0], *batch.views[large:]], separate=1)  # (N, D) each
         keys = self.encode_keys(batch.views[1:large], "keys 1")  # (N, P, D)
-        self._new = gather(keys.mean(1)), gather_groups(batch.row_groups())
+        self.enqueue_after_step(batch, keys.mean(1))
         return [self.against_queue(q, keys, batch) for q in queries]
 
     def _both_ways(self, batch: Batch) -> list[Contrast]:
         """The key of each of the first two views, with all other views as its queries."""
         queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
         keys = {view: self.encode_keys([batch.views[view]], f"keys {view}") for view in (1, 0)}  # (N, 1, D)
-        groups = gather_groups(batch.row_groups())
-        self._new = (
-            torch.cat([gather(k[:, 0]) for k in keys.values()]),
-            None if groups is None else torch.cat([groups, groups]),
-        )
+        self.enqueue_after_step(batch, keys[1][:, 0], keys[0][:, 0])
         second_key_first = sorted(pairs(len(batch.views)), key=lambda pair: -pair[1])
         return [self.against_queue(queries[a], keys[b], batch) for a, b in second_key_first]

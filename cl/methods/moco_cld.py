@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from cl.methods import Setup, gather_groups
+from cl.methods import Setup
 from cl.methods._shared import cld
 from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
 from cl.networks.passes import in_microbatches, in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-from cl.runtime.distributed import gather
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -50,6 +49,6 @@ class Method(QueueMethod):
             separate=2,
         )  # (N, 2, D) each
         keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
-        self._new = gather(keys[:, 0]), gather_groups(batch.row_groups())
+        self.enqueue_after_step(batch, keys[:, 0])
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
         return instances + cld.group_contrasts(both[0][:, 1], both[1][:, 1], self.group, len(instances))

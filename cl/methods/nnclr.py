@@ -6,12 +6,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.methods import Setup, gather_groups
+from cl.methods import Setup
 from cl.methods._shared.pairs import pairs
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.queue import Queue
 from cl.networks.target import Ema
 from cl.objective.batch import Batch
+from cl.objective.negatives import gather_groups
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 

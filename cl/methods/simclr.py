@@ -6,11 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
+from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives
 from cl.objective.ring import Sharded, of_all_ranks
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, global_rows, ranks
@@ -67,31 +68,21 @@ class Method(BaseMethod):
     def _all_against_all(self, both: Tensor, batch: Batch) -> Contrast:
         """2N queries against the 2N embeddings of all ranks, except the two of their own image."""
         other = torch.arange(len(both), device=both.device) ^ 1
-        itself = global_rows(len(both))
-        groups = batch.row_groups(2)
-        return self.contrast(
-            both,
-            both[other, None],
-            of_all_ranks(both),
-            excluded=torch.stack([itself, itself ^ 1], 1),
-            query_groups=groups,
-            negative_groups=gather_groups(groups),
-        )
+        negatives = Negatives.of_other_images(of_all_ranks(both), batch, queries=2)
+        return self.contrast(both, both[other, None], negatives)
 
     def _contrast(
         self, queries: Tensor, positives: Tensor, pool: Tensor | Sharded, batch: Batch, draws: torch.Generator
     ) -> Contrast:
         """N queries against the pool, one or two columns per image of all ranks, except their own image's."""
-        n, everyone = len(queries), len(queries) * ranks()
-        width = len(pool) // everyone
-        first = width * global_rows(n)
-        groups = gather_groups(batch.row_groups(width))
-        columns = {"query_groups": batch.row_groups(), "negative_groups": groups}
-        if self.negatives is None:
-            columns["excluded"] = first[:, None] + torch.arange(width)
-        else:
+        selected = None
+        if self.negatives is not None:
+            n, everyone = len(queries), len(queries) * ranks()
+            width = len(pool) // everyone
             candidates = width * (everyone - 1)
             count = min(self.negatives, candidates)  # an analysis may use smaller batches
             sampled = sample_without_replacement(n, candidates, count, draws)
-            columns["selected"] = to_device(skip_own_columns(sampled, first, width), queries.device)
-        return self.contrast(queries, positives[:, None], pool, **columns)
+            columns = skip_own_columns(sampled, width * global_rows(n), width)
+            selected = to_device(columns, queries.device)
+        negatives = Negatives.of_other_images(pool, batch, selected)
+        return self.contrast(queries, positives[:, None], negatives)

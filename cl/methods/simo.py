@@ -6,12 +6,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from cl.methods import BaseMethod, MethodConfig, Setup, gather_groups
+from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
 from cl.methods._shared.shuffle import check_shuffle
 from cl.networks.passes import in_passes
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
@@ -67,14 +68,9 @@ class Method(BaseMethod):
         keys = self.target.embed(views[1], order)  # (N, D)
         if self.config.negatives is None:
             return [self.contrast_in_batch(q[:, None], keys, batch) for q in queries]
-        selected, pool = to_device(self._sample(len(keys)), keys.device), gather(keys)
-        groups = batch.row_groups()
-        columns = {
-            "selected": selected,
-            "query_groups": groups,
-            "negative_groups": gather_groups(groups),
-        }
-        return [self.contrast(q, keys[:, None], pool, **columns) for q in queries]
+        selected = to_device(self._sample(len(keys)), keys.device)
+        negatives = Negatives.of_other_images(gather(keys), batch, selected)
+        return [self.contrast(q, keys[:, None], negatives) for q in queries]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder."""

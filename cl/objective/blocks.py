@@ -3,51 +3,51 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.objective.ring import pass_on, rounds
+from cl.objective.negatives import Groups, Negatives
+from cl.objective.ring import Sharded, pass_on, rounds
 from cl.runtime import native
+from cl.runtime.machine import to_device
 
 BLOCK = 1024  # side of the block of logits that exists at a time on a CPU; 4 MiB in float32
 AREA = 2**26  # numbers of such a block on a GPU, where small ones cost more to launch than to compute
-
-Groups = tuple[Tensor, Tensor]  # (N,) of the queries, (K,) of the negatives
 
 
 class Block(NamedTuple):
     """A block of logits, in memory that the next block overwrites.
 
-    rows, columns: its queries and its negatives, of those at hand.
+    rows, columns: which queries, and which of the negatives at hand.
     logits: (n, k).
-    memory: (n k + 1,), what `logits` is a view of, and a spare number.
-    excluded: positions in `memory` that do not count; that of the spare number for columns of other blocks.
+    flat: (n k + 1,), the memory of `logits` and a spare element.
+    masked: positions in `flat` to mask; columns outside this block map to the spare element.
     groups: of its rows and of its columns.
     """
 
     rows: slice
     columns: slice
     logits: Tensor
-    memory: Tensor
-    excluded: Tensor | None
+    flat: Tensor
+    masked: Tensor | None
     groups: Groups | None
 
     def fill(self, value: float) -> Tensor:
         """Overwrite what does not count, in place; the block (n, k)."""
-        if self.excluded is not None:
-            self.memory.index_fill_(0, self.excluded, value)
+        if self.masked is not None:
+            self.flat.index_fill_(0, self.masked, value)
         if self.groups is not None:
-            same = torch.empty_like(self.logits, dtype=torch.bool)  # in the order in which the block lies
+            same = torch.empty_like(self.logits, dtype=torch.bool)  # in the memory order of the block
             self.logits.masked_fill_(torch.eq(self.groups[0][:, None], self.groups[1], out=same), value)
         return self.logits
 
 
 @dataclass(frozen=True)
-class Logits:
+class BlockwiseLogits:
     """The matrix of q . k / temperature - shift, of which one block exists at a time.
 
     Args:
@@ -84,6 +84,9 @@ class Logits:
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients to the queries (N, D) and to the negatives (K, D) of this rank, where `needed`.
 
+        This is the backward pass of the log-partition and of the sums. With x_ik the derivative, query i
+        receives weight_i sum_k x_ik k, and negative k receives sum_i weight_i x_ik q_i.
+
         Args:
             weight: (N,), of each query's row, divided by the temperature.
             derivative: with respect to each logit, in place.
@@ -111,27 +114,27 @@ class Logits:
         for row in range(0, n, height):
             rows = slice(row, min(row + height, n))
             for column in range(row if upper else 0, k, width):
-                yield self._tile(negatives, first, shift, rows, slice(column, min(column + width, k)))
+                yield self._block(negatives, first, shift, rows, slice(column, min(column + width, k)))
 
-    def _tile(
+    def _block(
         self, negatives: Tensor, first: int, shift: Tensor | None, rows: slice, columns: slice
     ) -> Block:
         q, k = self._scaled[rows], negatives[columns]
         memory = self._memory[: len(q) * len(k) + 1]
         logits = self._product(q, k, None if shift is None else shift[rows], memory[:-1])
         start, stop = first + columns.start, first + columns.stop
-        excluded = self._excluded(rows, start, logits)
+        masked = self._masked(rows, start, logits)
         groups = None if self.groups is None else (self.groups[0][rows], self.groups[1][start:stop])
-        return Block(rows, columns, logits, memory, excluded, groups)
+        return Block(rows, columns, logits, memory, masked, groups)
 
-    def _excluded(self, rows: slice, start: int, logits: Tensor) -> Tensor | None:
-        """The positions of the excluded columns in a block whose first one is `start`; None without any."""
+    def _masked(self, rows: slice, start: int, logits: Tensor) -> Tensor | None:
+        """The flat positions of the excluded columns in the block that begins at column `start`, if any."""
         if self.excluded is None:
             return None
         smallest, largest = self._excluded_range[rows.start // self._sides[0]]
         if largest < start or smallest >= start + logits.shape[1]:
             return None
-        return _positions(self.excluded[rows] - start, logits)
+        return _flat_positions(self.excluded[rows] - start, logits)
 
     @cached_property
     def _excluded_range(self) -> list[list[float]]:
@@ -180,8 +183,26 @@ class Logits:
         return self.queries.new_empty(n * k + 1)
 
 
-def _positions(columns: Tensor, logits: Tensor) -> Tensor:
-    """The flat positions of the columns (n, E) of each row in the memory of the block; its end if outside."""
+def blockwise(
+    negatives: Negatives, temperature: float, device: torch.device
+) -> Callable[[Tensor, Tensor], BlockwiseLogits]:
+    """A function of the queries and of this rank's negatives, which autograd saves, to their logits.
+
+    Args:
+        device: of the queries.
+    """
+    excluded = None if negatives.excluded is None else to_device(negatives.excluded, device)
+    return partial(
+        BlockwiseLogits,
+        excluded=excluded,
+        temperature=temperature,
+        groups=negatives.groups,
+        sharded=isinstance(negatives.rows, Sharded),
+    )
+
+
+def _flat_positions(columns: Tensor, logits: Tensor) -> Tensor:
+    """(n E,): where the columns (n, E) of each row are in the memory of the block; its end if outside."""
     (n, k), (down, right) = logits.shape, logits.stride()
     inside = (columns >= 0) & (columns < k)
     rows = torch.arange(n, device=columns.device)[:, None]
@@ -205,7 +226,7 @@ def _difference(device: torch.device) -> float:
     groups, shift = (number[:300] // 2, number // 2), 9 + queries[:, 0]
     results = []
     for layout in (True, False):
-        logits = Logits(queries, rows, 1000 + number[:300, None], 0.1, groups, native=layout)
+        logits = BlockwiseLogits(queries, rows, 1000 + number[:300, None], 0.1, groups, native=layout)
         total = torch.zeros_like(shift)
         for block in logits.blocks(shift):
             total[block.rows].add_(exponentials(block).sum(1))

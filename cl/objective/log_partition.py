@@ -6,73 +6,48 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.objective.blocks import Groups, Logits, exponentials
-from cl.objective.columns import check_columns, over_selected
+from cl.objective.blocks import BlockwiseLogits, blockwise, exponentials
+from cl.objective.negatives import Negatives
 from cl.objective.ring import Sharded, local_rows
-from cl.runtime.machine import to_device
+from cl.objective.selected import over_selected
 
 SAFE_BOUND = 40.0  # logits within +-40 may be shifted by their bound: exp(-80) does not underflow in float32
 
 
-def log_partition(
-    queries: Tensor,
-    negatives: Tensor | Sharded,
-    excluded: Tensor | None,
-    temperature: float,
-    *,
-    selected: Tensor | None = None,
-    unit: bool = False,
-    groups: Groups | None = None,
-) -> Tensor:
+def log_partition(queries: Tensor, negatives: Negatives, temperature: float) -> Tensor:
     """Log-sum-exp of the logits of each query against the negatives that count, in memory linear in N and K.
 
     Z_i = log sum_k exp(q_i . k / temperature). The logits are computed block by block, and again in the
-    backward pass, so an (N, K) matrix never exists; gradients to both sides are exact. Where `queries is
-    negatives` and the exclusions are mutual, each block above the diagonal also serves its mirror image.
+    backward pass, so an (N, K) matrix never exists; gradients to both sides are exact. Where the queries are
+    the negatives' rows and the exclusions are mutual, each block above the diagonal also serves its mirror
+    image.
 
     Args:
         queries: (N, D).
-        negatives: (K, D).
-        excluded: (N, E) int64, distinct in a row: columns that do not count; None for none.
-        selected: (N, S) int64: the only columns that count, as often as they occur, instead of `excluded`;
-            -1 is padding.
-        unit: promises that no row is longer than 1, which saves finding the largest norm.
-        groups: (N,) and (K,) int64, of queries and negatives: a column of the query's own group does not
-            count, whether excluded, selected or neither.
 
     Returns:
-        (N,) in the queries' dtype, nats; -inf for a query whose negatives are all of its own group.
-
-    Raises:
-        ValueError: no columns remain after exclusion or selection, or both of these are given.
+        (N,) in the queries' dtype, nats; -inf for a query without negatives.
     """
-    check_columns(negatives, excluded, selected)
-    rows, sharded = local_rows(negatives)
-    if selected is not None:
-        return over_selected(_log_sum_exp, queries, rows, selected, temperature, groups)
-    bound, largest = _bound(queries, negatives, temperature, unit)
-    same_side = queries is negatives and (groups is None or groups[0] is groups[1])
-    symmetric = same_side and largest <= SAFE_BOUND and _mutual(excluded)
-    if excluded is not None:
-        excluded = to_device(excluded, queries.device)
-    if symmetric:
-        return _Symmetric.apply(queries, excluded, temperature, largest, groups)
+    if negatives.selected is not None:
+        return over_selected(_log_sum_exp, queries, negatives, temperature)
+    bound, largest = _bound(queries, negatives, temperature)
+    logits_of = blockwise(negatives, temperature, queries.device)
+    if largest <= SAFE_BOUND and _symmetric(queries, negatives):
+        return _SymmetricLogPartition.apply(queries, logits_of, largest)
     shift = bound if largest <= SAFE_BOUND else None
-    return _Rectangular.apply(queries, rows, excluded, temperature, shift, groups, sharded)
+    return _LogPartition.apply(queries, local_rows(negatives.rows), logits_of, shift)
 
 
-def _bound(
-    queries: Tensor, negatives: Tensor | Sharded, temperature: float, unit: bool
-) -> tuple[Tensor | None, float]:
+def _bound(queries: Tensor, negatives: Negatives, temperature: float) -> tuple[Tensor | None, float]:
     """(N,), an upper bound on the logits of each query, and the largest of these bounds.
 
     None and infinity where the CPU would have to wait for a GPU to find them, or for other ranks.
     """
-    if unit:
+    if negatives.unit:
         return queries.new_full((len(queries),), 1 / temperature), 1 / temperature
-    if isinstance(negatives, Sharded) or queries.device.type != "cpu":
+    if isinstance(negatives.rows, Sharded) or queries.device.type != "cpu":
         return None, math.inf
-    longest = negatives.detach().norm(dim=1).max()
+    longest = negatives.rows.detach().norm(dim=1).max()
     bound = queries.detach().norm(dim=1) * longest / temperature  # Cauchy-Schwarz
     return bound, float(bound.max())
 
@@ -81,6 +56,13 @@ def _log_sum_exp(logits: Tensor, absent: Tensor, rows: Tensor) -> Tensor:
     none = absent.all(1)
     masked = logits.masked_fill(absent & ~none[:, None], -math.inf)
     return masked.logsumexp(1).masked_fill(none, -math.inf)
+
+
+def _symmetric(queries: Tensor, negatives: Negatives) -> bool:
+    """Whether the matrix of logits that count is known to be symmetric."""
+    same_rows = queries is negatives.rows
+    same_groups = negatives.groups is None or negatives.query_groups is negatives.row_groups
+    return same_rows and same_groups and _mutual(negatives.excluded)
 
 
 def _mutual(excluded: Tensor | None) -> bool:
@@ -93,7 +75,7 @@ def _mutual(excluded: Tensor | None) -> bool:
     return all(bool((excluded[column] == rows).any(1).all()) for column in excluded.unbind(1))
 
 
-def _row_maxima(logits: Logits) -> Tensor:
+def _row_maxima(logits: BlockwiseLogits) -> Tensor:
     """(N,): the largest logit that counts, for logits that may be too large to be shifted by a bound."""
     maxima = logits.queries.new_full((len(logits.queries),), -math.inf)
     for block in logits.blocks(None):
@@ -101,54 +83,57 @@ def _row_maxima(logits: Logits) -> Tensor:
     return maxima
 
 
-class _Rectangular(Function):
-    """Queries against other negatives."""
+class _LogPartition(Function):
+    """Z of queries against other rows.
+
+    Its gradients are sums weighted by the softmax p_ik = exp(q_i . k / temperature - Z_i): dZ_i/dq_i = sum_k
+    p_ik k / temperature, and to row k, sum_i dL/dZ_i p_ik q_i / temperature.
+    """
 
     @staticmethod
-    def forward(ctx, queries, negatives, excluded, temperature, shift, groups, sharded):  # type: ignore[no-untyped-def]
-        ctx.options = excluded, temperature, groups, sharded
-        logits = Logits(queries, negatives, *ctx.options)
+    def forward(ctx, queries, rows, logits_of, shift):  # type: ignore[no-untyped-def]
+        logits = logits_of(queries, rows)
         if shift is None:
             shift = _row_maxima(logits)
         total = torch.zeros_like(shift)
         for block in logits.blocks(shift):
             total[block.rows].add_(exponentials(block).sum(1))
         result = shift + total.log()
-        ctx.save_for_backward(queries, negatives, result)
+        ctx.logits_of = logits_of
+        ctx.save_for_backward(queries, rows, result)
         return result
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        queries, negatives, result = ctx.saved_tensors
-        logits = Logits(queries, negatives, *ctx.options)
+        queries, rows, result = ctx.saved_tensors
+        logits = ctx.logits_of(queries, rows)
         weight = gradient / logits.temperature
         gradients = logits.gradients(weight, result, exponentials, ctx.needs_input_grad[:2])
-        return *gradients, None, None, None, None, None
+        return *gradients, None, None
 
 
-class _Symmetric(Function):
-    """Embeddings against themselves: the blocks above the diagonal, each used for its mirror image too."""
+class _SymmetricLogPartition(Function):
+    """Z of embeddings against themselves: each block above the diagonal is used for its mirror image too."""
 
     @staticmethod
-    def forward(ctx, embeddings, excluded, temperature, bound, groups):  # type: ignore[no-untyped-def]
-        ctx.options = excluded, temperature, groups
+    def forward(ctx, embeddings, logits_of, bound):  # type: ignore[no-untyped-def]
         shift = embeddings.new_full((len(embeddings),), bound)
         total = torch.zeros_like(shift)
-        for block in Logits(embeddings, embeddings, *ctx.options).blocks(shift, upper=True):
+        for block in logits_of(embeddings, embeddings).blocks(shift, upper=True):
             x = exponentials(block)
             total[block.rows].add_(x.sum(1))
             if block.columns != block.rows:
                 total[block.columns].add_(x.sum(0))
+        ctx.logits_of = logits_of
         ctx.save_for_backward(embeddings, shift, total)
         return shift + total.log()
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         embeddings, shift, total = ctx.saved_tensors
-        logits = Logits(embeddings, embeddings, *ctx.options)
-        weight = (gradient / logits.temperature / total).masked_fill(
-            total == 0, 0
-        )  # no negatives, no gradient
+        logits = ctx.logits_of(embeddings, embeddings)
+        weight = gradient / logits.temperature / total
+        weight = weight.masked_fill(total == 0, 0)  # no negatives, no gradient
         result = torch.zeros_like(embeddings)
         for block in logits.blocks(shift, upper=True):
             x = exponentials(block)
@@ -156,4 +141,4 @@ class _Symmetric(Function):
             result[block.rows].addmm_(x, embeddings[block.columns])
             if block.columns != block.rows:
                 result[block.columns].addmm_(x.T, embeddings[block.rows])
-        return result, None, None, None, None
+        return result, None, None

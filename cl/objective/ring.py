@@ -36,9 +36,9 @@ def of_all_ranks(x: Tensor) -> Tensor | Sharded:
     return Sharded(x)
 
 
-def local_rows(negatives: Tensor | Sharded) -> tuple[Tensor, bool]:
-    """The rows that this rank holds, and whether other ranks hold more of them."""
-    return (negatives.local, True) if isinstance(negatives, Sharded) else (negatives, False)
+def local_rows(rows: Tensor | Sharded) -> Tensor:
+    """The rows that this rank holds."""
+    return rows.local if isinstance(rows, Sharded) else rows
 
 
 def rounds(x: Tensor, sharded: bool) -> Iterator[tuple[int, Tensor]]:
@@ -61,7 +61,7 @@ def pass_on(gradient: Tensor, sharded: bool) -> Tensor:
 
 
 class _Exchange:
-    """Sends a tensor to the next rank, and receives the like from the previous one."""
+    """Sends a tensor to the next rank, and receives a tensor of the same shape from the previous rank."""
 
     def __init__(self, x: Tensor) -> None:
         self.received = torch.empty_like(x)

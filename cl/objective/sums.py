@@ -9,50 +9,31 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.objective.blocks import Block, Groups, Logits
-from cl.objective.columns import check_columns, over_selected
-from cl.objective.ring import Sharded, local_rows
-from cl.runtime.machine import to_device
+from cl.objective.blocks import Block, blockwise
+from cl.objective.negatives import Negatives
+from cl.objective.ring import local_rows
+from cl.objective.selected import over_selected
 
 
-def softplus_sum(
-    queries: Tensor,
-    negatives: Tensor | Sharded,
-    excluded: Tensor | None,
-    temperature: float,
-    shift: Tensor,
-    *,
-    selected: Tensor | None = None,
-    groups: Groups | None = None,
-) -> Tensor:
+def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
     """(N,): sum over the negatives that count of softplus(q_i . k / temperature - shift_i).
 
-    The arguments are those of `log_partition`, and `shift` (N,), which may carry a gradient. A query whose
-    negatives are all of its own group has the sum 0.
+    A query without negatives has the sum 0.
+
+    Args:
+        queries: (N, D).
+        shift: (N,), which may carry a gradient.
     """
-    check_columns(negatives, excluded, selected)
-    arguments = _SOFTPLUS, queries, negatives, excluded, selected, temperature, shift, groups
-    return _sum(*arguments)
+    return _sum(_SOFTPLUS, queries, negatives, temperature, shift)
 
 
-def log_complement_sum(
-    queries: Tensor,
-    negatives: Tensor | Sharded,
-    excluded: Tensor | None,
-    temperature: float,
-    shift: Tensor,
-    *,
-    selected: Tensor | None = None,
-    groups: Groups | None = None,
-) -> Tensor:
+def log_complement_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
     """(N,): sum over the negatives that count of log(1 - exp(q_i . k / temperature - shift_i)).
 
     With the log-partition over all candidates as `shift`, exp(...) is the probability of a negative. The
     arguments are those of `softplus_sum`; every logit must be smaller than its shift.
     """
-    check_columns(negatives, excluded, selected)
-    arguments = _LOG_COMPLEMENT, queries, negatives, excluded, selected, temperature, shift, groups
-    return _sum(*arguments)
+    return _sum(_LOG_COMPLEMENT, queries, negatives, temperature, shift)
 
 
 class _Pointwise(NamedTuple):
@@ -77,53 +58,44 @@ _LOG_COMPLEMENT = _Pointwise(
 
 
 def _sum(
-    function: _Pointwise,
-    queries: Tensor,
-    negatives: Tensor | Sharded,
-    excluded: Tensor | None,
-    selected: Tensor | None,
-    temperature: float,
-    shift: Tensor,
-    groups: Groups | None,
+    function: _Pointwise, queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor
 ) -> Tensor:
-    rows, sharded = local_rows(negatives)
-    if selected is None:
-        if excluded is not None:
-            excluded = to_device(excluded, queries.device)
-        return _PointwiseSum.apply(function, queries, rows, excluded, temperature, shift, groups, sharded)
+    if negatives.selected is None:
+        logits_of = blockwise(negatives, temperature, queries.device)
+        return _PointwiseSum.apply(queries, local_rows(negatives.rows), shift, logits_of, function)
 
-    def reduce(logits: Tensor, absent: Tensor, rows: Tensor) -> Tensor:
-        x = (logits - shift[rows, None]).masked_fill(absent, -1)
+    def reduce(logits: Tensor, absent: Tensor, numbers: Tensor) -> Tensor:
+        x = (logits - shift[numbers, None]).masked_fill(absent, -1)
         return function.plain(x).masked_fill(absent, 0).sum(1)
 
-    return over_selected(reduce, queries, rows, selected, temperature, groups)
+    return over_selected(reduce, queries, negatives, temperature)
 
 
 class _PointwiseSum(Function):
     """Sum over the negatives of a function of each logit minus its query's shift."""
 
     @staticmethod
-    def forward(ctx, function, queries, negatives, excluded, temperature, shift, groups, sharded):  # type: ignore[no-untyped-def]
-        ctx.function, ctx.options = function, (excluded, temperature, groups, sharded)
+    def forward(ctx, queries, rows, shift, logits_of, function):  # type: ignore[no-untyped-def]
         total = queries.new_zeros(len(queries))
-        for block in Logits(queries, negatives, *ctx.options).blocks(shift):
+        for block in logits_of(queries, rows).blocks(shift):
             total[block.rows].add_(_filled(block, function.value_).sum(1))
-        ctx.save_for_backward(queries, negatives, shift)
+        ctx.logits_of, ctx.function = logits_of, function
+        ctx.save_for_backward(queries, rows, shift)
         return total
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        queries, negatives, shift = ctx.saved_tensors
-        logits, to_shift = Logits(queries, negatives, *ctx.options), torch.zeros_like(shift)
+        queries, rows, shift = ctx.saved_tensors
+        logits, to_shift = ctx.logits_of(queries, rows), torch.zeros_like(shift)
 
         def derivative(block: Block) -> Tensor:
             x = _filled(block, ctx.function.derivative_)
             to_shift[block.rows].sub_(x.sum(1))
             return x
 
-        weight, needed = gradient / logits.temperature, ctx.needs_input_grad[1:3]
-        gradients = logits.gradients(weight, shift, derivative, needed)
-        return None, *gradients, None, None, to_shift * gradient, None, None
+        weight = gradient / logits.temperature
+        gradients = logits.gradients(weight, shift, derivative, ctx.needs_input_grad[:2])
+        return *gradients, to_shift * gradient, None, None
 
 
 def _filled(block: Block, function_: Callable[[Tensor], Tensor]) -> Tensor:

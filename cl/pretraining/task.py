@@ -68,7 +68,7 @@ class PretrainingTask(Task):
         if self.negatives is None and contrasts:
             self.negatives = int(contrasts[0].negative_counts().amax())
         for contrast in contrasts:
-            if contrast.query_groups is not None:
+            if contrast.negatives.groups is not None:
                 self.has_groups = True
                 self.without_negatives += contrast.queries_without_negatives()
 

@@ -78,13 +78,13 @@ def samples(
 
     A query with several positives keeps the first.
     """
-    negatives = contrast.negatives
-    assert contrast.excluded is not None
+    negatives, excluded = contrast.negatives.rows, contrast.negatives.excluded
     assert isinstance(negatives, Tensor), "an analysis has one process"
     for rows in torch.arange(len(contrast.queries))[:queries].split(max(1, BLOCK // len(negatives))):
         q, p = contrast.queries[rows], contrast.positives[rows, 0]
         lots = torch.rand(len(rows), len(negatives), generator=generator)
-        lots.scatter_(1, contrast.excluded[rows].cpu(), 2.0)  # the largest, so never drawn
+        if excluded is not None:
+            lots.scatter_(1, excluded[rows].cpu(), 2.0)  # the largest, so never drawn
         columns = lots.topk(count, largest=False).indices.to(q.device)
         positive_logits = (q * p).sum(1) / temperature
         negative_logits = (q @ negatives.T / temperature).gather(1, columns)

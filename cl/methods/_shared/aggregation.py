@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import mean_over_ranks
 
@@ -15,30 +17,22 @@ FLOOR = 1e-7  # added to the probability in the authors' code
 
 @dataclass(frozen=True)
 class Aggregation(Contrast):
-    """L_i = -log(P_i + FLOOR), with P_i the probability of `close` rows among them and the `selected` ones.
+    """L_i = -log(P_i + FLOOR), with P_i the probability of the `close` rows among them and the negatives.
 
     This is InfoNCE with log(sum of e^s over `close` + FLOOR * sum of e^s over both) as the positive logit, up
     to the constant log(1 + FLOOR). The images' own rows, `positives`, are only measured.
 
     Args:
-        close: (N, S) int64, columns of `negatives`; -1 is padding. Groups do not matter among them.
+        close: the rows that count as positives.
     """
 
-    close: Tensor | None = None
+    close: Negatives | None = None
 
     def positive_logits(self) -> Tensor:
         """(N, 1)."""
-        inside = Contrast(
-            self.queries,
-            self.positives,
-            self.negatives,
-            selected=self.close,
-            temperature=self.temperature,
-            padded=True,
-        )
+        assert self.close is not None
         close, far = (
-            part.negative_log_partition().masked_fill(~part.has_negatives(), -math.inf)
-            for part in (inside, self)
+            log_partition(self.queries, rows, self.temperature) for rows in (self.close, self.negatives)
         )
         return torch.logaddexp(close, torch.logaddexp(close, far) + math.log(FLOOR))[:, None]
 

@@ -10,6 +10,7 @@ from cl.methods import MethodConfig
 from cl.methods._shared.kmeans import batch_clusters
 from cl.networks import heads
 from cl.networks.passes import Encoder, l2_normalize
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, local_part
@@ -96,11 +97,5 @@ def _against_centres(
 ) -> Contrast:
     own = local_part(labels)[:, None]  # (N, 1)
     others = torch.arange(config.clusters - 1, device=own.device) + own // config.clusters * config.clusters
-    return Contrast(
-        queries,
-        centres[own],
-        centres,
-        selected=others + (others >= own),  # (N, k - 1)
-        temperature=config.temperature,
-        weight=weight,
-    )
+    negatives = Negatives(centres, selected=others + (others >= own))  # (N, k - 1)
+    return Contrast(queries, centres[own], negatives, config.temperature, weight)

@@ -9,6 +9,8 @@ from torch import Tensor
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.bank import Bank
 from cl.objective.batch import Batch
+from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 
@@ -41,14 +43,14 @@ class MemoryBankMethod(BaseMethod):
 
     def __init__(self, config: BankConfig, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.negatives, self.own = config.negatives, config.own
+        self.config = config
         self.bank = Bank(setup.images, config.projector.out, config.bank_momentum)
         self._new: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
         """A contrast of each (N, D) of `queries` with the image's own row and with shared negatives."""
-        columns = negative_columns(self.bank, batch, self.negatives, self.own, self.generator("negatives"))
-        contrasts = [against_bank(self, q, self.bank, batch, columns) for q in queries]
+        selected = sample_negatives(self.bank, batch, self.config, self.generator("negatives"))
+        contrasts = [against_bank(self, q, self.bank, batch, selected) for q in queries]
         estimate_normalizer(self.bank, contrasts)
         return contrasts
 
@@ -62,33 +64,33 @@ class MemoryBankMethod(BaseMethod):
         self.bank.update(*self._new)
 
 
-def negative_columns(
-    bank: Bank, batch: Batch, negatives: int | None, own: bool, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """The rows of the bank that are negatives of each image, as fields of `Contrast`."""
-    if negatives is None:
-        return {"excluded": batch.positions[:, None]}
-    return {"selected": bank.sample(batch.positions, negatives, generator, own=own)}
+def sample_negatives(
+    bank: Bank, batch: Batch, config: BankConfig, generator: torch.Generator
+) -> Tensor | None:
+    """(N, K): the rows of the bank that are drawn for each image; None for those of all other images."""
+    if config.negatives is None:
+        return None
+    return bank.sample(batch.positions, config.negatives, generator, own=config.own)
 
 
 def against_bank(
-    method: BaseMethod, queries: Tensor, bank: Bank, batch: Batch, columns: dict[str, Tensor]
+    method: BaseMethod, queries: Tensor, bank: Bank, batch: Batch, selected: Tensor | None
 ) -> Contrast:
     """N queries (N, D), one per image, with the image's row as the positive and other rows as negatives.
 
     Args:
-        columns: from `negative_columns`.
+        selected: from `sample_negatives`.
     """
-    groups = batch.row_groups()
-    return method.contrast(
-        queries,
-        bank.rows[batch.positions][:, None],
+    own = batch.positions[:, None]
+    negatives = Negatives(
         bank.rows,
-        query_groups=groups,
-        negative_groups=None if groups is None else bank.groups,
-        log_normalizer=bank.log_normalizer,  # this very buffer, which `estimate_normalizer` fills
-        **columns,
+        excluded=own if selected is None else None,
+        selected=selected,
+        query_groups=batch.row_groups(),
+        row_groups=bank.groups,
     )
+    # `estimate_normalizer` fills the bank's buffer in place.
+    return method.contrast(queries, bank.rows[own], negatives, log_normalizer=bank.log_normalizer)
 
 
 @torch.no_grad()
@@ -103,7 +105,7 @@ def estimate_normalizer(bank: Bank, contrasts: list[Contrast]) -> None:
 
 def _log_sum(contrast: Contrast) -> tuple[Tensor, Tensor]:
     """(N,), log of the sum of exp(logit) over all that a query is compared with, and (N,), their number."""
-    negative = contrast.negative_log_partition().masked_fill(~contrast.has_negatives(), -torch.inf)
+    negative = log_partition(contrast.queries, contrast.negatives, contrast.temperature)
     positive = contrast.positive_logits()  # (N, P)
     count = contrast.negative_counts() + positive.shape[1]
     return torch.cat([negative[:, None], positive], 1).logsumexp(1), count

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.pairs import pairs
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
@@ -44,7 +45,7 @@ class PrototypeMethod(BaseMethod):
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Note the epoch, in which a resumed run goes on."""
+        """Record the epoch, so that a resumed run continues from it."""
         self.epoch.fill_(epoch)
 
     def trained_prototypes(self) -> Tensor:
@@ -59,9 +60,8 @@ class PrototypeMethod(BaseMethod):
             embeddings: V x (N, D).
             means: for each of the first two views, (N, D), the mean prototype under its code.
         """
-        return [
-            self.contrast(embeddings[a], means[b][:, None], prototypes) for a, b in pairs(len(embeddings))
-        ]
+        negatives = Negatives(prototypes)
+        return [self.contrast(embeddings[a], means[b][:, None], negatives) for a, b in pairs(len(embeddings))]
 
 
 def sinkhorn(logits: Tensor, counted: Tensor, iterations: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -11,7 +12,9 @@ from cl.networks.passes import image_major
 from cl.networks.queue import Queue
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives, gather_groups
 from cl.objective.terms import Contrast
+from cl.runtime.distributed import gather
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -42,6 +45,18 @@ class QueueMethod(BaseMethod):
         self.queue = Queue(config.queue, config.projector.out)
         self._new: tuple[Tensor, Tensor | None] | None = None
 
+    def against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
+        """N queries (N, D), each with its P keys (N, P, D), against the whole queue."""
+        groups = batch.row_groups()
+        negatives = Negatives(self.queue.rows, query_groups=groups, row_groups=self.queue.groups)
+        return self.contrast(queries, keys, negatives)
+
+    def enqueue_after_step(self, batch: Batch, *keys: Tensor) -> None:
+        """Have `after_step` enqueue one or more keys (N, D) of each image of the batch, of all ranks."""
+        groups = gather_groups(batch.row_groups())
+        new_groups = None if groups is None else groups.repeat(len(keys))
+        self._new = torch.cat([gather(part) for part in keys]), new_groups
+
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
 
@@ -50,17 +65,6 @@ class QueueMethod(BaseMethod):
         self.target.ema_update(self.backbone, self.projector, progress)
         assert self._new is not None
         self.queue.enqueue(*self._new, self.generator("queue"))
-
-    def against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
-        """N queries (N, D), each with its P keys (N, P, D), against the whole queue."""
-        groups = batch.row_groups()
-        return self.contrast(
-            queries,
-            keys,
-            self.queue.rows,
-            query_groups=groups,
-            negative_groups=None if groups is None else self.queue.groups,
-        )
 
     def encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""

@@ -1,0 +1,42 @@
+"""Logits of the columns that each query selects for itself."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from cl.objective.blocks import AREA
+from cl.objective.negatives import Negatives
+
+GATHERED = 2**22  # numbers gathered at a time on a CPU; AREA on a GPU
+
+
+def over_selected(
+    reduce: Callable[[Tensor, Tensor, Tensor], Tensor],
+    queries: Tensor,
+    negatives: Negatives,
+    temperature: float,
+) -> Tensor:
+    """(N,): a few queries at a time; their rows are gathered again in the backward pass.
+
+    Args:
+        reduce: (logits (n, S), which of them do not count (n, S), query numbers (n,)) to (n,).
+    """
+    selected, groups = negatives.selected, negatives.groups
+    assert selected is not None
+
+    def block(q: Tensor, rows: Tensor, columns: Tensor, numbers: Tensor) -> Tensor:
+        logits = torch.einsum("nd,nsd->ns", q, rows[columns]).div(temperature)
+        absent = columns < 0  # (n, S)
+        if groups is not None:
+            absent = absent | (groups[0][numbers, None] == groups[1][columns])
+        return reduce(logits, absent, numbers)
+
+    area = GATHERED if queries.device.type == "cpu" else AREA
+    size = max(1, area // (selected.shape[1] * queries.shape[1]))
+    numbers = torch.arange(len(queries), device=queries.device).split(size)
+    parts = zip(queries.split(size), selected.split(size), numbers, strict=True)
+    return torch.cat(
+        [checkpoint(block, q, negatives.rows, columns, n, use_reentrant=False) for q, columns, n in parts]
+    )
