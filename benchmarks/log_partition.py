@@ -49,6 +49,7 @@ def measure(case: str, size: int) -> None:
     from torch import Tensor
 
     from cl.objective.log_partition import log_partition
+    from cl.objective.negatives import Negatives
 
     torch.manual_seed(0)
     first, second = (F.normalize(torch.randn(size, WIDTH), dim=1).requires_grad_() for _ in range(2))
@@ -61,8 +62,8 @@ def measure(case: str, size: int) -> None:
 
     def ours() -> Tensor:
         z, positive = embeddings()
-        negatives = z if case == "symmetric" else z.clone()
-        return F.softplus(log_partition(z, negatives, excluded, TEMPERATURE) - positive).mean()
+        negatives = Negatives(z if case == "symmetric" else z.clone(), excluded, unit=False)
+        return F.softplus(log_partition(z, negatives, TEMPERATURE) - positive).mean()
 
     def dense() -> Tensor:
         z, positive = embeddings()

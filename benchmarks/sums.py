@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cl.objective.negatives import Negatives
 from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime.memory import growth
 
@@ -40,7 +41,7 @@ def compare(name: str, size: int) -> None:
     shift = torch.full((size,), 12.0, requires_grad=True)
 
     def ours() -> Tensor:
-        return OURS[name](queries, negatives, None, TEMPERATURE, shift)
+        return OURS[name](queries, Negatives(negatives), TEMPERATURE, shift)
 
     def dense() -> Tensor:
         return DENSE[name](queries @ negatives.T / TEMPERATURE - shift[:, None]).sum(1)

@@ -22,6 +22,7 @@ from benchmarks.authors.harness.source import Source
 from benchmarks.authors.harness.stand_ins import module_from, stub
 from cl.losses import dcl, dclw, infonce
 from cl.networks.queue import Queue
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 SOURCE = Source("lightly-ai/lightly", "e8d317f", "tests/loss/test_ntx_ent_loss.py")
@@ -100,8 +101,8 @@ class Loss(nn.Module):
         """Each embedding against all others but its positive, as SimCLR makes it."""
         both = torch.stack([F.normalize(a, dim=1), F.normalize(b, dim=1)], 1).flatten(0, 1)
         itself = torch.arange(len(both))
-        excluded = torch.stack([itself, itself ^ 1], 1)
-        return Contrast(both, both[itself ^ 1][:, None], both, excluded, temperature=self.temperature)
+        negatives = Negatives(both, excluded=torch.stack([itself, itself ^ 1], 1))
+        return Contrast(both, both[itself ^ 1][:, None], negatives, self.temperature)
 
 
 class NTXent(Loss):
@@ -120,7 +121,7 @@ class NTXent(Loss):
     def against_bank(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The loss against earlier keys; then these are enqueued."""
         self.queue = self.queue or Queue(self.size, keys.shape[1])
-        contrast = Contrast(queries, keys[:, None], self.queue.rows.clone(), temperature=self.temperature)
+        contrast = Contrast(queries, keys[:, None], Negatives(self.queue.rows.clone()), self.temperature)
         self.queue.enqueue(keys.detach(), None, torch.Generator().manual_seed(0))
         return infonce.loss(contrast, INFONCE, 0.0)
 

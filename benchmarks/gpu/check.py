@@ -35,6 +35,7 @@ from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import normalisation
 from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 from cl.runtime import machine, native
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint
@@ -94,7 +95,7 @@ def partition(session: Session) -> None:
         for dtype, bound in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
             q = queries.to(session.device, dtype).requires_grad_()
             others = q if n == k else negatives.to(session.device, dtype)
-            found = log_partition(q, others, excluded, 0.1, unit=True)
+            found = log_partition(q, Negatives(others, excluded), 0.1)
             (gradient,) = torch.autograd.grad(found.square().mean(), q)
             pairs = zip((found, gradient), expected, strict=True)
             error = max(relative_error(a, b) for a, b in pairs)

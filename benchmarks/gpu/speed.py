@@ -25,6 +25,7 @@ from cl.data.to_device import ToDevice, normalisation
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.objective import blocks
 from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 from cl.runtime.cores import cores
 from cl.runtime.machine import Machine
 from cl.sources import Image
@@ -99,9 +100,7 @@ def partition(session: Session) -> None:
     queries, queue = (16, 4096) if session.tiny else (256, 65536)
     q, keys = (F.normalize(torch.randn(k, 128, device=session.device), dim=1) for k in (queries, queue))
     q.requires_grad_()
-    milliseconds = 1000 * session.seconds(
-        lambda: log_partition(q, keys, None, 0.2, unit=True).sum().backward()
-    )
+    milliseconds = 1000 * session.seconds(lambda: log_partition(q, Negatives(keys), 0.2).sum().backward())
     session.report(f"{queries} queries, queue of {queue}", milliseconds=milliseconds)
 
 
@@ -122,10 +121,10 @@ def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Ten
         return F.softplus(log_partition(z) - positive).mean()
 
     def symmetric(z: Tensor) -> Tensor:
-        return log_partition(z, z, excluded, 0.1, unit=True)
+        return log_partition(z, Negatives(z, excluded), 0.1)
 
     def rectangular(z: Tensor) -> Tensor:
-        return log_partition(z, z.clone(), excluded, 0.1, unit=True)
+        return log_partition(z, Negatives(z.clone(), excluded), 0.1)
 
     def dense(z: Tensor) -> Tensor:
         return (z @ z.T / 0.1).scatter(1, excluded_on_device, -torch.inf).logsumexp(1)

@@ -44,7 +44,10 @@ class Config(QueueMethodConfig):
 
 
 class Method(QueueMethod):
-    """Algorithm 1 of MoCo: the first view is the query, the second the key; small views are queries too."""
+    """Algorithm 1 of MoCo: the first view is the query, the second the key; small views are queries too.
+
+    After each step, `QueueMethod.after_step` moves the target encoder and enqueues the step's keys.
+    """
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)

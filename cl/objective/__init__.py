@@ -2,7 +2,8 @@
 
 A matrix of queries and negatives never exists. Three sums over negatives serve all losses: the log-sum-exp of
 the logits (`log_partition`: InfoNCE and its relatives), and in `sums` those of softplus(s - b) (losses that
-classify each pair by itself) and of log(1 - exp(s - Z)) (Invariant Spread). `blocks` computes the logits block
-by block, in memory linear in N and K, for the values and again for the exact gradients. The backward pass of
-a contrastive loss is `_LogPartition.backward` in `log_partition` or `_PointwiseSum.backward` in `sums`.
+classify each pair by itself) and of log(1 - exp(s - Z)) (Invariant Spread). `blocks` computes the logits
+block by block, in memory linear in N and K, for the values and again for the exact gradients. The backward
+pass of a contrastive loss is `_LogPartition.backward` in `log_partition`, or `_PointwiseSum.backward` in
+`sums`.
 """

@@ -59,11 +59,11 @@ def test_the_negatives_of_an_analysis_are_keys_of_other_images(method, analysed)
     context = analysed(tiny_params(method))
     contrast = context.contrast(30, 20)
     each = len(contrast.queries) // 30
-    assert (len(contrast.negatives), each) == (30, {"simclr": 2, "fast_moco": 6}.get(method, 1))
+    assert (len(contrast.negatives.rows), each) == (30, {"simclr": 2, "fast_moco": 6}.get(method, 1))
     for query in (0, 29 * each):
-        own = contrast.excluded[query].item()
+        own = contrast.negatives.excluded[query].item()
         assert own == query // each
-        torch.testing.assert_close(contrast.negatives[own], contrast.positives[query, 0])
+        torch.testing.assert_close(contrast.negatives.rows[own], contrast.positives[query, 0])
 
 
 def test_the_negatives_may_be_the_queue_as_training_left_it(analysed, shipped) -> None:
@@ -71,7 +71,7 @@ def test_the_negatives_may_be_the_queue_as_training_left_it(analysed, shipped) -
     context = analysed(tiny_params("moco_v2"))
     keys = context.method.queue.rows = l2_normalize(16, context.method.queue.rows.shape[1]).float()
     contrast = context.contrast(25, 20, queue=True)
-    assert torch.equal(contrast.negatives, keys)
+    assert torch.equal(contrast.negatives.rows, keys)
     torch.testing.assert_close(contrast.queries, context.contrast(30, 20).queries[:25])
     settings = {**shipped["gradient_norm"], **SMALL["gradient_norm"], "keys": "queue", "negatives": [16, 99]}
     gradient_norm.analyze(gradient_norm.Config.model_validate(settings), context)
@@ -104,4 +104,4 @@ def test_batches_larger_than_the_data_are_refused(analysed, params) -> None:
     context = analysed(params)
     with pytest.raises(ValueError, match="batch_size=121 exceeds the 120 images"):
         next(context.embeddings(121, 1))
-    assert len(context.contrast(100, 50).negatives) == 100
+    assert len(context.contrast(100, 50).negatives.rows) == 100

@@ -8,6 +8,7 @@ import torch
 from cl.analyses import gradient_norm, mi_bound
 from cl.analyses._shared.sampling import Sample, feasible_counts, samples
 from cl.losses import infonce
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from tests.support.analyses import GENERATOR, l2_normalize
 
@@ -49,16 +50,14 @@ def test_bound_and_gradient_are_those_of_the_loss(alpha) -> None:
     contrast = Contrast(
         l2_normalize(6, 5),
         l2_normalize(6, 1, 5),
-        l2_normalize(40, 5),
-        torch.arange(6)[:, None],
-        temperature=TAU,
+        Negatives(l2_normalize(40, 5), torch.arange(6)[:, None]),
+        TAU,
     )
     (sample,) = samples(contrast, 12, TAU, GENERATOR)
     for count in (3, 12):
         queries = contrast.queries.clone().requires_grad_()
-        chosen = Contrast(
-            queries, contrast.positives, contrast.negatives, None, sample.columns[:, :count], TAU
-        )
+        negatives = Negatives(contrast.negatives.rows, selected=sample.columns[:, :count])
+        chosen = Contrast(queries, contrast.positives, negatives, TAU)
         loss = infonce.loss(chosen, infonce.Config(kind="infonce", alpha=alpha), 0.0)
         (gradient,) = torch.autograd.grad(6 * loss, queries)
         a = alpha or count
@@ -75,18 +74,17 @@ def test_negatives_that_are_not_excluded_are_drawn_equally_often() -> None:
     contrast = Contrast(
         l2_normalize(30, 4),
         l2_normalize(30, 1, 4),
-        l2_normalize(50, 4),
-        torch.stack([torch.arange(30), torch.arange(30) + 20], 1),
+        Negatives(l2_normalize(50, 4), torch.stack([torch.arange(30), torch.arange(30) + 20], 1)),
     )
     drawn = torch.zeros(30, 50)
     for _ in range(400):
         for sample in samples(contrast, 7, 1.0, GENERATOR):
             assert all(len(set(row)) == 7 for row in sample.columns.tolist())
             torch.testing.assert_close(
-                sample.negative_logits[3], contrast.negatives[sample.columns[3]] @ contrast.queries[3]
+                sample.negative_logits[3], contrast.negatives.rows[sample.columns[3]] @ contrast.queries[3]
             )
             drawn.scatter_add_(1, sample.columns, torch.ones_like(sample.columns, dtype=torch.float32))
-    assert drawn.gather(1, contrast.excluded).eq(0).all()
+    assert drawn.gather(1, contrast.negatives.excluded).eq(0).all()
     rest = drawn[drawn > 0]
     assert len(rest) == 30 * 48
     assert rest.mean().item() == pytest.approx(400 * 7 / 48)

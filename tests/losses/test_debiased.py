@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.losses import debiased, infonce
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 TAU = 0.2
@@ -29,9 +30,12 @@ def loop(contrast: Contrast, tau_plus: float, beta: float) -> Tensor:
     losses = []
     for i, query in enumerate(contrast.queries):
         positives = [(query @ p / contrast.temperature).exp() for p in contrast.positives[i]]
-        left_out = [] if contrast.excluded is None else contrast.excluded[i].tolist()
+        excluded = contrast.negatives.excluded
+        left_out = [] if excluded is None else excluded[i].tolist()
         logits = [
-            query @ k / contrast.temperature for j, k in enumerate(contrast.negatives) if j not in left_out
+            query @ k / contrast.temperature
+            for j, k in enumerate(contrast.negatives.rows)
+            if j not in left_out
         ]
         n = len(logits)
         weights = [(beta * x).exp() for x in logits]
@@ -50,12 +54,12 @@ def contrasts() -> list[Contrast]:
     q, k = l2_normalize(6, 5), l2_normalize(9, 5)
     close = F.normalize(q[:, None] + 0.1 * l2_normalize(6, 1, 5), dim=-1)
     return [
-        Contrast(q, l2_normalize(6, 1, 5), k, temperature=TAU),
-        Contrast(q, l2_normalize(6, 3, 5), k, torch.arange(6)[:, None], temperature=TAU),
-        Contrast(q, close, -q[:2], temperature=TAU),
-        Contrast(q, close, torch.cat([k, q.mean(0, keepdim=True)]), temperature=1.0),
-        Contrast(close[:, 0], -close, -q, torch.arange(6)[:, None], temperature=TAU),
-        Contrast(q[:1], -close[:1], -q[:1] + 0, temperature=TAU),  # fewer false than all, yet below the least
+        Contrast(q, l2_normalize(6, 1, 5), Negatives(k), TAU),
+        Contrast(q, l2_normalize(6, 3, 5), Negatives(k, torch.arange(6)[:, None]), TAU),
+        Contrast(q, close, Negatives(-q[:2]), TAU),
+        Contrast(q, close, Negatives(torch.cat([k, q.mean(0, keepdim=True)])), 1.0),
+        Contrast(close[:, 0], -close, Negatives(-q, torch.arange(6)[:, None]), TAU),
+        Contrast(q[:1], -close[:1], Negatives(-q[:1] + 0), TAU),  # fewer false than all, yet below the least
     ]
 
 
@@ -63,7 +67,7 @@ def contrasts() -> list[Contrast]:
 @pytest.mark.parametrize("beta", [0.0, 0.7], ids=["debiased", "hard negatives"])
 def test_value_and_gradient_equal_the_loop(beta, number) -> None:
     contrast = contrasts()[number]
-    sides = [contrast.queries, contrast.positives, contrast.negatives]
+    sides = [contrast.queries, contrast.positives, contrast.negatives.rows]
     for side in sides:
         if side.is_leaf:
             side.requires_grad_()
@@ -84,7 +88,7 @@ def test_the_loops_reach_the_smallest_g_and_others() -> None:
     reached = []
     for contrast, least in zip(contrasts(), floor, strict=True):
         for i, query in enumerate(contrast.queries):
-            negatives = (contrast.negatives @ query / contrast.temperature).exp().mean()
+            negatives = (contrast.negatives.rows @ query / contrast.temperature).exp().mean()
             positives = (contrast.positives[i] @ query / contrast.temperature).exp().mean()
             reached.append(float(negatives - 0.1 * positives) / 0.9 < least)
     assert 3 < sum(reached) < len(reached) - 3
@@ -107,7 +111,7 @@ def test_float32_with_extreme_logits_is_finite(beta) -> None:
     """Negatives that are all opposite, all equal to the query, and a positive that is opposite."""
     q = torch.eye(3)
     for negatives, positives in ((-q[:1], q), (q[:1], -q), (q, q)):
-        contrast = Contrast(q.clone().requires_grad_(), positives[:, None], negatives, temperature=0.01)
+        contrast = Contrast(q.clone().requires_grad_(), positives[:, None], Negatives(negatives), 0.01)
         value = debiased.loss(contrast, config(0.1, beta), 0.0)
         (gradient,) = torch.autograd.grad(value, contrast.queries)
         assert torch.isfinite(value)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.losses import infonce, jcl
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 TAU = 0.2
@@ -17,7 +18,7 @@ def l2_normalize(*shape: int) -> Tensor:
 
 def jcl_contrast(keys: int = 4) -> Contrast:
     torch.manual_seed(0)
-    return Contrast(l2_normalize(6, 5), l2_normalize(6, keys, 5), l2_normalize(11, 5), temperature=TAU)
+    return Contrast(l2_normalize(6, 5), l2_normalize(6, keys, 5), Negatives(l2_normalize(11, 5)), TAU)
 
 
 @pytest.mark.parametrize("unbiased", [False, True])
@@ -32,9 +33,9 @@ def test_jcl_equals_its_formula_with_the_covariance_matrix(unbiased) -> None:
         mu = keys.mean(0)
         covariance = sum(torch.outer(k - mu, k - mu) for k in keys) / (3 if unbiased else 4)
         t = 4.0 / (2 * TAU**2) * (q[i] @ covariance @ q[i])
-        negatives = (contrast.negatives @ q[i] / TAU).exp().sum()
+        negatives = (contrast.negatives.rows @ q[i] / TAU).exp().sum()
         losses.append(((q[i] @ mu / TAU + t).exp() + negatives).log() - q[i] @ mu / TAU)
-        logits = torch.cat([(q[i] @ mu / TAU + t)[None], contrast.negatives @ q[i] / TAU])
+        logits = torch.cat([(q[i] @ mu / TAU + t)[None], contrast.negatives.rows @ q[i] / TAU])
         others.append(-F.log_softmax(logits, 0)[0] + t)
     for theirs in (torch.stack(losses).mean(), torch.stack(others).mean()):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
@@ -63,9 +64,7 @@ def test_jcls_limits() -> None:
     """lambda = 0 is InfoNCE against the mean key, one key is InfoNCE; the ramp is linear; the bound holds."""
     plain = infonce.Config(kind="infonce", alpha=None)
     contrast = jcl_contrast()
-    mean = Contrast(
-        contrast.queries, contrast.positives.mean(1, keepdim=True), contrast.negatives, temperature=TAU
-    )
+    mean = Contrast(contrast.queries, contrast.positives.mean(1, keepdim=True), contrast.negatives, TAU)
     settings = {"kind": "jcl", "unbiased": False}
     none = jcl.loss(contrast, jcl.Config(strength=0.0, ramp=False, **settings), 0.0)
     torch.testing.assert_close(none, infonce.loss(mean, plain, 0.0), rtol=1e-12, atol=1e-12)

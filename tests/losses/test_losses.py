@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cl.analyses.npc import multiplier
 from cl.losses import cosine, dcl, dclw, infonce
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Agreement, Contrast
 from cl.runtime.registry import module_of
 from tests.support.losses import TAU, l2_normalize, pairs, simclr
@@ -108,7 +109,7 @@ def test_dclw_tends_to_dcl_and_its_weights_have_mean_one(views) -> None:
 def test_identical_keys_give_log_1_plus_k() -> None:
     q = l2_normalize(4, 5)
     key = l2_normalize(1, 5)
-    contrast = Contrast(q, key.expand(4, 1, 5), key.expand(7, 5), temperature=TAU)
+    contrast = Contrast(q, key.expand(4, 1, 5), Negatives(key.expand(7, 5)), TAU)
     assert float(infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0)) == pytest.approx(
         math.log(8)
     )
@@ -124,10 +125,10 @@ def test_several_positives_give_the_mean_of_the_losses() -> None:
         module = module_of("losses", kind)
         config = module.Config(kind=kind, **settings)
         single = [
-            module.loss(Contrast(q, positives[:, [p]], negatives, temperature=TAU), config, 0.0)
+            module.loss(Contrast(q, positives[:, [p]], Negatives(negatives), TAU), config, 0.0)
             for p in range(3)
         ]
-        together = module.loss(Contrast(q, positives, negatives, temperature=TAU), config, 0.0)
+        together = module.loss(Contrast(q, positives, Negatives(negatives), TAU), config, 0.0)
         torch.testing.assert_close(together, torch.stack(single).mean())
 
 
@@ -140,7 +141,7 @@ def test_dcl_gradient_is_infonces_divided_by_the_multiplier(views) -> None:
     for i in range(len(z)):
         anchor = z[i : i + 1].clone().requires_grad_()
         keys = torch.stack([z[j] for j in range(len(z)) if j not in (i, int(other[i]))])
-        contrast = Contrast(anchor, z[other[i]].view(1, 1, -1), keys, temperature=TAU)
+        contrast = Contrast(anchor, z[other[i]].view(1, 1, -1), Negatives(keys), TAU)
         (plain,) = torch.autograd.grad(
             infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0), anchor
         )
@@ -176,7 +177,7 @@ SETTINGS: dict[str, dict] = {
 
 
 def eqco(q: Tensor, key: Tensor, negatives: Tensor, alpha: float) -> Tensor:
-    contrast = Contrast(q, key[:, None], negatives, temperature=TAU)
+    contrast = Contrast(q, key[:, None], Negatives(negatives), TAU)
     return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=alpha), 0.0)
 
 

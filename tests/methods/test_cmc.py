@@ -54,7 +54,7 @@ def test_cmc_equals_a_loop(name, term, sizes, grouped) -> None:
         groups = torch.tensor([0, 1, 1, -1, 0]).roll(2 * step) if grouped else None
         batch = batch_at(step, sizes, groups)
         task.begin_step(step, 0.0)
-        noise = method(batch)[0].selected.tolist()
+        noise = method(batch)[0].negatives.selected.tolist()
         positions = batch.positions.tolist()
         own = [-1 - p if groups is None or groups[i] < 0 else int(groups[i]) for i, p in enumerate(positions)]
         kept = [

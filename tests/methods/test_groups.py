@@ -43,16 +43,16 @@ def dense_loss(contrast: Contrast, groups: Tensor, columns: Tensor | None) -> Te
         groups: (n,) of the images of the batch.
         columns: (K,) groups of a queue's rows; None where the columns are the images of the batch.
     """
-    q, p, k = contrast.queries, contrast.positives, contrast.negatives
+    q, p, k = contrast.queries, contrast.positives, contrast.negatives.rows
     image = torch.arange(len(q)) // (len(q) // IMAGES)
     counted = torch.ones(len(q), len(k), dtype=torch.bool)
     if columns is None:
         column_image = torch.arange(len(k)) // (len(k) // IMAGES)
         counted &= image[:, None] != column_image
         columns = groups[column_image]
-    if contrast.selected is not None:
-        counted &= torch.zeros_like(counted).scatter(1, contrast.selected, True)
-    if contrast.query_groups is not None:
+    if contrast.negatives.selected is not None:
+        counted &= torch.zeros_like(counted).scatter(1, contrast.negatives.selected, True)
+    if contrast.negatives.groups is not None:
         counted &= groups[image][:, None] != columns
     logits = (q @ k.T / contrast.temperature).exp() * counted
     positive = torch.einsum("nd,npd->np", q, p) / contrast.temperature
@@ -83,10 +83,10 @@ def test_a_method_with_groups_equals_a_masked_dense_loss(case) -> None:
         terms = method(batch)
         ours = torch.stack([module.loss(term, INFONCE, 0.0) for term in terms]).mean()
         of_images = terms[: len(terms) - GROUP_TERMS.get(kind, 0)]
-        assert all(term.query_groups is not None for term in of_images)
-        if len(terms[0].negatives) not in (IMAGES, 2 * IMAGES) and queued is None:
+        assert all(term.negatives.groups is not None for term in of_images)
+        if len(terms[0].negatives.rows) not in (IMAGES, 2 * IMAGES) and queued is None:
             pytest.skip("only the method knows which image a column comes from, as with a bank of all images")
-        in_queue = queued is not None and len(terms[0].negatives) == len(queued)
+        in_queue = queued is not None and len(terms[0].negatives.rows) == len(queued)
         columns = queued if in_queue else None
         theirs = torch.stack([dense_loss(term, groups, columns) for term in terms]).mean()
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)

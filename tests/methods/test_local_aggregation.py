@@ -121,7 +121,7 @@ def test_clusters_begin_after_the_warm_up_and_are_resumed_within_an_epoch() -> N
     task.begin_epoch(0)
     train_step(task, 0, batches[0])
     assert (task.method.labels == -1).all()
-    assert task.method(batches[1])[0].selected.shape[1] == 20
+    assert task.method(batches[1])[0].negatives.selected.shape[1] == 20
     task.begin_step(1, 0.1)
     task.begin_epoch(1)
     labels = task.method.labels.clone()

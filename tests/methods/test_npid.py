@@ -36,7 +36,7 @@ def test_nce_equals_the_loop_of_the_paper(sizes) -> None:
         batch = batch_at(step, sizes)
         terms = method(batch)
         found = embeddings(method, batch)
-        noise = terms[0].selected.tolist()
+        noise = terms[0].negatives.selected.tolist()
         exponentials = [
             [(view[i] @ bank[j] / TAU).exp() for j in [int(position), *noise[i]]]
             for view in found
@@ -80,9 +80,11 @@ def test_a_softmax_over_samples(own) -> None:
     method = build("npid", negatives=4 * IMAGES, own=own)
     batch = batch_at(0)
     terms = method(batch)
-    columns = terms[0].selected
+    columns = terms[0].negatives.selected
     assert ((columns == batch.positions[:, None]).any()) == own
-    assert all(torch.equal(term.selected, columns) for term in terms)  # of an image, whatever the view
+    assert all(
+        torch.equal(term.negatives.selected, columns) for term in terms
+    )  # of an image, whatever the view
     losses = [
         cross_entropy(z @ method.bank.rows[p] / TAU, [z @ method.bank.rows[j] / TAU for j in row])
         for view in embeddings(method, batch)
@@ -105,7 +107,9 @@ def test_rows_of_the_own_group_do_not_count(option) -> None:
         losses = []
         for term, view in zip(terms, embeddings(method, batch), strict=True):
             for i, (z, position) in enumerate(zip(view, positions, strict=True)):
-                columns = range(IMAGES) if term.selected is None else term.selected[i].tolist()
+                columns = (
+                    range(IMAGES) if term.negatives.selected is None else term.negatives.selected[i].tolist()
+                )
                 group = int(groups[i])
                 dropped = [position] if group < 0 and known.get(position) is not None else []
                 if option["negatives"] is None:

@@ -57,7 +57,7 @@ def test_pirl_equals_a_loop(name, term, grouped) -> None:
         groups = torch.tensor([0, 1, -1, 0]).roll(step) if grouped else None
         batch = batch_of(views(4, step, SIZES), groups, first=3 * step)  # the last image comes again
         task.begin_step(step, 0.0)
-        noise = method(batch)[0].selected.tolist()
+        noise = method(batch)[0].negatives.selected.tolist()
         ours = 2 * task(batch)  # `scale`
         queries = queries_of(method, batch)
         positions = batch.positions.tolist()

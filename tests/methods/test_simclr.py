@@ -61,7 +61,7 @@ def sampled_loop(method, inputs):  # type: ignore[no-untyped-def]
     z = normal(method.projector(method.backbone(torch.stack(inputs, 1).flatten(0, 1)))).unflatten(0, (n, 2))
     losses = []
     for b, contrast in enumerate(copy.deepcopy(method)(batch_of(inputs))):
-        for i, columns in enumerate(contrast.selected.tolist()):
+        for i, columns in enumerate(contrast.negatives.selected.tolist()):
             others = [z[i, 1 - b] @ z[c, b] / TAU for c in columns]
             losses.append(cross_entropy(z[i, 1 - b] @ z[i, b] / TAU, others))
     return torch.stack(losses).mean()
@@ -81,12 +81,12 @@ def test_per_query_samples_are_distinct_and_of_other_images(kind, settings) -> N
     for step in range(40):
         method.step = step
         for contrast in method(batch_of(views(6))):
-            width = len(contrast.negatives) // 6
-            for i, row in enumerate(contrast.selected.tolist()):
+            width = len(contrast.negatives.rows) // 6
+            for i, row in enumerate(contrast.negatives.selected.tolist()):
                 assert len(set(row)) == settings["negatives"]
                 assert all(column // width != i for column in row)
                 seen |= {(i, column) for column in row}
-            assert len({tuple(row) for row in contrast.selected.tolist()}) > 1
+            assert len({tuple(row) for row in contrast.negatives.selected.tolist()}) > 1
     assert len(seen) == 6 * 5 * width  # all others come up
 
 
@@ -111,7 +111,9 @@ def test_multicrop_of_two_views_is_two_views() -> None:
         (joint,) = method(batch_of(inputs))
         z = joint.queries.unflatten(0, (5, 2))
         apart = [
-            method._contrast(z[:, a], z[:, 1 - a], joint.negatives, batch_of(inputs), method.generator(""))
+            method._contrast(
+                z[:, a], z[:, 1 - a], joint.negatives.rows, batch_of(inputs), method.generator("")
+            )
             for a in range(2)
         ]
         torch.testing.assert_close(

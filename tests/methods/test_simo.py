@@ -38,7 +38,7 @@ def sampled_loop(method, inputs):  # type: ignore[no-untyped-def]
         normal(method.target(inputs[1])).detach(),
     )
     losses = []
-    for i, columns in enumerate(contrast.selected.tolist()):
+    for i, columns in enumerate(contrast.negatives.selected.tolist()):
         losses.append(
             cross_entropy(queries[i] @ keys[i] / TAU, [queries[i] @ keys[c] / TAU for c in columns])
         )
@@ -51,7 +51,7 @@ def test_simos_shared_sample_is_one_permutation_of_the_others() -> None:
     samples = []
     for step in range(4):
         method.step = step
-        selected = method(batch_of(views(6)))[0].selected
+        selected = method(batch_of(views(6)))[0].negatives.selected
         places = torch.randperm(5, generator=method.generator("negatives"))[:3].tolist()
         assert selected.tolist() == [[c if c < i else c + 1 for c in places] for i in range(6)]
         samples.append(tuple(places))

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from cl.objective import blocks
 from cl.objective import log_partition as module
-from cl.objective.blocks import AREA, Block, Logits
+from cl.objective.blocks import AREA, Block, BlockwiseLogits
 from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 from cl.objective.sums import softplus_sum
 from tests.support.counting import GPU, Counting
 from tests.support.objective import exclusions, masked
@@ -21,7 +22,7 @@ CPU = torch.device("cpu")
 def blocks_of(n: int, k: int, *, upper: bool = False) -> list[Block]:
     """The blocks of queries and negatives on a GPU."""
     queries, negatives = (torch.empty(rows, 128, device=GPU) for rows in (n, k))
-    return list(Logits(queries, negatives, None, 0.1, None, native=True).blocks(None, upper=upper))
+    return list(BlockwiseLogits(queries, negatives, None, 0.1, None, native=True).blocks(None, upper=upper))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_step_of_moco_writes_each_logit_twice(native) -> None:
     queries = torch.empty(256, 128, device=GPU, requires_grad=True)
     queue = torch.empty(65536, 128, device=GPU)
     with Counting() as counting:
-        log_partition(queries, queue, None, 0.2, unit=True).sum().backward()
+        log_partition(queries, Negatives(queue), 0.2).sum().backward()
     count = 1 if native else 64
     expected = {"addmm": 2 * count, "exp_": 2 * count, "addmm_": count, "mm": 0, "copy_": 0}
     assert {name: counting.operations[name] for name in expected} == expected
@@ -72,13 +73,12 @@ def test_nothing_waits_for_the_gpu(native, temperature, same, way, rows) -> None
     if way == "excluded on the GPU":
         excluded = itself.to(GPU)[:, None]
     groups = torch.empty(6, dtype=torch.int64, device=GPU)
-    arguments = {"groups": (groups, groups)} if way == "groups" else {}
-    if way == "selected":
-        arguments["selected"] = torch.empty(6, 2, dtype=torch.int64, device=GPU)
+    selected = torch.empty(6, 2, dtype=torch.int64, device=GPU) if way == "selected" else None
+    query_groups = groups if way == "groups" else None
     with Counting() as counting:
-        unit = rows == "unit"
-        z = log_partition(queries, negatives, excluded, temperature, unit=unit, **arguments)
-        (z + softplus_sum(queries, negatives, excluded, temperature, z, **arguments)).sum().backward()
+        chosen = Negatives(negatives, excluded, selected, query_groups, groups, unit=rows == "unit")
+        z = log_partition(queries, chosen, temperature)
+        (z + softplus_sum(queries, chosen, temperature, z)).sum().backward()
     assert not counting.waits
 
 
@@ -97,14 +97,18 @@ def test_the_layouts_match_on_a_cpu() -> None:
     assert 0 < blocks._difference(CPU) < 1e-5
 
 
-product, fill = Logits._product, Block.fill
+product, fill = BlockwiseLogits._product, Block.fill
 
 
-def _without_shift(logits: Logits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
+def _without_shift(
+    logits: BlockwiseLogits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor
+) -> Tensor:
     return product(logits, q, k, torch.zeros_like(q[:, 0]) if logits.native else shift, memory)
 
 
-def _of_other_queries(logits: Logits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
+def _of_other_queries(
+    logits: BlockwiseLogits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor
+) -> Tensor:
     return product(logits, q.flip(0) if logits.native else q, k, shift, memory)
 
 
@@ -121,9 +125,9 @@ def _without(field: str) -> Callable[[Block, float], Tensor]:
 @pytest.mark.parametrize(
     ("of", "name", "fault"),
     [
-        (Logits, "_product", _without_shift),
-        (Logits, "_product", _of_other_queries),
-        (Block, "fill", _without("excluded")),
+        (BlockwiseLogits, "_product", _without_shift),
+        (BlockwiseLogits, "_product", _of_other_queries),
+        (Block, "fill", _without("masked")),
         (Block, "fill", _without("groups")),
     ],
     ids=["shift", "queries", "excluded", "groups"],

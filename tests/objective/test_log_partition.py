@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from cl.objective import columns
 from cl.objective import log_partition as module
+from cl.objective import selected as selection
 from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 from cl.runtime.memory import growth
 from tests.support.objective import dense, exclusions, l2_normalize, masked
 
@@ -24,7 +25,7 @@ def test_equals_the_dense_form(blocks_of, block, n, k, e, temperature) -> None:
     left_out = None if excluded is None else masked(n, k, excluded)
     results = []
     for value in (
-        log_partition(queries, negatives, excluded, temperature),
+        log_partition(queries, Negatives(negatives, excluded, unit=False), temperature),
         dense(queries, negatives, left_out, temperature),
     ):
         results.append((value, *torch.autograd.grad((value * weight).sum(), (queries, negatives))))
@@ -44,7 +45,7 @@ def test_queries_that_are_the_negatives(blocks_of, mutual) -> None:
     weight = torch.randn(n, dtype=torch.float64)
     results = []
     for value in (
-        log_partition(embeddings, embeddings, excluded, 0.2),
+        log_partition(embeddings, Negatives(embeddings, excluded, unit=False), 0.2),
         dense(embeddings, embeddings, masked(n, n, excluded), 0.2),
     ):
         results.append((value, torch.autograd.grad((value * weight).sum(), embeddings)[0]))
@@ -55,29 +56,30 @@ def test_queries_that_are_the_negatives(blocks_of, mutual) -> None:
 def test_gradcheck() -> None:
     queries, negatives = l2_normalize(5, 4).requires_grad_(), l2_normalize(7, 4).requires_grad_()
     excluded = exclusions(5, 7, 2)
-    assert torch.autograd.gradcheck(lambda q, k: log_partition(q, k, excluded, 0.3), (queries, negatives))
+    assert torch.autograd.gradcheck(
+        lambda q, k: log_partition(q, Negatives(k, excluded, unit=False), 0.3), (queries, negatives)
+    )
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 0.01, 0.07, 1.0, 100.0])
 def test_float32_stays_near_float64(temperature) -> None:
     queries, negatives = l2_normalize(300, 32), l2_normalize(1500, 32)
     exact = dense(queries, negatives, None, temperature)
-    ours = log_partition(queries.float(), negatives.float(), None, temperature)
+    ours = log_partition(queries.float(), Negatives(negatives.float(), unit=False), temperature)
     torch.testing.assert_close(ours.double(), exact, rtol=2e-6, atol=2e-5 / temperature)
 
 
 def test_rows_that_are_not_unit() -> None:
     queries, negatives = 30 * l2_normalize(6, 4), 20 * l2_normalize(9, 4)
-    torch.testing.assert_close(
-        log_partition(queries, negatives, None, 0.1), dense(queries, negatives, None, 0.1)
-    )
+    ours = log_partition(queries, Negatives(negatives, unit=False), 0.1)
+    torch.testing.assert_close(ours, dense(queries, negatives, None, 0.1))
 
 
 def test_selected_columns(monkeypatch) -> None:
-    monkeypatch.setattr(columns, "GATHERED", 40)
+    monkeypatch.setattr(selection, "GATHERED", 40)
     queries, negatives = l2_normalize(6, 4).requires_grad_(), l2_normalize(9, 4).requires_grad_()
     selected = exclusions(6, 9, 3)
-    value = log_partition(queries, negatives, None, 0.2, selected=selected)
+    value = log_partition(queries, Negatives(negatives, selected=selected), 0.2)
     reference = (queries @ negatives.T / 0.2).gather(1, selected).logsumexp(1)
     torch.testing.assert_close(value, reference)
     for ours, theirs in zip(
@@ -89,22 +91,22 @@ def test_selected_columns(monkeypatch) -> None:
 
 
 def test_no_negative_that_counts_is_refused() -> None:
-    queries, negatives = l2_normalize(3, 4), l2_normalize(2, 4)
-    both = torch.tensor([[0, 1]] * 3)
+    rows, both = l2_normalize(2, 4), torch.tensor([[0, 1]] * 3)
     with pytest.raises(ValueError, match="no negatives remain"):
-        log_partition(queries, negatives, both, 1.0)
+        Negatives(rows, both)
     with pytest.raises(ValueError, match="no negatives remain"):
-        log_partition(queries, negatives, None, 1.0, selected=torch.empty(3, 0, dtype=torch.int64))
+        Negatives(rows, selected=torch.empty(3, 0, dtype=torch.int64))
     with pytest.raises(ValueError, match="not both"):
-        log_partition(queries, negatives, both, 1.0, selected=both)
+        Negatives(rows, both, both)
 
 
 def test_memory_is_linear() -> None:
     """16,384 x 16,384 logits would take 1 GiB; the process may not grow by a tenth of it."""
     z = l2_normalize(16384, 128, dtype=torch.float32).requires_grad_()
     other = l2_normalize(16384, 128, dtype=torch.float32)
-    log_partition(z[:2048], other[:2048], None, 0.1).sum().backward()  # warm-up
-    assert growth(lambda: log_partition(z, other, None, 0.1).sum().backward()) < 100 * 2**20
+    log_partition(z[:2048], Negatives(other[:2048], unit=False), 0.1).sum().backward()  # warm-up
+    negatives = Negatives(other, unit=False)
+    assert growth(lambda: log_partition(z, negatives, 0.1).sum().backward()) < 100 * 2**20
 
 
 GROUPS = torch.tensor([0, 1, 1, 2, -5, 0, 3]), torch.tensor([0, 0, 1, 3, 3, 4, 1, -5, 4, 2, 0])
@@ -117,7 +119,7 @@ def test_columns_of_the_querys_own_group_do_not_count(
     monkeypatch, blocks_of, block, temperature, way
 ) -> None:
     blocks_of(block)
-    monkeypatch.setattr(columns, "GATHERED", 40)
+    monkeypatch.setattr(selection, "GATHERED", 40)
     queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
     chosen = exclusions(7, 11, 6 if way == "selected" else 2)
     left_out = GROUPS[0][:, None] == GROUPS[1]
@@ -125,10 +127,9 @@ def test_columns_of_the_querys_own_group_do_not_count(
         left_out = left_out | masked(7, 11, chosen)
     elif way == "selected":
         left_out = left_out | ~masked(7, 11, chosen)
-    arguments = {} if way == "neither" else {way: chosen}
-    value = log_partition(
-        queries, negatives, arguments.pop("excluded", None), temperature, groups=GROUPS, **arguments
-    )
+    columns = {} if way == "neither" else {way: chosen}
+    grouped = Negatives(negatives, **columns, query_groups=GROUPS[0], row_groups=GROUPS[1], unit=False)
+    value = log_partition(queries, grouped, temperature)
     reference = dense(queries, negatives, left_out, temperature)
     torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
     sides = (queries, negatives)
@@ -144,7 +145,8 @@ def test_groups_where_the_queries_are_the_negatives(blocks_of, block) -> None:
     blocks_of(block)
     embeddings = l2_normalize(7, 5).requires_grad_()
     groups = GROUPS[0]
-    value = log_partition(embeddings, embeddings, None, 0.2, groups=(groups, groups))
+    negatives = Negatives(embeddings, query_groups=groups, row_groups=groups, unit=False)
+    value = log_partition(embeddings, negatives, 0.2)
     reference = dense(embeddings, embeddings, groups[:, None] == groups, 0.2)
     torch.testing.assert_close(value, reference)
     ours, theirs = (torch.autograd.grad(x.sum(), embeddings)[0] for x in (value, reference))
@@ -154,7 +156,7 @@ def test_groups_where_the_queries_are_the_negatives(blocks_of, block) -> None:
 def test_rows_may_be_of_other_groups_as_queries_than_as_negatives() -> None:
     both = l2_normalize(7, 5)
     groups = GROUPS[0], GROUPS[0].roll(1)
-    value = log_partition(both, both, None, 0.2, groups=groups)
+    value = log_partition(both, Negatives(both, query_groups=groups[0], row_groups=groups[1]), 0.2)
     reference = dense(both, both, groups[0][:, None] == groups[1], 0.2)
     torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
 
@@ -165,7 +167,8 @@ def test_a_query_whose_negatives_are_all_of_its_group_has_no_gradient(way) -> No
     negatives = queries if way == "symmetric" else l2_normalize(3, 5).requires_grad_()
     one_group = torch.zeros(3, dtype=torch.int64)
     selected = torch.tensor([[0, 1]] * 3) if way == "selected" else None
-    value = log_partition(queries, negatives, None, 0.2, selected=selected, groups=(one_group, one_group))
+    grouped = Negatives(negatives, selected=selected, query_groups=one_group, row_groups=one_group)
+    value = log_partition(queries, grouped, 0.2)
     assert torch.equal(value, torch.full((3,), -math.inf, dtype=torch.float64))
     for gradient in torch.autograd.grad(value.sum(), {queries, negatives}):
         assert torch.equal(gradient, torch.zeros_like(gradient))

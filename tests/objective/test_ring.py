@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cl.objective import blocks, ring
 from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 from cl.objective.ring import Sharded, of_all_ranks
 from cl.runtime.distributed import gather, local_part, mean_over_ranks
 from cl.runtime.memory import growth
@@ -43,7 +44,7 @@ def problem(way: str) -> Problem:
         "weight": torch.randn(N, dtype=torch.float64),
         "excluded": exclusions(N, K, 5),
         "query_groups": torch.randint(5, (N,)),
-        "negative_groups": torch.randint(5, (K,)),
+        "row_groups": torch.randint(5, (K,)),
         "temperature": temperature,
     }
 
@@ -53,16 +54,17 @@ def by_ring(reduction: str, way: str, all_ranks: Problem) -> tuple[Tensor, Probl
     mine = {key: x if x.ndim == 0 else local_part(x).detach() for key, x in all_ranks.items()}
     for key in ("queries", "negatives", "shift"):
         mine[key].requires_grad_(all_ranks[key].requires_grad)
-    groups = (mine["query_groups"], all_ranks["negative_groups"]) if way == "groups" else None
-    arguments = (
-        mine["queries"],
+    negatives = Negatives(
         Sharded(mine["negatives"]),
-        mine["excluded"] if way == "excluded" else None,
-        float(mine["temperature"]),
+        excluded=mine["excluded"] if way == "excluded" else None,
+        query_groups=mine["query_groups"] if way == "groups" else None,
+        row_groups=all_ranks["row_groups"],
+        unit=way != "long",
     )
+    arguments = mine["queries"], negatives, float(mine["temperature"])
     if reduction == "log_partition":
-        return log_partition(*arguments, unit=way != "long", groups=groups), mine
-    return SUMS[reduction](*arguments, mine["shift"], groups=groups), mine
+        return log_partition(*arguments), mine
+    return SUMS[reduction](*arguments, mine["shift"]), mine
 
 
 def by_hand(reduction: str, way: str, inputs: Problem) -> Tensor:
@@ -71,7 +73,7 @@ def by_hand(reduction: str, way: str, inputs: Problem) -> Tensor:
     if way == "excluded":
         left_out = masked(N, K, inputs["excluded"])
     if way == "groups":
-        left_out = inputs["query_groups"][:, None] == inputs["negative_groups"]
+        left_out = inputs["query_groups"][:, None] == inputs["row_groups"]
     if reduction == "log_partition":
         return dense(inputs["queries"], inputs["negatives"], left_out, float(inputs["temperature"]))
     logits = inputs["queries"] @ inputs["negatives"].T / float(inputs["temperature"])
@@ -104,7 +106,7 @@ def memory(limit: int) -> Tensor:
         l2_normalize(2**16, 128, dtype=torch.float32).requires_grad_(),
     )
     dist.barrier()
-    found = growth(lambda: log_partition(queries, of_all_ranks(mine), None, 0.1, unit=True).sum().backward())
+    found = growth(lambda: log_partition(queries, Negatives(of_all_ranks(mine)), 0.1).sum().backward())
     return gather(torch.tensor([found / 2**20])).amax()
 
 

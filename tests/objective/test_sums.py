@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from cl.objective import columns
+from cl.objective import selected as selection
+from cl.objective.negatives import Negatives
 from cl.objective.sums import softplus_sum
 from cl.runtime.memory import growth
 from tests.support.objective import SUMS, dense_sum, exclusions, l2_normalize
@@ -22,15 +23,15 @@ def groups_of_images() -> tuple[torch.Tensor, torch.Tensor]:
 def test_sums_equal_their_dense_form(monkeypatch, blocks_of, groups_of_images, name, way, block) -> None:
     """Values, and gradients to queries, negatives and shift; a column selected twice counts twice."""
     blocks_of(block)
-    monkeypatch.setattr(columns, "GATHERED", 40)
+    monkeypatch.setattr(selection, "GATHERED", 40)
     queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
     shift = (5.5 + torch.rand(7, dtype=torch.float64)).requires_grad_()  # above all logits, 1 / 0.2 at most
     weight = torch.randn(7, dtype=torch.float64)
-    arguments: dict = {"excluded": None}
+    columns = {}
     counts = torch.ones(7, 11, dtype=torch.float64)
     if way == "excluded":
-        arguments["excluded"] = exclusions(7, 11, 3)
-        counts.scatter_(1, arguments["excluded"], 0)
+        columns["excluded"] = exclusions(7, 11, 3)
+        counts.scatter_(1, columns["excluded"], 0)
     if way in ("selected", "padded", "selected groups"):
         selected = torch.randint(11, (7, 6))
         counts = torch.zeros(7, 11, dtype=torch.float64)
@@ -39,11 +40,11 @@ def test_sums_equal_their_dense_form(monkeypatch, blocks_of, groups_of_images, n
         for row, chosen in enumerate(selected.tolist()):
             for column in chosen:
                 counts[row, column] += column >= 0
-        arguments["selected"] = selected
+        columns["selected"] = selected
     if "groups" in way:
-        arguments["groups"] = groups_of_images
+        columns |= dict(zip(("query_groups", "row_groups"), groups_of_images, strict=True))
         counts *= groups_of_images[0][:, None] != groups_of_images[1]
-    ours = SUMS[name](queries, negatives, temperature=0.2, shift=shift, **arguments)
+    ours = SUMS[name](queries, Negatives(negatives, **columns), 0.2, shift)
     theirs = dense_sum(name, queries @ negatives.T / 0.2, shift, counts)
     torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
     sides = queries, negatives, shift
@@ -59,10 +60,10 @@ def test_softplus_of_large_and_small_logits() -> None:
     """Exact where log(1 + exp(x)) overflows, and where it is nearly 0."""
     queries = torch.tensor([[1.0], [1.0]], dtype=torch.float64)
     negatives = torch.tensor([[1000.0], [-30.0]], dtype=torch.float64)
-    found = softplus_sum(queries, negatives, None, 1.0, torch.tensor([0.0, 30.0]).double())
+    found = softplus_sum(queries, Negatives(negatives), 1.0, torch.tensor([0.0, 30.0]).double())
     expected = [1000 + math.log1p(math.exp(-30)), 970 + math.log1p(math.exp(-60))]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-14, atol=0)
-    small = softplus_sum(queries, negatives[1:], None, 1.0, torch.zeros(2, dtype=torch.float64))
+    small = softplus_sum(queries, Negatives(negatives[1:]), 1.0, torch.zeros(2, dtype=torch.float64))
     expected = torch.full((2,), math.log1p(math.exp(-30)), dtype=torch.float64)
     torch.testing.assert_close(small, expected, rtol=1e-12, atol=0)
 
@@ -73,5 +74,5 @@ def test_sums_take_linear_memory(name) -> None:
     z = l2_normalize(4096, 128, dtype=torch.float32).requires_grad_()
     other = l2_normalize(16384, 128, dtype=torch.float32)
     shift = torch.full((4096,), 12.0)
-    SUMS[name](z[:2048], other[:2048], None, 0.1, shift[:2048]).sum().backward()  # warm-up
-    assert growth(lambda: SUMS[name](z, other, None, 0.1, shift).sum().backward()) < 50 * 2**20
+    SUMS[name](z[:2048], Negatives(other[:2048]), 0.1, shift[:2048]).sum().backward()  # warm-up
+    assert growth(lambda: SUMS[name](z, Negatives(other), 0.1, shift).sum().backward()) < 50 * 2**20

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Agreement, Contrast, TwoViews
 from cl.runtime.registry import kinds, module_of
 from tests.support.methods import loss_config
@@ -23,7 +24,7 @@ def _seed() -> None:
 
 
 def test_negatives_are_counted_for_each_query() -> None:
-    queries, negatives = l2_normalize(6, 4), l2_normalize(11, 4)
+    queries, rows = l2_normalize(6, 4), l2_normalize(11, 4)
     columns = torch.stack([torch.randperm(11)[:4] for _ in range(6)])
     for way in (None, "excluded", "selected"):
         for groups in (None, GROUPS):
@@ -32,38 +33,31 @@ def test_negatives_are_counted_for_each_query() -> None:
                 counted = torch.full((6, 11), way == "excluded").scatter(1, columns, way == "selected")
             if groups:
                 counted &= groups[0][:, None] != groups[1]
-            contrast = Contrast(
-                queries,
-                queries[:, None],
-                negatives,
-                query_groups=groups and groups[0],
-                negative_groups=groups and groups[1],
-                **({way: columns} if way else {}),
-            )
-            assert contrast.negative_counts().tolist() == counted.sum(1).tolist()
+            pair = dict(zip(("query_groups", "row_groups"), groups or (None, None), strict=True))
+            negatives = Negatives(rows, **({way: columns} if way else {}), **pair)
+            assert negatives.counts(queries).tolist() == counted.sum(1).tolist()
 
 
 def test_a_batch_mean_is_over_the_queries() -> None:
     queries = l2_normalize(3, 4)
-    contrast = Contrast(queries, queries[:, None], l2_normalize(5, 4))
+    contrast = Contrast(queries, queries[:, None], Negatives(l2_normalize(5, 4)))
     assert contrast.batch_mean(torch.tensor([[1.0], [2.0], [6.0]])) == 3
 
 
 def grouped(positives: int) -> tuple[Contrast, Tensor]:
     """Six queries with sampled negatives, one of which samples only its own group; what counts (6, 11)."""
-    query_groups, negative_groups = GROUPS[0].clone(), GROUPS[1]
+    query_groups, row_groups = GROUPS[0].clone(), GROUPS[1]
     query_groups[LONELY] = 3
     columns = torch.tensor([[2, 3, 4], [0, 2, 3], [1, 5, 7], [3, 4, 4], [0, 5, 9], [0, 3, 6]])
     counted = torch.zeros(6, 11, dtype=torch.bool).scatter(1, columns, True)
-    counted &= query_groups[:, None] != negative_groups
+    counted &= query_groups[:, None] != row_groups
+    shapes = (6, 5), (6, positives, 5), (11, 5)
+    queries, keys, rows = (l2_normalize(*shape).requires_grad_() for shape in shapes)
     contrast = Contrast(
-        l2_normalize(6, 5).requires_grad_(),
-        l2_normalize(6, positives, 5).requires_grad_(),
-        l2_normalize(11, 5).requires_grad_(),
-        selected=columns,
+        queries,
+        keys,
+        Negatives(rows, selected=columns, query_groups=query_groups, row_groups=row_groups),
         temperature=0.2,
-        query_groups=query_groups,
-        negative_groups=negative_groups,
         log_normalizer=torch.tensor(0.3, dtype=torch.float64),
     )
     return contrast, counted
@@ -81,9 +75,9 @@ def test_a_loss_leaves_out_queries_without_negatives(kind) -> None:
     assert (~contrast.has_negatives()).nonzero().flatten().tolist() == [LONELY]
     assert int(contrast.queries_without_negatives()) == 1
     ours = module.loss(contrast, config, 0.5)
-    q, p, k = contrast.queries, contrast.positives, contrast.negatives
+    q, p, k = contrast.queries, contrast.positives, contrast.negatives.rows
     settings = {"temperature": 0.2, "log_normalizer": contrast.log_normalizer}
-    alone = [Contrast(q[[i]], p[[i]], k[counted[i]], **settings) for i in REST]
+    alone = [Contrast(q[[i]], p[[i]], Negatives(k[counted[i]]), **settings) for i in REST]
     if kind != "dclw":  # its weights are those of the whole batch: next test
         losses = torch.stack([module.loss(one, config, 0.5) for one in alone])
         torch.testing.assert_close(ours, losses.mean())
@@ -103,7 +97,7 @@ def test_distances_are_of_the_positive_pairs() -> None:
     first, second = l2_normalize(6, 5), l2_normalize(6, 5)
     expected = (first - second).square().sum(1)[:, None]
     terms = [
-        Contrast(first, second[:, None], l2_normalize(3, 5), temperature=0.2),
+        Contrast(first, second[:, None], Negatives(l2_normalize(3, 5)), 0.2),
         Agreement(first, second[:, None]),
         TwoViews(3 * first, 2 * second),
     ]
@@ -113,7 +107,7 @@ def test_distances_are_of_the_positive_pairs() -> None:
         assert term.largest_logit().ndim == 0
         torch.testing.assert_close(term.queries, first)
         torch.testing.assert_close(term.positives[:, 0], second)
-    longer = Contrast(3 * first, 2 * second[:, None], l2_normalize(3, 5), temperature=0.2, unit=False)
+    longer = Contrast(3 * first, 2 * second[:, None], Negatives(l2_normalize(3, 5), unit=False), 0.2)
     torch.testing.assert_close(longer.squared_distances(), expected)
 
 
@@ -136,5 +130,5 @@ def test_a_partition_of_sharper_logits_is_that_of_a_lower_temperature() -> None:
     contrast, counted = grouped(1)
     found = contrast.negative_log_partition(3.0)
     for row in REST:
-        logits = 3 * (contrast.negatives[counted[row]] @ contrast.queries[row]) / 0.2
+        logits = 3 * (contrast.negatives.rows[counted[row]] @ contrast.queries[row]) / 0.2
         torch.testing.assert_close(found[row], logits.logsumexp(0), rtol=1e-12, atol=1e-12)

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 TAU = 0.2
@@ -18,7 +19,8 @@ def simclr(first: Tensor, second: Tensor, temperature: float = TAU) -> Contrast:
     z = torch.cat([first, second])
     itself = torch.arange(len(z))
     other = itself.roll(len(first))
-    return Contrast(z, z[other, None], z, torch.stack([itself, other], 1), temperature=temperature)
+    negatives = Negatives(z, excluded=torch.stack([itself, other], 1))
+    return Contrast(z, z[other, None], negatives, temperature)
 
 
 def pairs(first: Tensor, second: Tensor):  # type: ignore[no-untyped-def]
