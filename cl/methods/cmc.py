@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cl.methods import BaseMethod, Setup
-from cl.methods._shared.memory_bank import BankConfig, against_bank, estimate_normalizer, sample_negatives
+from cl.methods._shared.memory_bank import BankConfig, against_bank, sample_negatives
 from cl.networks import heads
 from cl.networks.bank import Bank
 from cl.networks.passes import in_microbatches, in_passes, l2_normalize
@@ -72,9 +72,7 @@ class Method(BaseMethod):
         selected = sample_negatives(self.lightness, batch, self.config, self.generator("negatives"))
         contrasts = []
         for queries, bank in zip(zip(*views, strict=True), (self.colour, self.lightness), strict=True):
-            directed = [against_bank(self, query, bank, batch, selected) for query in queries]
-            estimate_normalizer(bank, directed)
-            contrasts += directed
+            contrasts += against_bank(self, queries, bank, batch, selected)
         return contrasts
 
     def after_step(self, progress: float) -> None:

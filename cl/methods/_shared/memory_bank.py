@@ -1,5 +1,6 @@
 """Methods whose negatives come from a memory bank."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -50,9 +51,7 @@ class MemoryBankMethod(BaseMethod):
     def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
         """A contrast of each (N, D) of `queries` with the image's own row and with shared negatives."""
         selected = sample_negatives(self.bank, batch, self.config, self.generator("negatives"))
-        contrasts = [against_bank(self, q, self.bank, batch, selected) for q in queries]
-        estimate_normalizer(self.bank, contrasts)
-        return contrasts
+        return against_bank(self, queries, self.bank, batch, selected)
 
     def remember(self, embeddings: Tensor, batch: Batch) -> None:
         """Update the bank by these embeddings (N, D) after the step."""
@@ -74,12 +73,12 @@ def sample_negatives(
 
 
 def against_bank(
-    method: BaseMethod, queries: Tensor, bank: Bank, batch: Batch, selected: Tensor | None
-) -> Contrast:
-    """N queries (N, D), one per image, with the image's row as the positive and other rows as negatives.
+    method: BaseMethod, queries: Sequence[Tensor], bank: Bank, batch: Batch, selected: Tensor | None
+) -> list[Contrast]:
+    """A contrast of each (N, D) of `queries`, one per image, with the image's row as the positive.
 
     Args:
-        selected: from `sample_negatives`.
+        selected: (N, K), the rows that are negatives; None for those of all other images.
     """
     own = batch.positions[:, None]
     negatives = Negatives(
@@ -89,12 +88,13 @@ def against_bank(
         query_groups=batch.row_groups(),
         row_groups=bank.groups,
     )
-    # `estimate_normalizer` fills the bank's buffer in place.
-    return method.contrast(queries, bank.rows[own], negatives, log_normalizer=bank.log_normalizer)
+    contrasts = [method.contrast(q, bank.rows[own], negatives, bank.log_normalizer) for q in queries]
+    _estimate_normalizer(bank, contrasts)  # fills the buffer that the contrasts share
+    return contrasts
 
 
 @torch.no_grad()
-def estimate_normalizer(bank: Bank, contrasts: list[Contrast]) -> None:
+def _estimate_normalizer(bank: Bank, contrasts: list[Contrast]) -> None:
     """In the first step, estimate the normalizer from the positives and negatives of all ranks (InstDisc)."""
     if bank.has_normalizer():
         return
