@@ -19,21 +19,13 @@ from cl.data.augment import augment
 from cl.data.to_device import normalisation
 from cl.data.views import draw_colour_params, generator
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
+from cl.objective.batch import Batch
+from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
+from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime import machine
 from cl.training import optim
 from pipeline.pretrain import build
-
-try:
-    from cl.objective.batch import Batch
-    from cl.objective.log_partition import log_partition
-    from cl.objective.negatives import Negatives
-    from cl.objective.sums import log_complement_sum, softplus_sum
-except ModuleNotFoundError:  # a commit before 0.3
-    from cl.batch import Batch
-    from cl.reductions.log_partition import log_partition
-    from cl.reductions.sums import log_complement_sum, softplus_sum
-
-    Negatives = None
 
 TEMPERATURE, WIDTH = 0.1, 128
 SECONDS = 0.2  # of a turn, at least
@@ -80,57 +72,46 @@ def with_gradients(compute: Callable[[], Tensor], *inputs: Tensor) -> Run:
     return run
 
 
-def over(
-    function: Callable[..., Tensor],
-    queries: Tensor,
-    rows: Tensor,
-    *shift: Tensor,
-    excluded: Tensor | None = None,
-    selected: Tensor | None = None,
-    groups: Tensor | None = None,
-) -> Tensor:
-    """The log-partition or a sum over negatives, with the arguments of either version."""
-    if Negatives is not None:
-        return function(queries, Negatives(rows, excluded, selected, groups, groups), TEMPERATURE, *shift)
-    pair = None if groups is None else (groups, groups)
-    options = {"selected": selected, "groups": pair, **({} if shift else {"unit": True})}
-    return function(queries, rows, excluded, TEMPERATURE, *shift, **options)
-
-
 def against_themselves(smaller: int) -> Run:
     n = 4096 // smaller
     images, itself = embeddings(n), torch.arange(n)
     pairs = torch.stack([itself, itself.roll(n // 2)], 1)
-    return with_gradients(lambda: over(log_partition, images, images, excluded=pairs), images)
+    return with_gradients(lambda: log_partition(images, Negatives(images, pairs), TEMPERATURE), images)
 
 
 def against_others(smaller: int) -> Run:
     n = 4096 // smaller
     queries, others, own = embeddings(n), embeddings(n), torch.arange(n)[:, None]
-    return with_gradients(lambda: over(log_partition, queries, others, excluded=own), queries, others)
+    return with_gradients(
+        lambda: log_partition(queries, Negatives(others, own), TEMPERATURE), queries, others
+    )
 
 
 def against_a_queue(smaller: int) -> Run:
     queries, queue = embeddings(256 // smaller), embeddings(65536 // smaller).detach()
-    return with_gradients(lambda: over(log_partition, queries, queue), queries)
+    return with_gradients(lambda: log_partition(queries, Negatives(queue), TEMPERATURE), queries)
 
 
 def with_groups(smaller: int) -> Run:
     n = 4096 // smaller
     images, groups = embeddings(n), torch.arange(n) // 4
-    return with_gradients(lambda: over(log_partition, images, images, groups=groups), images)
+    negatives = Negatives(images, query_groups=groups, row_groups=groups)
+    return with_gradients(lambda: log_partition(images, negatives, TEMPERATURE), images)
 
 
 def selected_columns(smaller: int) -> Run:
     n = 2048 // smaller
     queries, others, columns = embeddings(n), embeddings(n), torch.randint(n, (n, 64))
-    return with_gradients(lambda: over(log_partition, queries, others, selected=columns), queries, others)
+    negatives = Negatives(others, selected=columns)
+    return with_gradients(lambda: log_partition(queries, negatives, TEMPERATURE), queries, others)
 
 
 def sum_over_negatives(function: Callable[..., Tensor], smaller: int) -> Run:
     n = 4096 // smaller
     queries, others, shift = embeddings(n), embeddings(n), torch.full((n,), 12.0, requires_grad=True)
-    return with_gradients(lambda: over(function, queries, others, shift), queries, others, shift)
+    return with_gradients(
+        lambda: function(queries, Negatives(others), TEMPERATURE, shift), queries, others, shift
+    )
 
 
 def norm_in_groups(smaller: int) -> Run:
