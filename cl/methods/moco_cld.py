@@ -49,6 +49,6 @@ class Method(QueueMethod):
             separate=2,
         )  # (N, 2, D) each
         keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
-        self.enqueue_after_step(batch, keys[:, 0])
+        self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
         return instances + cld.group_contrasts(both[0][:, 1], both[1][:, 1], self.group, len(instances))

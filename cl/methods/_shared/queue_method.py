@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -51,11 +50,11 @@ class QueueMethod(BaseMethod):
         negatives = Negatives(self.queue.rows, query_groups=groups, row_groups=self.queue.groups)
         return self.contrast(queries, keys, negatives)
 
-    def enqueue_after_step(self, batch: Batch, *keys: Tensor) -> None:
-        """Have `after_step` enqueue one or more keys (N, D) of each image of the batch, of all ranks."""
+    def enqueue_after_step(self, keys: Tensor, batch: Batch) -> None:
+        """Have `after_step` enqueue the E keys of each image (N, E, D) of all ranks, all first keys first."""
         groups = gather_groups(batch.row_groups())
-        new_groups = None if groups is None else groups.repeat(len(keys))
-        self._new = torch.cat([gather(part) for part in keys]), new_groups
+        new_groups = None if groups is None else groups.repeat(keys.shape[1])
+        self._new = gather(keys).transpose(0, 1).flatten(0, 1), new_groups
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
