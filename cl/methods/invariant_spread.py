@@ -10,13 +10,14 @@ from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.ring import of_all_ranks
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 from cl.runtime.distributed import global_rows
 
 
 class Config(MethodConfig):
     """Has no parameters of its own; `scale`: 1 is the mean over the 2N embeddings."""
 
-    gives: ClassVar = Contrast
+    gives: ClassVar[Traits] = {"contrasts"}
     kind: Literal["invariant_spread"]
 
 

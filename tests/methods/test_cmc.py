@@ -114,6 +114,6 @@ def test_settings_are_the_authors(tmp_path) -> None:
 
 def test_a_single_network_is_refused(tmp_path) -> None:
     with pytest.raises(
-        InvalidArgumentError, match="method=cmc contrasts .*; choose backbone=resnet18_lab or"
+        InvalidArgumentError, match="method=cmc needs two networks .*backbone=resnet18_lab or"
     ):
         compose(tmp_path, "method=cmc", "backbone=resnet18")

@@ -10,6 +10,7 @@ from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.bank import Bank
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class BankConfig(MethodConfig):
@@ -20,8 +21,7 @@ class BankConfig(MethodConfig):
     bank_momentum: of the rows; 0 keeps only the newest embedding.
     """
 
-    gives: ClassVar = Contrast
-    estimates_normalizer: ClassVar[bool] = True
+    gives: ClassVar[Traits] = {"contrasts", "normalizer"}
     negatives: int | None = Field(gt=0)
     own: bool
     bank_momentum: float = Field(ge=0, lt=1)
