@@ -116,7 +116,7 @@ def test_two_resnet50_have_the_papers_size() -> None:
     [
         (
             ["transfer=[voc_c4]"],
-            r"transfers.voc_c4 needs one network .* is two networks; choose transfer=\[\]",
+            r"transfers.voc_c4 needs one network .* two networks; choose transfer=\[\]",
         ),
         (
             ["method=moco_v3", "patches=fast", "patches.stage=stage1", "patches.pairs=adjacent"],
