@@ -17,7 +17,7 @@ from cl.objective.terms import Contrast
 
 
 class Config(BankConfig):
-    """Tian et al. 2020 with two views of an image, the channels of two networks; loss=nce or a softmax.
+    """Tian et al. 2020 with two views of an image, the channels of two networks; NCE or a softmax.
 
     `projector` is that of each network. `scale`: 2 gives the paper's sum over the two directions, because the
     total is the mean over the terms.

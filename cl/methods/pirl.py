@@ -17,7 +17,7 @@ PATCHES = 9
 
 
 class Config(BankConfig):
-    """Misra and van der Maaten 2020: loss=nce; loss=infonce is the later form, a softmax.
+    """Misra and van der Maaten 2020: NCE; InfoNCE is the later form, a softmax.
 
     patch_weight: lambda, of the patches' term; the image's has 1 - lambda. `scale`: 2 gives the paper's sum,
         because the total is the mean over the two terms.

@@ -119,7 +119,7 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ),
         (
             ["backbone=timm", "backbone.name=convnext_atto.d2_in1k"],
-            "names weights; choose backbone.name=convnext_atto and init=timm:convnext_atto.d2_in1k",
+            "backbone.name: .* choose convnext_atto, .* timm:convnext_atto.d2_in1k",
         ),
         (
             ["backbone=vit_tiny_patch4", "evaluations.linear.blocks=13"],

@@ -32,7 +32,7 @@ class Config(SizedConfig):
 
         if "." in name and timm.is_model(name):
             network = name.partition(".")[0]
-            raise ValueError(f"{name} names weights; choose backbone.name={network} and init=timm:{name}")
+            raise ValueError(f"{name} names weights; choose {network}, and start from timm:{name}")
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=5) or ["convnext_tiny"]
             raise ValueError(f"{name} is not a network of timm; choose for example {', '.join(near)}")
