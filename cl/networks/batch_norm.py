@@ -131,7 +131,8 @@ def _averaged(calls: list[list[Tensor]]) -> Tensor:
 
 def _averaged_at_once(calls: list[list[Tensor]]) -> Tensor:
     """The same in few operations; the rounding of an entry depends on which others there are."""
-    return torch.cat([torch.cat(entry, 1) for entry in calls], -1).mean(1)
+    together = [entry[0] if len(entry) == 1 else torch.cat(entry, 1) for entry in calls]  # (2, G, C) each
+    return torch.cat(together, -1).mean(1)
 
 
 def recomputing() -> tuple[AbstractContextManager, AbstractContextManager]:
