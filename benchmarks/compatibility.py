@@ -48,14 +48,14 @@ def losses() -> dict[str, str]:
     return files
 
 
-def combinations() -> list[tuple[str, str, str, str]]:
-    """Every method with every loss, kind of views and kind of patches."""
-    return list(itertools.product(methods(), losses().values(), VIEWS, PATCHES))
-
-
 def cells() -> list[Cell]:
     """All combinations."""
-    return [cell(*names) for names in combinations()]
+    return [cell for method in methods() for cell in cells_of(method)]
+
+
+def cells_of(method: str) -> list[Cell]:
+    """A method with every loss, kind of views and kind of patches."""
+    return [cell(method, *names) for names in itertools.product(losses().values(), VIEWS, PATCHES)]
 
 
 @cache

@@ -73,8 +73,8 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     """The baseline's encoder, initialised from the seed, in eval mode."""
     import torch
 
+    from cl.data.order import plan_of
     from cl.data.sets import TrainSet
-    from cl.evaluations import plan_of
     from cl.networks import backbones
     from cl.runtime.distributed import ranks
     from cl.training import optim

@@ -102,6 +102,7 @@ def build(
 
     from cl.methods import Setup
     from cl.networks import backbones
+    from cl.networks.passes import encode_in_microbatches
     from cl.pretraining.task import PretrainingTask
     from cl.runtime.registry import module_of
 
@@ -110,18 +111,11 @@ def build(
     backbone = backbones.build(params.backbone)
     if beginning:
         beginning.load_backbone(backbone, params.backbone)
-    setup = Setup(
-        backbone,
-        params.temperature,
-        params.patches,
-        params.bn_groups,
-        params.seed,
-        images,
-        params.optim.microbatches,
-    )
+    setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile:
         _compile_encoders(method)
+    encode_in_microbatches(method, params.optim.microbatches)
     loss = module_of("losses", params.loss.kind)
     return here.place(PretrainingTask(method, loss, params.loss, params.method.scale, here))
 

@@ -11,6 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from cl.runtime.distributed import rank, ranks
+
 CHUNK = 64  # neighbouring samples, all read within the same window
 WINDOW = 256  # chunks whose samples are shuffled together
 SCATTER = 0x9E3779B1  # 2**32 divided by the golden ratio: neighbouring chunks go to different processes
@@ -115,3 +117,9 @@ class Plan:
         batch = epoch_order(self.samples, self.seed, epoch)[start : start + self.batch_size]
         by_chunk = np.argsort(batch // CHUNK * SCATTER % 2**32, kind="stable")
         return epoch, batch[by_chunk[mine : mine + self.share]]
+
+
+def plan_of(samples: int, batch_size: int, seed: int) -> Plan:
+    """Batches shared by the ranks; if they cannot be split evenly, each rank takes whole batches."""
+    shared = batch_size % ranks() == 0
+    return Plan(samples, batch_size, seed, rank() if shared else 0, ranks() if shared else 1)

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from cl.console.progress import Progress
-from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit
 from cl.features.knn import top1
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import MetricInfo
 from cl.training.checkpoints import Checkpoints
@@ -50,6 +48,13 @@ class EvaluationConfig(MeasurementConfig):
     """The parameters that every evaluation has; it needs labels unless it says otherwise."""
 
     needs_labels: ClassVar[bool] = True
+
+    def check_backbone(self, network: nn.Module) -> None:
+        """Compare the parameters with the backbone, on any device.
+
+        Raises:
+            ValueError: it lacks what the evaluation takes from it.
+        """
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
         """What each metric of the backbone's features means."""
@@ -166,9 +171,3 @@ def _write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> Non
 def labels_of(reader: Reader, device: torch.device, most: int | None = None) -> Tensor:
     """(n,) int64: the labels of the labelled images, or of the first of them, in the order of the index."""
     return torch.from_numpy(reader.labels(reader.labelled[:most])).to(device)
-
-
-def plan_of(samples: int, batch_size: int, seed: int) -> Plan:
-    """Batches shared by the ranks; if they cannot be split evenly, each rank takes whole batches."""
-    shared = batch_size % ranks() == 0
-    return Plan(samples, batch_size, seed, rank() if shared else 0, ranks() if shared else 1)

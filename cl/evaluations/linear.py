@@ -12,14 +12,14 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cl.console.wording import counted
-from cl.data.order import Plan
+from cl.data.order import Plan, plan_of
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
-from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
+from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
+from cl.evaluations._shared.layers import LastBlocks, last_blocks
 from cl.features.extraction import extract
 from cl.features.knn import top1
-from cl.networks.layers import LastBlocks, last_blocks
 from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
 from cl.runtime.metric_info import MetricInfo
@@ -80,6 +80,10 @@ class Config(EvaluationConfig):
                 f"optim.clip={self.optim.clip} would clip {len(self.grid)} classifiers together; choose null"
             )
         return self
+
+    def check_backbone(self, network: nn.Module) -> None:
+        if self.blocks:
+            last_blocks(network, self.blocks)
 
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)

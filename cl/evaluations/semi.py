@@ -11,13 +11,14 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cl.console.wording import counted
+from cl.data.order import plan_of
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import View
-from cl.evaluations import Context, EvaluationConfig, labels_of, plan_of, write_predictions
+from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
+from cl.evaluations._shared.layers import parameters_by_depth
 from cl.features.extraction import extract
 from cl.features.knn import top1
-from cl.networks.layers import parameters_by_depth
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import MetricInfo

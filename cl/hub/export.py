@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torchvision.models.resnet import ResNet
 
-from cl.detection.engines._detectron2_settings import names
+from cl.networks.detectron2_names import in_detectron2
 from cl.networks.two_streams import TwoStreams
 from cl.runtime.tensor_files import save_tensors
 
@@ -132,7 +132,7 @@ def _write_detectron2(network: "Backbone", path: Path) -> None:
             f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem and "
             f"{network.conv1.out_channels} channels; detectron2's ResNet needs a 7x7 stem and 64 channels"
         )
-    tensors = {name: value.numpy() for name, value in names(network.state_dict()).items()}
+    tensors = {name: value.numpy() for name, value in in_detectron2(network.state_dict()).items()}
     with path.open("wb") as file:
         pickle.dump({"model": tensors, "__author__": "cl", "matching_heuristics": True}, file)
 

@@ -121,7 +121,7 @@ def _choose_prefix(
         return evaluated[0]
     if evaluated:
         prefixes_found = ", ".join(map(repr, evaluated))
-        found = f"those below {prefixes_found}; choose one with --prefix, prefix= or init=FILE:PREFIX"
+        found = f"those below {prefixes_found}; choose one with --prefix, prefix= or FILE:PREFIX"
     else:
         found = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
         found += "; for another network of timm, put timm's config.json beside the file"

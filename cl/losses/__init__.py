@@ -2,21 +2,17 @@
 
 from typing import ClassVar
 
-from cl.objective.terms import Term
+from cl.objective.traits import Traits
 from cl.runtime.base_config import BaseConfig
 
 
 class LossConfig(BaseConfig):
     """What every loss declares.
 
-    takes: the type of terms that it turns into a number; a method must give the same (`MethodConfig.gives`).
-    needs_several_positives: one positive per query is not enough.
-    needs_normalizer: the terms must have a `log_normalizer`.
-    decoupled: the positive is not among the candidates that the negatives are summed over.
+    needs: the traits that a method must give, among them the type of the terms.
+    gives: the traits that a method may need.
     """
 
-    takes: ClassVar[type[Term]]
-    needs_several_positives: ClassVar[bool] = False
-    needs_normalizer: ClassVar[bool] = False
-    decoupled: ClassVar[bool] = False
+    needs: ClassVar[Traits]
+    gives: ClassVar[Traits] = frozenset()
     kind: str

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import TwoViews
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """`redundancy`: the paper's lambda, the weight of what is off the diagonal; 0.0051 in its code."""
 
-    takes: ClassVar = TwoViews
+    needs: ClassVar[Traits] = {"two views"}
     kind: Literal["barlow_twins"]
     redundancy: float = Field(ge=0)
 

@@ -6,12 +6,13 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Agreement
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters."""
 
-    takes: ClassVar = Agreement
+    needs: ClassVar[Traits] = {"pairs"}
     kind: Literal["cosine"]
 
 

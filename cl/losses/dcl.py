@@ -6,13 +6,14 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters."""
 
-    takes: ClassVar = Contrast
-    decoupled: ClassVar = True
+    needs: ClassVar[Traits] = {"contrasts"}
+    gives: ClassVar[Traits] = {"decoupled"}
     kind: Literal["dcl"]
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
@@ -16,8 +17,8 @@ class Config(LossConfig):
     detach_weight: no gradient through the weights.
     """
 
-    takes: ClassVar = Contrast
-    decoupled: ClassVar = True
+    needs: ClassVar[Traits] = {"contrasts"}
+    gives: ClassVar[Traits] = {"decoupled"}
     kind: Literal["dclw"]
     sigma: float = Field(gt=0)
     detach_weight: bool

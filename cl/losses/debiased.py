@@ -9,12 +9,13 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """`tau_plus`: the probability that a negative is of the query's class; negatives weigh exp(beta s)."""
 
-    takes: ClassVar = Contrast
+    needs: ClassVar[Traits] = {"contrasts"}
     kind: Literal["debiased"]
     tau_plus: float = Field(gt=0, lt=1)
     beta: float = Field(ge=0)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """`alpha`: the loss behaves as if it had this many negatives (EqCo, eq. 5); null: the actual number."""
 
-    takes: ClassVar = Contrast
+    needs: ClassVar[Traits] = {"contrasts"}
     kind: Literal["infonce"]
     alpha: float | None = Field(gt=0)
 

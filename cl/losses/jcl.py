@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
@@ -18,8 +19,7 @@ class Config(LossConfig):
     unbiased: the covariance divides by M' - 1 instead of M'.
     """
 
-    takes: ClassVar = Contrast
-    needs_several_positives: ClassVar[bool] = True
+    needs: ClassVar[Traits] = {"contrasts", "several positives"}
     kind: Literal["jcl"]
     strength: float = Field(ge=0)
     ramp: bool

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters."""
 
-    takes: ClassVar = Contrast
-    needs_normalizer: ClassVar = True
+    needs: ClassVar[Traits] = {"contrasts", "normalizer"}
     kind: Literal["nce"]
 
 
@@ -27,7 +27,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     Returns:
         Mean over queries and positives, in nats; scalar.
     """
-    assert contrast.log_normalizer is not None, "cl.config.rules asks for a method that estimates it"
+    assert contrast.log_normalizer is not None, "the need of a normalizer"
     bias = contrast.negative_counts().clamp(min=1).log() + contrast.log_normalizer  # (N,)
     positive = F.softplus(bias[:, None] - contrast.positive_logits())
     return contrast.mean_over_queries(positive + contrast.negative_softplus_sum(bias)[:, None])

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters: the temperature is fixed, and the bias is the log of the number of negatives."""
 
-    takes: ClassVar = Contrast
+    needs: ClassVar[Traits] = {"contrasts"}
     kind: Literal["sigmoid"]
 
 

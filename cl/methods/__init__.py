@@ -1,52 +1,42 @@
 """Methods, one file each: a pydantic `Config` and an `nn.Module` named `Method`."""
 
 import hashlib
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.networks import heads, patches
-from cl.networks.passes import in_microbatches, l2_normalize
+from cl.networks import backbones, heads, patches
+from cl.networks.passes import l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.ring import of_all_ranks
-from cl.objective.terms import Contrast, Term
+from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import ranks
-
-if TYPE_CHECKING:
-    from cl.config import Params
-    from cl.networks.backbones import Backbone
 
 
 class MethodConfig(BaseConfig):
     """The parameters that every method has.
 
     scale: multiplies the loss.
-    gives: the type of the method's terms, which a loss must take (`LossConfig.takes`).
-    only_decoupled: whether it takes only losses without the positive among the candidates.
-    estimates_normalizer: whether the terms have a `log_normalizer`, as those of a memory bank do.
-    has_predictor: whether `optim.predictor_lr` has something to act on, the attribute `predictor`.
-    takes_patches: whether it encodes combinatorial patches.
-    several_positives: how to choose this method with several positives per query; None where it has only one.
+    gives: the traits of its terms and of the method itself, which a loss may need (`cl.objective.traits`).
+    needs: the traits that a loss must give.
+    needs_backbone: the traits that a backbone must give.
     least_views: how many views per image it needs.
-    two_streams: whether it needs a backbone of two networks.
-    queues_negatives: whether its negatives are a queue of earlier keys.
+    jigsaw: how many patches of a jigsaw must follow the large views, and nothing else; 0: any views.
     evaluated: the names of its modules that are evaluated, a backbone and its projector.
     """
 
-    gives: ClassVar[type[Term]]
-    only_decoupled: ClassVar[bool] = False
-    estimates_normalizer: ClassVar[bool] = False
-    has_predictor: ClassVar[bool] = False
-    takes_patches: ClassVar[bool] = False
-    several_positives: ClassVar[str | None] = None
+    gives: ClassVar[Traits]
+    needs: ClassVar[Traits] = frozenset()
+    needs_backbone: ClassVar[Set[backbones.Trait]] = frozenset()
     least_views: ClassVar[int] = 2
-    two_streams: ClassVar[bool] = False
-    queues_negatives: ClassVar[bool] = False
+    jigsaw: ClassVar[int] = 0
     evaluated: ClassVar[tuple[str, str]] = ("backbone", "projector")
     kind: str
     projector: heads.Config
@@ -62,7 +52,11 @@ class MethodConfig(BaseConfig):
         return heads.build(self.projector, features)
 
     def encoded_size(self, size: int) -> int:
-        """The side in pixels of what the backbone sees of a view of this side."""
+        """The side in pixels of what the backbone sees of a view of this side.
+
+        Raises:
+            ValueError: the method does not take such views; the message begins with its own parameter.
+        """
         return size
 
     def large_views(self, views: int) -> int:
@@ -73,16 +67,12 @@ class MethodConfig(BaseConfig):
         """How many positives a query has."""
         return 1
 
-    def check(self, params: "Params") -> None:
-        """Check the other parameters against the method's own rules.
+    def check(self, batch_size: int, epochs: float) -> None:
+        """Compare the parameters with the training that the method is to take part in.
 
         Raises:
-            ValueError: they do not fit together.
+            ValueError: they do not fit; the message begins with the method's own parameter.
         """
-        if params.optim.predictor_lr == "fixed" and not self.has_predictor:
-            raise ValueError(
-                f"optim.predictor_lr=fixed, but method={self.kind} has no predictor; choose scheduled"
-            )
 
 
 @dataclass(frozen=True)
@@ -90,17 +80,16 @@ class Setup:
     """What a method is built from, besides its own parameters.
 
     temperature: None where the method's terms have none.
-    bn_groups, microbatches: of the batch of all ranks; the task that trains the method applies them.
+    bn_groups: batch-norm groups in the batch of all ranks; the task that trains the method applies them.
     images: in the training split.
     """
 
-    backbone: "Backbone"
+    backbone: backbones.Backbone
     temperature: float | None
     patches: patches.Config
     bn_groups: int
     seed: int
     images: int
-    microbatches: int = 1
 
 
 class BaseMethod(nn.Module):
@@ -114,7 +103,7 @@ class BaseMethod(nn.Module):
 
     def __init__(self, config: MethodConfig, setup: Setup) -> None:
         super().__init__()
-        self.seed, self.bn_groups, self.microbatches = setup.seed, setup.bn_groups, setup.microbatches
+        self.seed, self.bn_groups = setup.seed, setup.bn_groups
         self.temperature = setup.temperature
         self.backbone = setup.backbone
         self.projector = config.build_projector(self.backbone.fc_features)
@@ -122,16 +111,14 @@ class BaseMethod(nn.Module):
         self._evaluated = config.evaluated
 
     @property
-    def evaluated(self) -> "tuple[Backbone, nn.Module]":
+    def evaluated(self) -> tuple[backbones.Backbone, nn.Module]:
         """The backbone and the projector that are evaluated."""
         backbone, projector = map(self.get_submodule, self._evaluated)
-        return cast("Backbone", backbone), projector
+        return cast("backbones.Backbone", backbone), projector
 
     def embed(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D)."""
-        return in_microbatches(
-            lambda part: l2_normalize(self.projector(self.backbone(part))), images, self.microbatches
-        )
+        return l2_normalize(self.projector(self.backbone(images)))
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before the forward pass of an epoch's first step; epochs count from 0.
@@ -146,7 +133,7 @@ class BaseMethod(nn.Module):
         self, queries: Tensor, positives: Tensor, negatives: Negatives, log_normalizer: Tensor | None = None
     ) -> Contrast:
         """A contrast at the method's temperature; the arguments are fields of `Contrast`."""
-        assert self.temperature is not None, "cl.config requires one"
+        assert self.temperature is not None, "contrasts have one"
         return Contrast(queries, positives, negatives, self.temperature, log_normalizer=log_normalizer)
 
     def contrast_in_batch(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:

@@ -1,6 +1,7 @@
 """CMC: the lightness of an image and its colour tell it from other images by each other's memory."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Set
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -8,24 +9,22 @@ from torch import Tensor, nn
 from cl.methods import BaseMethod, Setup
 from cl.methods._shared.memory_bank import BankConfig, against_bank, sample_negatives
 from cl.networks import heads
+from cl.networks.backbones import Trait
 from cl.networks.bank import Bank
-from cl.networks.passes import in_microbatches, in_passes, l2_normalize
+from cl.networks.passes import in_passes, l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 
-if TYPE_CHECKING:
-    from cl.config import Params
-
 
 class Config(BankConfig):
-    """Tian et al. 2020 with two views of an image, the channels of two networks; loss=nce or a softmax.
+    """Tian et al. 2020 with two views of an image, the channels of two networks; NCE or a softmax.
 
     `projector` is that of each network. `scale`: 2 gives the paper's sum over the two directions, because the
     total is the mean over the terms.
     """
 
     least_views: ClassVar[int] = 1
-    two_streams: ClassVar[bool] = True
+    needs_backbone: ClassVar[Set[Trait]] = {"two networks"}
     kind: Literal["cmc"]
 
     @property
@@ -40,15 +39,6 @@ class Config(BankConfig):
     def large_views(self, views: int) -> int:
         """The first view updates the banks."""
         return 1
-
-    def check(self, params: "Params") -> None:
-        """The backbone has two networks."""
-        super().check(params)
-        if getattr(params.backbone, "streams", None) is None:
-            raise ValueError(
-                "method=cmc contrasts the two networks of a backbone with streams, found one network that "
-                "sees RGB; choose backbone=resnet18_lab or backbone=resnet50_lab"
-            )
 
 
 class Method(BaseMethod):
@@ -84,8 +74,4 @@ class Method(BaseMethod):
 
     def _encode(self, images: Tensor) -> Tensor:
         """(N, 2, D) unit rows: of lightness, and of colour."""
-        return in_microbatches(
-            lambda part: l2_normalize(self.projector(self.backbone(part)).unflatten(1, (2, -1))),
-            images,
-            self.microbatches,
-        )
+        return l2_normalize(self.projector(self.backbone(images)).unflatten(1, (2, -1)))

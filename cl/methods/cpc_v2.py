@@ -1,23 +1,21 @@
 """CPC v2: from the rows of patches above, recognise the patch some rows below among all patches."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cl.methods import BaseMethod, MethodConfig, Setup
-from cl.methods._shared.own_group import groups_of_queries
+from cl.methods._shared.negatives import groups_of_queries
 from cl.networks import context
-from cl.networks.passes import full_precision, in_microbatches
+from cl.networks.passes import full_precision
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives, gather_groups
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 from cl.runtime.distributed import gather, global_rows
 from cl.runtime.machine import to_device
-
-if TYPE_CHECKING:
-    from cl.config import Params
 
 
 class Config(MethodConfig):
@@ -27,7 +25,7 @@ class Config(MethodConfig):
     offsets: rows down to a target. directions: down, and after quarter turns, with a network of its own each.
     """
 
-    gives: ClassVar = Contrast
+    gives: ClassVar[Traits] = {"contrasts"}
     least_views: ClassVar = 1
     kind: Literal["cpc_v2"]
     grid: int = Field(gt=1)
@@ -43,14 +41,12 @@ class Config(MethodConfig):
     def encoded_size(self, size: int) -> int:
         return context.patch_and_stride(size, self.grid, self.patch)[0]
 
-    def check(self, params: "Params") -> None:
-        """Patches fill the views, and targets are in the grid."""
-        super().check(params)
-        for size in params.view_sizes:
-            self.encoded_size(size)
+    @model_validator(mode="after")
+    def _targets_are_in_the_grid(self) -> Self:
         rows = [*range(1, self.grid)]
         if len(set(self.offsets) & set(rows)) < len(self.offsets):
-            raise ValueError(f"method.offsets={self.offsets} must be distinct numbers from {rows}")
+            raise ValueError(f"offsets={self.offsets} must be distinct numbers from {rows}")
+        return self
 
 
 class Method(BaseMethod):
@@ -80,8 +76,8 @@ class Method(BaseMethod):
     def _encode(self, view: Tensor) -> tuple[Tensor, Tensor]:
         """Latents (N, F, G, G) and targets (N, G^2, D) of the patches, each encoded as an image."""
         cut = context.overlapping_patches(view, self.grid, self.patch)  # (N G^2, 3, P, P)
-        features = in_microbatches(self.backbone, cut, self.microbatches)  # (N G^2, F)
-        embeddings = in_microbatches(self.projector, features, self.microbatches)  # (N G^2, D)
+        features = self.backbone(cut)  # (N G^2, F)
+        embeddings = self.projector(features)  # (N G^2, D)
         latents, targets = (full_precision(x).unflatten(0, (len(view), -1)) for x in (features, embeddings))
         return latents.mT.unflatten(2, (self.grid, self.grid)), targets
 

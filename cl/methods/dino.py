@@ -59,7 +59,7 @@ class Method(PrototypeMethod):
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.config = config
-        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
+        self.target = Target(self.backbone, self.projector, config.ema)
         self.target_prototypes = nn.Parameter(self.prototypes.detach().clone(), requires_grad=False)
         self.register_buffer("centre", torch.zeros(config.prototypes))
         self._mean_logits: Tensor | None = None

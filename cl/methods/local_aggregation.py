@@ -1,6 +1,6 @@
 """Local Aggregation: close neighbours, by clusterings of a memory bank, against the other near images."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,9 +14,7 @@ from cl.networks.passes import in_passes, l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-
-if TYPE_CHECKING:
-    from cl.config import Params
+from cl.objective.traits import Traits
 
 
 class Config(BankConfig):
@@ -28,7 +26,7 @@ class Config(BankConfig):
     warmup_epochs: of instance discrimination against `negatives` rows, before the first clustering.
     """
 
-    estimates_normalizer: ClassVar[bool] = False  # neighbours are not samples of noise
+    gives: ClassVar[Traits] = {"contrasts"}  # no normalizer: neighbours are not samples of noise
     least_views: ClassVar[int] = 1
     kind: Literal["local_aggregation"]
     images_per_neighbour: float = Field(ge=1)
@@ -37,13 +35,12 @@ class Config(BankConfig):
     iterations: int = Field(gt=0, description="of k-means")
     warmup_epochs: int = Field(ge=0)
 
-    def check(self, params: "Params") -> None:
+    def check(self, batch_size: int, epochs: float) -> None:
         """There must be epochs after the warm-up."""
-        super().check(params)
-        if self.warmup_epochs >= params.optim.epochs:
+        if self.warmup_epochs >= epochs:
             raise ValueError(
-                f"method.warmup_epochs={self.warmup_epochs} leaves none of optim.epochs="
-                f"{params.optim.epochs:g} for local aggregation; choose fewer, or method=npid"
+                f"warmup_epochs={self.warmup_epochs} leaves none of the {epochs:g} epochs for local "
+                "aggregation; choose fewer, or method=npid"
             )
 
 
@@ -91,5 +88,5 @@ class Method(MemoryBankMethod):
         )
         close = Negatives(self.bank.rows, selected=background.where(together, -1), padded=True)
         own_rows = self.bank.rows[batch.positions][:, None]
-        assert self.temperature is not None, "cl.config requires one"
+        assert self.temperature is not None, "contrasts have one"
         return Aggregation(queries, own_rows, far, self.temperature, close=close)

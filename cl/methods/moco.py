@@ -11,6 +11,7 @@ from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class Config(QueueMethodConfig):
@@ -21,7 +22,7 @@ class Config(QueueMethodConfig):
     symmetric: the first view's keys are contrasted and enqueued too.
     """
 
-    several_positives: ClassVar = "method=moco_v2_keys and three views or more"
+    gives: ClassVar[Traits] = {*QueueMethodConfig.gives, "several positives"}
     kind: Literal["moco"]
     keys: Literal["second", "rest"]
     symmetric: bool

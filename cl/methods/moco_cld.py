@@ -1,16 +1,15 @@
 """MoCo + CLD: two queries against a key and a queue, and groups of images told apart between the queries."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from cl.methods import Setup
 from cl.methods._shared import cld
 from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
-from cl.networks.passes import in_microbatches, in_passes
+from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-
-if TYPE_CHECKING:
-    from cl.config import Params
 
 LARGE = 3  # two queries and the key
 
@@ -26,10 +25,14 @@ class Config(QueueMethodConfig):
         """Two queries and their key."""
         return LARGE
 
-    def check(self, params: "Params") -> None:
+    @model_validator(mode="after")
+    def _two_heads(self) -> Self:
+        cld.check_projector(self.projector)
+        return self
+
+    def check(self, batch_size: int, epochs: float) -> None:
         """The batch must be divisible into the parts that are clustered."""
-        super().check(params)
-        self.group.check(self, params)
+        self.group.check(batch_size)
 
 
 class Method(QueueMethod):
@@ -43,11 +46,7 @@ class Method(QueueMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """The contrasts of MoCo for both queries, and two between the queries and each other's groups."""
         encode = cld.two_heads(self.backbone, self.projector, self.group_head)
-        both = in_passes(
-            lambda view: in_microbatches(encode, view, self.microbatches),
-            [*batch.views[:2], *batch.views[LARGE:]],
-            separate=2,
-        )  # (N, 2, D) each
+        both = in_passes(encode, [*batch.views[:2], *batch.views[LARGE:]], separate=2)  # (N, 2, D) each
         keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]

@@ -9,7 +9,7 @@ from cl.objective.terms import Contrast
 
 
 class Config(InstanceDiscriminationConfig):
-    """Wu et al. 2018: loss=nce with sampled negatives (section 3.2), loss=infonce with `negatives: null`.
+    """Wu et al. 2018: NCE with sampled negatives (section 3.2), InfoNCE with `negatives: null`.
 
     The authors' code is without the proximal term of their paper.
     """

@@ -1,7 +1,7 @@
 """PIRL: an image and the shuffled patches of its jigsaw have the same memory."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -9,42 +9,28 @@ from torch import Tensor, nn
 from cl.methods import Setup
 from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks import heads
-from cl.networks.passes import image_major, in_microbatches, l2_normalize
+from cl.networks.passes import image_major, l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-
-if TYPE_CHECKING:
-    from cl.config import Params
 
 PATCHES = 9
 
 
 class Config(BankConfig):
-    """Misra and van der Maaten 2020: loss=nce; loss=infonce is the later form, a softmax.
+    """Misra and van der Maaten 2020: NCE; InfoNCE is the later form, a softmax.
 
     patch_weight: lambda, of the patches' term; the image's has 1 - lambda. `scale`: 2 gives the paper's sum,
         because the total is the mean over the two terms.
     """
 
     least_views: ClassVar[int] = 1 + PATCHES
+    jigsaw: ClassVar[int] = PATCHES
     kind: Literal["pirl"]
     patch_weight: float = Field(ge=0, le=1)
 
     def large_views(self, views: int) -> int:
         """The image."""
         return 1
-
-    def check(self, params: "Params") -> None:
-        """The views are an image and then the patches of one jigsaw."""
-        super().check(params)
-        kinds = list(params.views.values())
-        found = [(view.count, view.jigsaw is not None) for view in kinds]
-        if found != [(1, False), (PATCHES, True)]:
-            names = ", ".join(f"{view.count} x {name}" for name, view in params.views.items())
-            raise ValueError(
-                f"method=pirl takes one view of the image, then the {PATCHES} patches of a jigsaw, found "
-                f"{names}; choose views=pirl or views=pirl_small"
-            )
 
 
 class Method(MemoryBankMethod):
@@ -67,9 +53,5 @@ class Method(MemoryBankMethod):
 
     def _embed_patches(self, patches: list[Tensor]) -> Tensor:
         """(N, D) unit rows: `jigsaw` sees the embeddings of an image's patches, in random order."""
-        encoded = in_microbatches(
-            lambda part: self.patch_projector(self.backbone(part)), image_major(patches), self.microbatches
-        )
-        return l2_normalize(
-            self.jigsaw(encoded.unflatten(0, (-1, PATCHES)).flatten(1))
-        )  # (N, PATCHES D) to (N, D)
+        encoded = self.patch_projector(self.backbone(image_major(patches)))  # (N PATCHES, D)
+        return l2_normalize(self.jigsaw(encoded.unflatten(0, (-1, PATCHES)).flatten(1)))

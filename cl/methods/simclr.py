@@ -1,6 +1,6 @@
 """SimCLR: both views of every image against all other views in the batch."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,11 +14,9 @@ from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.ring import Sharded, of_all_ranks
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
-
-if TYPE_CHECKING:
-    from cl.config import Params
 
 
 class Config(MethodConfig):
@@ -28,16 +26,14 @@ class Config(MethodConfig):
     negatives: how many of the pool each query samples for itself (EqCo, section 2.3); null for all.
     """
 
-    gives: ClassVar = Contrast
+    gives: ClassVar[Traits] = {"contrasts"}
     kind: Literal["simclr"]
     pool: Literal["both_views", "other_view"]
     negatives: int | None = Field(gt=0)
 
-    def check(self, params: "Params") -> None:
+    def check(self, batch_size: int, epochs: float) -> None:
         """The pool has 2 (N - 1) or N - 1 negatives."""
-        super().check(params)
-        others = params.optim.batch_size - 1
-        check_negatives(self.negatives, others * (2 if self.pool == "both_views" else 1), params)
+        check_negatives(self.negatives, (batch_size - 1) * (2 if self.pool == "both_views" else 1))
 
 
 class Method(BaseMethod):

@@ -1,6 +1,6 @@
 """SiMo: MoCo without a queue; the negatives are momentum keys of the other images in the batch."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -8,17 +8,14 @@ from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
-from cl.methods._shared.shuffle import check_shuffle
 from cl.networks.passes import in_passes
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
-
-if TYPE_CHECKING:
-    from cl.config import Params
 
 
 class Config(MethodConfig):
@@ -29,7 +26,7 @@ class Config(MethodConfig):
         each query (`per_query`); null with all negatives.
     """
 
-    gives: ClassVar = Contrast
+    gives: ClassVar[Traits] = {"contrasts"}
     kind: Literal["simo"]
     ema: Ema
     shuffle: bool
@@ -45,11 +42,9 @@ class Config(MethodConfig):
             )
         return self
 
-    def check(self, params: "Params") -> None:
-        """The batch has N - 1 other images, and ShuffleBN needs groups to shuffle between."""
-        super().check(params)
-        check_shuffle(self.shuffle, params)
-        check_negatives(self.negatives, params.optim.batch_size - 1, params)
+    def check(self, batch_size: int, epochs: float) -> None:
+        """The batch has N - 1 other images."""
+        check_negatives(self.negatives, batch_size - 1)
 
 
 class Method(BaseMethod):
@@ -58,7 +53,7 @@ class Method(BaseMethod):
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.config = config
-        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
+        self.target = Target(self.backbone, self.projector, config.ema)
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries with the keys of the batch for each query view."""

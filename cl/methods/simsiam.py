@@ -7,12 +7,13 @@ from cl.methods._shared.pairs import agreement, pairs
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.objective.batch import Batch
 from cl.objective.terms import Agreement
+from cl.objective.traits import Traits
 
 
 class Config(PredictorMethodConfig):
     """`scale` 0.5 is the authors' mean of negative cosines, up to a constant."""
 
-    gives: ClassVar = Agreement
+    gives: ClassVar[Traits] = {*PredictorMethodConfig.gives, "pairs"}
     kind: Literal["simsiam"]
 
 

@@ -5,15 +5,16 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig
-from cl.networks.passes import full_precision, in_microbatches, in_passes
+from cl.networks.passes import full_precision, in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import TwoViews
+from cl.objective.traits import Traits
 
 
 class Config(MethodConfig):
     """No parameters of its own: the loss makes the method."""
 
-    gives: ClassVar = TwoViews
+    gives: ClassVar[Traits] = {"two views"}
     kind: Literal["two_views"]
 
 
@@ -29,6 +30,4 @@ class Method(BaseMethod):
 
     def _project(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to raw rows (N, D)."""
-        return in_microbatches(
-            lambda part: full_precision(self.projector(self.backbone(part))), images, self.microbatches
-        )
+        return full_precision(self.projector(self.backbone(images)))

@@ -79,21 +79,24 @@ class GroupBatchNorm(nn.Module):
 
 
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
-    """Give every batch norm in `module` this number of groups; with one group in one process, do nothing."""
+    """Give every batch norm in `module` this number of groups; with one group in one process, do nothing.
+
+    Those of a backbone that encodes in microbatches (`passes.encode_in_microbatches`) are told so.
+    """
     if groups == microbatches == ranks() == 1:
         return
     for name, child in module.named_children():
         if isinstance(child, nn.modules.batchnorm._BatchNorm):
             setattr(module, name, GroupBatchNorm(child, groups, microbatches))
         else:
-            set_groups(child, groups, microbatches)
+            set_groups(child, groups, getattr(child, "microbatches", microbatches))
 
 
 @torch.no_grad()
 def update_running_stats(module: nn.Module) -> None:
     """Update the running statistics with all passes since the last call, in one exchange between ranks.
 
-    All batch norms of the module must have the same number of groups and microbatches.
+    All batch norms of the module must have the same number of groups.
     """
     passes = _take_passes(module)
     if not passes:
@@ -112,7 +115,7 @@ def update_running_stats(module: nn.Module) -> None:
 
 
 def _take_passes(module: nn.Module) -> list[dict[GroupBatchNorm, list[Tensor]]]:
-    """For each pass since the last call, its batch norms, with a (2, G, C) per microbatch."""
+    """For each pass since the last call, its batch norms, with a (2, G, C) for each call in it."""
     passes = []
     while norms := [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm) and norm.pending]:
         passes.append({norm: norm.pending[: norm.microbatches] for norm in norms})
@@ -128,7 +131,8 @@ def _averaged(calls: list[list[Tensor]]) -> Tensor:
 
 def _averaged_at_once(calls: list[list[Tensor]]) -> Tensor:
     """The same in few operations; the rounding of an entry depends on which others there are."""
-    return torch.stack([torch.cat(each, -1) for each in zip(*calls, strict=True)]).mean((0, 2))
+    together = [entry[0] if len(entry) == 1 else torch.cat(entry, 1) for entry in calls]  # (2, G, C) each
+    return torch.cat(together, -1).mean(1)
 
 
 def recomputing() -> tuple[AbstractContextManager, AbstractContextManager]:

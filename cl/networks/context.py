@@ -28,14 +28,14 @@ def patch_and_stride(side: int, grid: int, patch: int | None) -> tuple[int, int]
     """
     if patch is None and side % (grid + 1):
         raise ValueError(
-            f"method.grid={grid} needs views divisible by {grid + 1}, found {side} px; or choose method.patch"
+            f"grid={grid} needs views divisible by {grid + 1}, found {side} px; choose others, or a patch"
         )
     patch = patch or 2 * side // (grid + 1)
     stride, rest = divmod(side - patch, grid - 1)
     if stride <= 0 or rest:
         raise ValueError(
-            f"method.patch={patch} in views of {side} px leaves {side - patch} px for the other "
-            f"{grid - 1} patches of method.grid={grid}; it must leave a multiple of {grid - 1}"
+            f"patch={patch} in views of {side} px leaves {side - patch} px for the other "
+            f"{grid - 1} patches of grid={grid}; it must leave a multiple of {grid - 1}"
         )
     return patch, stride
 

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cl.networks.batch_norm import recomputing
@@ -39,6 +39,29 @@ def in_passes(encode: Encoder, views: list[Tensor], *, separate: int) -> list[Te
         together = list(same_size)
         encoded += encode(image_major(together)).unflatten(0, (-1, len(together))).unbind(1)
     return encoded
+
+
+def encode_in_microbatches(module: nn.Module, microbatches: int) -> None:
+    """Have every backbone in a module encode each batch that it is trained on in this many parts.
+
+    Everything else sees the whole batch. Batch-norm groups are set afterwards (`set_groups`), and those of
+    backbones must fit in a microbatch.
+    """
+    for child in module.children():
+        if not hasattr(child, "fc_features"):
+            encode_in_microbatches(child, microbatches)
+        elif microbatches > 1:
+            child.microbatches = microbatches  # type: ignore[assignment]
+            child.forward = partial(_forward, child, child.forward)
+
+
+def _forward(network: nn.Module, encode: Encoder, images: Tensor) -> Tensor:
+    return in_microbatches(encode, images, microbatches_of(network))
+
+
+def microbatches_of(network: nn.Module) -> int:
+    """How many parts a network encodes a batch in."""
+    return getattr(network, "microbatches", 1) if network.training else 1
 
 
 def in_microbatches(encode: Encoder, images: Tensor, microbatches: int) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from cl.networks.passes import in_microbatches, microbatches_of
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import to_device
 
@@ -99,18 +100,20 @@ def _stitched_features(
     config: Combine, patches: Tensor, backbone: "ResNet", generator: torch.Generator
 ) -> Tensor:
     """(N, 4, 3, H / 2, W / 2) to (N E, width): single patches before the stage, stitched pairs after it."""
-    n = len(patches)
     stem = nn.Sequential(backbone.conv1, backbone.bn1, backbone.relu, backbone.maxpool)
     layers = [backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4]
     parts = [stem, *layers, nn.Sequential(backbone.avgpool, nn.Flatten())]
     before = nn.Sequential(*parts[: STITCHED[config.stage]])
     after = nn.Sequential(*parts[STITCHED[config.stage] :])
-    maps = before(patches.flatten(0, 1)).unflatten(0, (n, 4))
-    features = [
-        after(stitch(maps, direction).flatten(0, 1)).unflatten(0, (n, 2))
-        for direction in _directions(config, generator)
-    ]
-    return torch.cat(features, 1).flatten(0, 1)
+    directions = _directions(config, generator)  # drawn once, although microbatches are encoded twice
+
+    def encode(patches: Tensor) -> Tensor:
+        n = len(patches)
+        maps = before(patches.flatten(0, 1)).unflatten(0, (n, 4))
+        features = [after(stitch(maps, way).flatten(0, 1)).unflatten(0, (n, 2)) for way in directions]
+        return torch.cat(features, 1)  # (n, E, width)
+
+    return in_microbatches(encode, patches, microbatches_of(backbone)).flatten(0, 1)
 
 
 def cut(images: Tensor, grid: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.networks.passes import in_microbatches, l2_normalize
+from cl.networks.passes import l2_normalize
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import permute, ranks
 
@@ -32,13 +32,13 @@ class Ema(BaseConfig):
 class Target(nn.Sequential):
     """A copy of backbone and projector that follows them and is never trained."""
 
-    def __init__(self, backbone: nn.Module, projector: nn.Module, ema: Ema, microbatches: int) -> None:
+    def __init__(self, backbone: nn.Module, projector: nn.Module, ema: Ema) -> None:
         super().__init__(copy.deepcopy(backbone), copy.deepcopy(projector))
         self.requires_grad_(False)
         for module in self.modules():
             if hasattr(module, "drop_prob"):
                 module.drop_prob = 0.0  # type: ignore[assignment]  # a target leaves out no residual branch
-        self.ema, self.microbatches = ema, microbatches
+        self.ema = ema
 
     @torch.no_grad()
     def embed(self, images: Tensor, order: Tensor | None = None) -> Tensor:
@@ -48,7 +48,7 @@ class Target(nn.Sequential):
             order: (W N,), the order in which all ranks' images are encoded (ShuffleBN); None: unchanged.
         """
         if order is None:
-            return in_microbatches(lambda part: l2_normalize(self(part)), images, self.microbatches)
+            return l2_normalize(self(images))
         if ranks() > 1 and torch.is_autocast_enabled(images.device.type):
             images = images.to(torch.get_autocast_dtype(images.device.type))  # half as much to send
         mixed = permute(images.movedim(1, -1), order).movedim(-1, 1)

@@ -1,16 +1,11 @@
 """Two residual networks for one image: one sees its lightness, the other its two colour channels (CMC)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from cl.networks.backbones import Backbone
-from cl.networks.resnet import Network
-
-if TYPE_CHECKING:
-    from cl.networks.backbones.resnet import Config
+from cl.networks.backbones import Backbone, Colours
 
 CHANNELS = (1, 2)  # of the two networks' inputs
 # CIE 1931, white of D65, and ITU-R 601, as in scikit-image.
@@ -26,30 +21,24 @@ NORMALISATION = {
 
 
 class TwoStreams(Backbone):
-    """Both networks' features, side by side; images are normalised RGB, as for every other backbone."""
+    """Both networks' features, side by side; images are normalised RGB, as for every other backbone.
+
+    networks: of lightness and of colour, for images of `CHANNELS`.
+    space: lab or ycbcr.
+    mean, std: with which images arrive normalised.
+    """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, config: "Config") -> None:
+    def __init__(self, networks: Sequence[Backbone], space: str, mean: Colours, std: Colours) -> None:
         super().__init__()
-        assert config.streams is not None
-        self.space = config.streams.space
-        networks = [
-            Network(
-                config.name,
-                config.width,
-                config.stem,
-                zero_init_residual=config.zero_init_residual,
-                channels=channels,
-            )
-            for channels in CHANNELS
-        ]
+        self.space = space
         self.networks = nn.ModuleList(networks)
         self.fc_features = sum(network.fc_features for network in networks)
-        for name in ("mean", "std"):  # in float64, for encoders in float64
-            value = torch.tensor(getattr(config.streams, name), dtype=torch.float64)
-            self.register_buffer(name, value.view(3, 1, 1), persistent=False)
+        for name, values in (("mean", mean), ("std", std)):  # in float64, for encoders in float64
+            value = torch.tensor(values, dtype=torch.float64).view(3, 1, 1)
+            self.register_buffer(name, value, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, `fc_features`): first the features of lightness, then those of colour."""

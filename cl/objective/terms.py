@@ -19,12 +19,10 @@ EPSILON = 1e-5  # added to variances, as batch norm does
 class Term(Protocol):
     """What a method gives: `Contrast`, `Agreement` or `TwoViews`. A loss takes one of these types.
 
-    description: in the plural, for messages. weight: of this term in the sum over terms.
+    weight: of this term in the sum over terms.
     penalty: scalar that the method adds to this term's loss.
     queries: (N, D). positives: (N, P, D).
     """
-
-    description: ClassVar[str]
 
     @property
     def weight(self) -> float: ...
@@ -58,8 +56,6 @@ class Contrast:
         penalty: scalar that is added to this contrast's loss, whatever the loss.
         log_normalizer: scalar, log of the mean of exp(logit) over candidates, as memory banks estimate it.
     """
-
-    description: ClassVar[str] = "contrasts with negatives"
 
     queries: Tensor
     positives: Tensor
@@ -149,7 +145,6 @@ class Agreement:
         weight: of this term in the sum over the method's terms.
     """
 
-    description: ClassVar[str] = "pairs without negatives"
     penalty: ClassVar[float] = 0.0
 
     queries: Tensor
@@ -178,7 +173,6 @@ class TwoViews:
         weight: of this term in the sum over the method's terms.
     """
 
-    description: ClassVar[str] = "two views without negatives"
     penalty: ClassVar[float] = 0.0
 
     first: Tensor

@@ -33,7 +33,7 @@ class PretrainingTask(Task):
     ) -> None:
         super().__init__(machine, method.seed)
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
-        set_groups(method, method.bn_groups, method.microbatches)
+        set_groups(method, method.bn_groups)
         self.progress = 0.0
         self.negatives: int | None = None
         self.has_groups = False

@@ -60,13 +60,13 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ({"sede": 1}, "unknown key sede; did you mean seed? Choices: seed, recipe, init, start_from"),
         (
             {"loss": {"kind": "cosine"}},
-            "method=simclr gives contrasts with negatives, but loss=cosine takes pairs without negatives",
+            "method=simclr gives contrasts with negatives, but loss=cosine needs pairs without negatives",
         ),
         ({"loss": {"kind": "cosine"}}, "choose loss=dcl or dclw or debiased or infonce"),
         ({"temperature": None}, "method=simclr needs a temperature, found temperature=null"),
         (
             {"method": BYOL},
-            "method=byol gives pairs without negatives, but loss=dcl takes contrasts with negatives",
+            "method=byol gives pairs without negatives, but loss=dcl needs contrasts with negatives",
         ),
         (
             {"method": BYOL, "loss": {"kind": "cosine"}},
@@ -78,7 +78,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
                 "loss": {"kind": "cosine"},
                 "temperature": None,
             },
-            "method.predictor.out=9 differs from method.projector.out=8",
+            "method: predictor.out=9 differs from projector.out=8",
         ),
         (
             {"method": BYOL | {"predictor": HEAD | {"last_norm": "plain"}}},
@@ -86,7 +86,7 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ),
         (
             {"loss": {"kind": "jcl", "strength": 4, "ramp": True, "unbiased": False}},
-            "loss=jcl needs several positives per query, but method=simclr gives one",
+            "loss=jcl needs several positives per query; choose loss=dcl or dclw or debiased or infonce",
         ),
         (
             {"patches": COMBINE},
@@ -109,13 +109,16 @@ COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs":
         ),
         (
             {"method": SIMO | {"negatives": 256, "sampling": "shared"}},
-            "method.negatives=256 exceeds the 127 negatives that each query has with optim.batch_size=128",
+            "method.negatives=256 exceeds the 127 negatives",
         ),
-        ({"bn_group": 48}, "bn_group=48 must divide optim.batch_size=128 into groups of two or more images"),
+        (
+            {"bn_group": 48},
+            "bn_group=48 must divide optim.batch_size=128 into batch-norm groups",
+        ),
         ({"precision": "fp16"}, "precision='fp16': input should be 'fp32', 'tf32' or 'bf16'"),
         (
             {"bn_group": 128, "method": MOCO},
-            "method.shuffle=true shuffles between groups of batch norm, but bn_group=128 makes one",
+            "method.shuffle=true shuffles between batch-norm groups, but bn_group=128 makes one",
         ),
         ({"seed": -1}, "seed=-1: input should be greater than or equal to 0"),
     ],
@@ -133,7 +136,10 @@ def test_detectron2_refuses_a_small_stem() -> None:
     values["transfers"]["voc_c4"]["engine"] = "detectron2"
     config.check(values)
     values["backbone"]["stem"] = "small"
-    with pytest.raises(ValueError, match="transfers.voc_c4.engine=detectron2 takes .* found small and 1"):
+    with pytest.raises(
+        ValueError,
+        match="voc_c4.engine=detectron2 needs .*imagenet.* small stem.*choose",
+    ):
         config.check(values)
 
 

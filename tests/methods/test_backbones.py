@@ -53,7 +53,7 @@ def config(kind: str, number: int = 0) -> BackboneConfig:
 def fitting(kind: str, number: int, method: str) -> BackboneConfig:
     """One of them, or two of it for a method that needs two networks."""
     found = config(kind, number)
-    if not module_of("methods", method).Config.two_streams:
+    if "two networks" not in module_of("methods", method).Config.needs_backbone:
         return found
     if kind != "resnet":
         pytest.skip("only residual networks come in two for lightness and colour")

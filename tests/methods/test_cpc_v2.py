@@ -100,9 +100,9 @@ def test_every_patch_of_the_batch_is_a_negative_but_the_target() -> None:
     ("overrides", "message"),
     [
         (["method.grid=4"], "method.grid=4 needs views divisible by 5, found 32 px"),
-        (["method.offsets=[1,3]"], "method.offsets=[1, 3] must be distinct numbers from [1, 2]"),
-        (["method.offsets=[1,1]"], "method.offsets=[1, 1] must be distinct numbers from [1, 2]"),
-        (["method.offsets=[0]"], "method.offsets=[0] must be distinct numbers from [1, 2]"),
+        (["method.offsets=[1,3]"], "method: offsets=[1, 3] must be distinct numbers from [1, 2]"),
+        (["method.offsets=[1,1]"], "method: offsets=[1, 1] must be distinct numbers from [1, 2]"),
+        (["method.offsets=[0]"], "method: offsets=[0] must be distinct numbers from [1, 2]"),
     ],
 )
 def test_what_it_refuses(tmp_path, overrides, message) -> None:

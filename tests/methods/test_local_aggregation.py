@@ -161,7 +161,7 @@ def test_k_means_equals_a_loop() -> None:
 
 
 def test_a_warm_up_over_the_whole_run_is_refused(tmp_path) -> None:
-    with pytest.raises(Exception, match="method.warmup_epochs=2 leaves none of optim.epochs=2"):
+    with pytest.raises(Exception, match="method.warmup_epochs=2 leaves none of the 2 epochs"):
         compose(tmp_path, *TINY, "method=local_aggregation", "method.warmup_epochs=2")
     found = config.check(compose(tmp_path, *TINY, "method=local_aggregation", "method.warmup_epochs=1"))
     assert found.method.warmup_epochs == 1

@@ -124,7 +124,7 @@ def test_prototypes_are_frozen_in_the_first_epochs() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["loss=infonce"], "compares with all its prototypes.*choose loss=dcl"),
+        (["loss=infonce"], "method=swav needs a decoupled loss.* loss=infonce .*choose loss=dcl or dclw"),
         (["method.queue=100"], "queue=100 with queue_epoch=None: give both, or null for both"),
         (["patches=fast"], "method=swav does not take combinatorial patches"),
         (["method.prototypes=1"], "method.prototypes=1: input should be greater than 1"),

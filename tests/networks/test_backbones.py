@@ -114,10 +114,13 @@ def test_two_resnet50_have_the_papers_size() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["transfer=[voc_c4]"], r"transfers.voc_c4 builds a detector on one network .* choose transfer=\[\]"),
+        (
+            ["transfer=[voc_c4]"],
+            r"transfers.voc_c4 needs one network .* two networks; choose transfer=\[\]",
+        ),
         (
             ["method=moco_v3", "patches=fast", "patches.stage=stage1", "patches.pairs=adjacent"],
-            "patches.stage=stage1 runs a part of one",
+            "patches.stage=stage1 needs the stages of one .* choose patches.stage=final",
         ),
         (
             ["backbone.streams.mean=[0.1,0.2,0.3]"],
@@ -134,7 +137,7 @@ def test_weights_of_one_network_are_refused(tmp_path) -> None:
     values = compose(tmp_path, "backbone=resnet18_lab", "dataset=cifar10")
     assert config.check(values).backbone.streams.mean == config.check(values).dataset.mean
     init = {"name": "torchvision:resnet18", "hash": "sha256:0"}
-    with pytest.raises(ValueError, match="init=torchvision:resnet18 has weights of one .*; choose init=null"):
+    with pytest.raises(ValueError, match="init=torchvision:resnet18 needs one network .*; choose init=null"):
         config.check({**values, "init": init})
 
 

@@ -24,9 +24,9 @@ def test_patches_reach_from_edge_to_edge(side, grid, patch, size, stride) -> Non
 @pytest.mark.parametrize(
     ("side", "grid", "patch", "message"),
     [
-        (256, 6, None, "method.grid=6 needs views divisible by 7, found 256 px; or choose method.patch"),
-        (256, 6, 80, "leaves 176 px for the other 5 patches of method.grid=6; it must leave a multiple of 5"),
-        (32, 3, 32, "method.patch=32 in views of 32 px leaves 0 px"),
+        (256, 6, None, "grid=6 needs views divisible by 7, found 256 px; choose others, or a patch"),
+        (256, 6, 80, "leaves 176 px for the other 5 patches of grid=6; it must leave a multiple of 5"),
+        (32, 3, 32, "patch=32 in views of 32 px leaves 0 px"),
         (32, 3, 40, "leaves -8 px"),
     ],
 )

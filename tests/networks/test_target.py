@@ -36,7 +36,7 @@ def test_the_target_leaves_out_no_branches() -> None:
     """Drop path acts on the online encoder alone."""
     torch.manual_seed(0)
     backbone = backbones.build(config("vit", drop_path=0.5)).train()
-    target = Target(backbone, torch.nn.Identity(), EMA, microbatches=1).train()  # type: ignore[arg-type]
+    target = Target(backbone, torch.nn.Identity(), EMA).train()  # type: ignore[arg-type]
     images = torch.randn(4, 3, 64, 64)
     assert torch.equal(target.embed(images), target.embed(images))
     assert not torch.equal(backbone(images), backbone(images))

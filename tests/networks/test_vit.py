@@ -111,7 +111,7 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         (["backbone=vit_tiny", "backbone.heads=5"], "width=192 must be a multiple of heads=5"),
         (
             ["backbone=vit_tiny_patch4", "views.random.size=30"],
-            r"backbone.patch=4 does not take the images of 30 px from views.random .*; choose another size",
+            r"patches of 4 px, .* does not take the images of 30 px from views.random .*; choose",
         ),
         (
             ["backbone=timm", "backbone.name=test_convnext", "method=moco_v3", "patches=fast"],
@@ -119,7 +119,7 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ),
         (
             ["backbone=timm", "backbone.name=convnext_atto.d2_in1k"],
-            "names weights; choose backbone.name=convnext_atto and init=timm:convnext_atto.d2_in1k",
+            "backbone.name: .* choose convnext_atto, .* timm:convnext_atto.d2_in1k",
         ),
         (
             ["backbone=vit_tiny_patch4", "evaluations.linear.blocks=13"],
@@ -132,7 +132,7 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         (["evaluations.linear.blocks=4"], "evaluations.linear.blocks=4 takes .* choose blocks=null"),
         (
             ["backbone=timm", "backbone.name=bat_resnext26ts", "transfer=[]"],
-            "bat_resnext26ts does not take the images",
+            "bat_resnext26ts.* does not take the images",
         ),
         (
             ["backbone=timm", "backbone.name=test_convnext", "method=cpc_v2"],
@@ -146,17 +146,17 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
                 "patches.stage=stage2",
                 "patches.pairs=drawn",
             ],
-            "patches.stage=stage2 runs a part of a network of kind=resnet, .* choose patches.stage=final",
+            "patches.stage=stage2 needs the stages of one .* choose patches.stage=final",
         ),
         (
             ["backbone=vit_tiny_patch4", "transfer=[voc_c4]"],
-            "transfers.voc_c4.detector=faster_rcnn_c4 takes apart a network of kind=resnet, not backbone=vit "
+            "transfers.voc_c4.detector=faster_rcnn_c4 needs the stages of one .* backbone.kind=vit "
             r".* choose a transfer with a pyramid, such as transfer=\[voc_fpn\]",
         ),
         (
             ["backbone=timm", "transfer=[coco_fpn]"],
-            "transfers.coco_fpn.engine=detectron2 builds on networks of kind=resnet, not on "
-            "backbone.name=convnext_atto; choose transfers.coco_fpn.engine=torchvision",
+            "transfers.coco_fpn.engine=detectron2 needs kind=resnet .* backbone.kind=timm .*convnext_atto.*; "
+            "choose transfers.coco_fpn.engine=torchvision",
         ),
         (
             [
@@ -169,11 +169,11 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ),
         (
             ["backbone=timm", "backbone.name=mixer_s16_224"],
-            r"from images of any size; backbone.name=mixer_s16_224 does not give them \(Input height \(64\)",
+            r"from images of any size; .*mixer_s16_224.* does not give them \(Input height \(64\)",
         ),
         (
             ["backbone=timm", "backbone.name=test_efficientnet", "backbone.checkpointing=true"],
-            "batch twice in the batch norm of backbone.name=test_efficientnet; choose false",
+            "checkpointing=true .* batch norm of .*test_efficientnet.*; choose false",
         ),
         (
             ["backbone=timm", "backbone.name=vgg11", "backbone.drop_path=0.1"],

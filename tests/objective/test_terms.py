@@ -63,7 +63,7 @@ def grouped(positives: int) -> tuple[Contrast, Tensor]:
     return contrast, counted
 
 
-LOSSES = [kind for kind in kinds("losses") if module_of("losses", kind).Config.takes is Contrast]
+LOSSES = [kind for kind in kinds("losses") if "contrasts" in module_of("losses", kind).Config.needs]
 REST = [i for i in range(6) if i != LONELY]
 
 
@@ -71,7 +71,7 @@ REST = [i for i in range(6) if i != LONELY]
 def test_a_loss_leaves_out_queries_without_negatives(kind) -> None:
     """It is the mean of the losses of the other queries by themselves, each against what counts for it."""
     module, config = module_of("losses", kind), loss_config(kind)
-    contrast, counted = grouped(3 if config.needs_several_positives else 1)
+    contrast, counted = grouped(3 if "several positives" in config.needs else 1)
     assert (~contrast.has_negatives()).nonzero().flatten().tolist() == [LONELY]
     assert int(contrast.queries_without_negatives()) == 1
     ours = module.loss(contrast, config, 0.5)

@@ -23,7 +23,7 @@ MISTAKES = {
     "loss=infonce,dcl": "loss=infonce,dcl has several values; `dvc exp run --queue -S` runs each of them",
     "~loss": "loss is missing",
     "optim.epochs=0": "optim.epochs=0: input should be greater than 0",
-    "method=byol loss=dclw": "method=byol gives pairs without negatives, but loss=dclw takes contrasts with",
+    "method=byol loss=dclw": "method=byol gives pairs without negatives, but loss=dclw needs contrasts with",
     "init=nothing": "nothing is called 'nothing'",
 }
 

@@ -101,5 +101,5 @@ def test_their_mistakes_are_named_like_all_others(extended) -> None:
     stages = [("compose", "loss=margin", "loss.margin=-1"), ("compose", "loss=margin", "method=byol")]
     negative, mismatch = answers_of_copy(extended, [Stage(stage) for stage in stages])
     assert "loss.margin=-1: input should be greater than 0" in negative.stderr
-    message = "method=byol gives pairs without negatives, but loss=margin takes contrasts with negatives"
+    message = "method=byol gives pairs without negatives, but loss=margin needs contrasts with negatives"
     assert message in mismatch.stderr

@@ -8,6 +8,7 @@ import torch
 from cl.methods import Setup
 from cl.networks import backbones
 from cl.networks.backbones import resnet
+from cl.networks.passes import encode_in_microbatches
 from cl.runtime.memory import growth
 from cl.runtime.registry import module_of
 from tests.support.methods import (
@@ -87,8 +88,10 @@ def test_microbatches_hold_the_activations_of_one_at_a_time() -> None:
         network = resnet.Config(
             kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False
         )
-        setup = Setup(backbones.build(network), 0.1, WHOLE, 8, 0, 32, microbatches)
-        task = task_of(module_of("methods", "simclr").Method(config_of("simclr"), setup), loss_config("dcl"))
+        setup = Setup(backbones.build(network), 0.1, WHOLE, 8, 0, 32)
+        method = module_of("methods", "simclr").Method(config_of("simclr"), setup)
+        encode_in_microbatches(method, microbatches)
+        task = task_of(method, loss_config("dcl"))
         task(batch_of([view[:8] for view in images])).backward()  # the gradients' memory
         return growth(lambda: task(batch_of(images)).backward())
 

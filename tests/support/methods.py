@@ -13,9 +13,10 @@ from cl.losses import LossConfig
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks import heads, patches
 from cl.networks.backbones import Backbone
+from cl.networks.passes import encode_in_microbatches
 from cl.networks.target import Ema
 from cl.objective.batch import Batch
-from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.machine import Machine
 from cl.runtime.registry import kinds, module_of
@@ -95,29 +96,27 @@ def build(
     """A method with the tiny encoder, unless another is given, in float64."""
     torch.manual_seed(0)
     config = config_of(kind, **settings)
-    temperature = TAU if gives(kind) is Contrast else None
-    backbone = backbone or (TinyTwoStreams() if config.two_streams else TinyBackbone())
-    setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES, microbatches)
-    return module_of("methods", kind).Method(config, setup).double()
+    temperature = TAU if "contrasts" in config.gives else None
+    backbone = backbone or (TinyTwoStreams() if "two networks" in config.needs_backbone else TinyBackbone())
+    setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES)
+    method = module_of("methods", kind).Method(config, setup).double()
+    encode_in_microbatches(method, microbatches)
+    return method
 
 
 def kind_of(method: BaseMethod) -> str:
     return type(method).__module__.rsplit(".", 1)[1]
 
 
-def gives(kind: str) -> type:
+def gives(kind: str) -> Traits:
     return module_of("methods", kind).Config.gives
-
-
-def takes_patches(kind: str) -> bool:
-    return module_of("methods", kind).Config.takes_patches
 
 
 Case = tuple[str, dict[str, Any], patches.Config]  # a kind of method, options, patches
 
 VARIANTS = [(kind, option) for kind in kinds("methods") for option in [{}, *OPTIONS.get(kind, [])]]
 CASES: list[Case] = [(kind, option, WHOLE) for kind, option in VARIANTS]
-CASES += [(kind, option, FAST) for kind, option in VARIANTS if takes_patches(kind)]
+CASES += [(kind, option, FAST) for kind, option in VARIANTS if "patches" in gives(kind)]
 
 
 def case_name(case: Case) -> str:
@@ -135,7 +134,7 @@ def loss_config(kind: str, **settings: Any) -> LossConfig:
 
 def losses_for(kind: str) -> list[str]:
     """The losses that fit a method."""
-    return rules.losses_for(module_of("methods", kind).Config)
+    return rules.losses_for(module_of("methods", kind).Config, gives(kind) | {"several positives"})
 
 
 def usual_loss(kind: str) -> LossConfig:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from cl.config import check, read
 from cl.console.progress import Progress
+from cl.data.order import plan_of
 from cl.data.reader import Reader
 from cl.detection import data as detection
 from cl.detection import transfer
-from cl.evaluations import plan_of
 from cl.networks import backbones
 from cl.objective.batch import Batch
 from cl.runtime import distributed

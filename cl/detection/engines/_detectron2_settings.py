@@ -1,4 +1,4 @@
-"""The configuration keys that a transfer sets in detectron2, and detectron2's tensor names.
+"""The configuration keys that a transfer sets in detectron2.
 
 Its defaults suit Detectron's own models: BGR, no division by the standard deviation, the stride in the first
 1x1 convolution, frozen layers and batch norm. With a torchvision backbone, each of them silently ruins the
@@ -6,8 +6,6 @@ transfer.
 """
 
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from cl.detection.config import Config
 
@@ -125,17 +123,3 @@ def _dataset(config: Config, split: str) -> str:
         return f"voc_{split.replace('/', '_')}"
     name = split.rstrip("0123456789")
     return f"coco_{split.removeprefix(name)}_{name}"
-
-
-def names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A torchvision backbone's tensors under detectron2's names, without those that detectron2 lacks."""
-    return {_name(name): value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
-
-
-def _name(name: str) -> str:
-    name = name.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
-    for number in (1, 2, 3):
-        name = name.replace(f"bn{number}.", f"conv{number}.norm.")
-    for number in (1, 2, 3, 4):
-        name = name.replace(f"layer{number}.", f"res{number + 1}.")
-    return name if name.startswith("res") else f"stem.{name}"

@@ -12,9 +12,9 @@ from torchvision.models.resnet import ResNet
 from torchvision.ops import Conv2dNormActivation, FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
+from cl.detection.feature_maps import STRIDES, FeatureMaps
 from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import has_batch_norm
-from cl.networks.feature_maps import STRIDES, FeatureMaps
 
 CHANNELS = 256  # of every level
 LEVELS = ("0", "1", "2", "3")  # torchvision's names of P2 to P5; P6, "pool", is P5 subsampled

@@ -33,9 +33,10 @@ from cl.detection import average_precision
 from cl.detection.average_precision import COCO_METRICS, Detections, encode_masks
 from cl.detection.config import Config
 from cl.detection.data import DataSet
-from cl.detection.engines._detectron2_settings import names, settings
+from cl.detection.engines._detectron2_settings import settings
 from cl.detection.records import Record
 from cl.detection.samples import Sample, resized
+from cl.networks.detectron2_names import in_detectron2
 
 if TYPE_CHECKING:
     from cl.sources import Source
@@ -131,7 +132,7 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
         ValueError: a tensor of the backbone lacks a counterpart, or its counterpart has another shape.
     """
     ours = network.state_dict()
-    theirs = names(backbone.state_dict())
+    theirs = in_detectron2(backbone.state_dict())
     places = {name: _place(name, ours) for name in theirs}
     for name, value in theirs.items():
         target = ours[places[name]]

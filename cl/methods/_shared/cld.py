@@ -1,12 +1,11 @@
 """CLD's group branch: the groups of one view are classes for the other (Wang et al. 2021, section 3)."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.methods import MethodConfig
 from cl.methods._shared.kmeans import batch_clusters
 from cl.networks import heads
 from cl.networks.passes import Encoder, l2_normalize
@@ -14,9 +13,6 @@ from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, local_part
-
-if TYPE_CHECKING:
-    from cl.config import Params
 
 
 class Grouping(BaseConfig):
@@ -34,25 +30,28 @@ class Grouping(BaseConfig):
     temperature: float = Field(gt=0)
     weight: float = Field(gt=0)
 
-    def check(self, config: MethodConfig, params: "Params") -> None:
-        """Raises ValueError if the batch cannot be split, or if the projector ends with batch norm."""
-        batch = params.optim.batch_size
-        if self.images != "global" and (self.images < 2 or batch % self.images):
+    def check(self, batch_size: int) -> None:
+        """Raises ValueError if the batch cannot be split."""
+        if self.images != "global" and (self.images < 2 or batch_size % self.images):
             raise ValueError(
-                f"method.group.images={self.images} must divide optim.batch_size={batch} into parts of two "
-                "or more images; choose a divisor, or global"
+                f"group.images={self.images} must divide the batch of {batch_size} images into parts of two "
+                "or more; choose a divisor, or global"
             )
-        if config.projector.last_norm not in ("none", "cosine"):
-            raise ValueError(
-                f"method.projector.last_norm={config.projector.last_norm}, but method={config.kind} puts two "
-                "linear layers side by side at the end of the projector; choose none or cosine"
-            )
+
+
+def check_projector(projector: heads.Config) -> None:
+    """Raises ValueError if the projector ends with batch norm: two linear layers share what is before it."""
+    if projector.last_norm not in ("none", "cosine"):
+        raise ValueError(
+            f"projector.last_norm={projector.last_norm}, but two linear layers are put side by side at the "
+            "end of the projector; choose none or cosine"
+        )
 
 
 def group_head(config: heads.Config, projector: nn.Sequential) -> nn.Module:
     """A second last layer for the projector: what comes before it is shared with the embeddings of images."""
     last = projector[-1]
-    assert isinstance(last, nn.Linear), "Grouping.check"
+    assert isinstance(last, nn.Linear), "check_projector"
     return heads.build(config.model_copy(update={"hidden": []}), last.in_features)
 
 

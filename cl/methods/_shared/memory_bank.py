@@ -13,6 +13,7 @@ from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 
 
 class BankConfig(MethodConfig):
@@ -23,8 +24,7 @@ class BankConfig(MethodConfig):
     bank_momentum: of the rows; 0 keeps only the newest embedding.
     """
 
-    gives: ClassVar = Contrast
-    estimates_normalizer: ClassVar[bool] = True
+    gives: ClassVar[Traits] = {"contrasts", "normalizer"}
     negatives: int | None = Field(gt=0)
     own: bool
     bank_momentum: float = Field(ge=0, lt=1)

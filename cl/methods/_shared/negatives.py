@@ -1,24 +1,21 @@
-"""Negatives that queries sample from a batch (EqCo, section 2.3)."""
-
-from typing import TYPE_CHECKING
+"""The negatives of a query: sampled from a batch (EqCo, section 2.3), or with those of its own image."""
 
 import torch
 from torch import Tensor
 
-from cl.runtime.distributed import local_part, ranks
-
-if TYPE_CHECKING:
-    from cl.config import Params
+from cl.objective.batch import Batch
+from cl.runtime.distributed import gather, local_part, ranks
 
 BLOCK = 2**22  # random numbers held at a time
+NO_COLUMN = torch.iinfo(torch.int64).max  # as the group of a query: equals no column's
 
 
-def check_negatives(negatives: int | None, candidates: int, params: "Params") -> None:
-    """Raises ValueError if a batch has fewer `candidates` than `method.negatives` asks for."""
+def check_negatives(negatives: int | None, candidates: int) -> None:
+    """Raises ValueError if there are fewer `candidates` than the `negatives` that each query samples."""
     if negatives is not None and negatives > candidates:
         raise ValueError(
-            f"method.negatives={negatives} exceeds the {candidates} negatives that each query has with "
-            f"optim.batch_size={params.optim.batch_size}; choose fewer, or null for all"
+            f"negatives={negatives} exceeds the {candidates} negatives that a batch has for each query; "
+            "choose fewer, or null for all"
         )
 
 
@@ -41,3 +38,17 @@ def skip_own_columns(positions: Tensor, own: Tensor, width: int = 1) -> Tensor:
         own: (N,), the first of the `width` columns that belong to each query's own image.
     """
     return positions + width * (positions >= own[:, None])
+
+
+def groups_of_queries(batch: Batch, per_image: int) -> Tensor | None:
+    """(N E,): the group of each of an image's E queries, image-major; None if the data has no groups.
+
+    For queries that have negatives in their own image too, such as its other patches.
+    An image that is alone of its group in the batch of all ranks gets one that no column has, so that its own
+    columns count. Otherwise they are left out with those of the group's other images.
+    """
+    groups = batch.row_groups()
+    if groups is None:
+        return None
+    alone = (groups[:, None] == gather(groups)).sum(1) == 1
+    return groups.masked_fill(alone, NO_COLUMN).repeat_interleave(per_image)

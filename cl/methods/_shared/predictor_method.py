@@ -1,34 +1,32 @@
 """Methods with a predictor on top of the online encoder: BYOL, SimSiam, MoCo v3, NNCLR."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks import heads, patches
-from cl.networks.passes import in_microbatches, in_passes, l2_normalize
+from cl.networks.passes import in_passes, l2_normalize
 from cl.networks.target import Ema, Target
-
-if TYPE_CHECKING:
-    from cl.config import Params
+from cl.objective.traits import Traits
 
 
 class PredictorMethodConfig(MethodConfig):
     """A method with a predictor, which takes combinatorial patches."""
 
-    has_predictor: ClassVar[bool] = True
-    takes_patches: ClassVar[bool] = True
+    gives: ClassVar[Traits] = {"predictor", "patches"}
     predictor: heads.Config
 
-    def check(self, params: "Params") -> None:
-        """Predictions are compared with projections, so both must have the same width."""
-        super().check(params)
+    @model_validator(mode="after")
+    def _equally_wide(self) -> Self:
         if self.predictor.out != self.projector.out:
             raise ValueError(
-                f"method.predictor.out={self.predictor.out} differs from "
-                f"method.projector.out={self.projector.out}, but predictions are compared with projections"
+                f"predictor.out={self.predictor.out} differs from projector.out={self.projector.out}, but "
+                "predictions are compared with projections; choose the same"
             )
+        return self
 
 
 class PredictorMethod(BaseMethod):
@@ -43,21 +41,18 @@ class PredictorMethod(BaseMethod):
         super().__init__(config, setup)
         self.patches = setup.patches
         self.predictor = heads.build(config.predictor, config.projector.out)
-        self.target = Target(self.backbone, self.projector, ema, self.microbatches) if ema else None
+        self.target = Target(self.backbone, self.projector, ema) if ema else None
 
     def predictions_and_targets(self, views: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """V predictions (N, E, D) and two targets (N, D), unit rows; E is 1 without patches."""
         if self.target is None and isinstance(self.patches, patches.Whole):
-            both = self._encode(self._predict_and_project, views)
+            both = in_passes(self._predict_and_project, views, separate=2)
             return [x[:, :1] for x in both], [x[:, 1].detach() for x in both[:2]]
-        predictions = self._encode(self._predict, views)
+        predictions = in_passes(self._predict, views, separate=2)
         if self.target:
             return predictions, [self.target.embed(view) for view in views[:2]]
         with torch.no_grad():  # projections of patches are not targets: another pass (Fast-MoCo, C.1)
             return predictions, [self.embed(view) for view in views[:2]]
-
-    def _encode(self, encode, views: list[Tensor]) -> list[Tensor]:  # type: ignore[no-untyped-def]
-        return in_passes(lambda images: in_microbatches(encode, images, self.microbatches), views, separate=2)
 
     def _predict(self, images: Tensor) -> Tensor:
         """(N, E, D)."""

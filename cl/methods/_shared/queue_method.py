@@ -1,37 +1,28 @@
 """Methods with a queue of keys from a target encoder: MoCo, and CLD on it."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig, Setup
-from cl.methods._shared.shuffle import check_shuffle
 from cl.networks.passes import image_major
 from cl.networks.queue import Queue
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives, gather_groups
 from cl.objective.terms import Contrast
+from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
-
-if TYPE_CHECKING:
-    from cl.config import Params
 
 
 class QueueMethodConfig(MethodConfig):
-    """`shuffle`: ShuffleBN between the groups of batch norm."""
+    """`shuffle`: ShuffleBN between batch-norm groups."""
 
-    gives: ClassVar = Contrast
-    queues_negatives: ClassVar = True
+    gives: ClassVar[Traits] = {"contrasts", "queue"}
     queue: int = Field(gt=0, description="keys")
     ema: Ema
     shuffle: bool
-
-    def check(self, params: "Params") -> None:
-        """ShuffleBN needs groups to shuffle between."""
-        super().check(params)
-        check_shuffle(self.shuffle, params)
 
 
 class QueueMethod(BaseMethod):
@@ -40,7 +31,7 @@ class QueueMethod(BaseMethod):
     def __init__(self, config: QueueMethodConfig, setup: Setup) -> None:
         super().__init__(config, setup)
         self.shuffle = config.shuffle
-        self.target = Target(self.backbone, self.projector, config.ema, self.microbatches)
+        self.target = Target(self.backbone, self.projector, config.ema)
         self.queue = Queue(config.queue, config.projector.out)
         self._new: tuple[Tensor, Tensor | None] | None = None
 

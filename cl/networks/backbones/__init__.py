@@ -1,26 +1,40 @@
 """Encoders, one file each: a pydantic `Config`, and `build(config)`, which gives the untrained network."""
 
 import math
+from collections.abc import Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.networks import feature_maps, layers, patches
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
 
-if TYPE_CHECKING:
-    from cl.config import Params
+# What a network is, which others may need: one network for RGB, or two for lightness and colour; a residual
+# network, whose stages run one by one; one that detectron2 builds too.
+Trait = Literal["one network", "two networks", "residual stages", "in detectron2"]
+Colours = tuple[float, float, float]  # of red, green and blue in [0, 1]
 
 
 class BackboneConfig(BaseConfig):
-    """What every backbone has."""
+    """What every backbone has.
+
+    normalisation: the mean and standard deviation that images must be normalised with; None for any.
+    """
 
     kind: str
+
+    @property
+    def gives(self) -> Set[Trait]:
+        """What the network is, for those that need more than its features."""
+        return {"one network"}
+
+    @property
+    def normalisation(self) -> tuple[Colours, Colours] | None:
+        return None
 
     @property
     def title(self) -> str:
@@ -43,12 +57,13 @@ class BackboneConfig(BaseConfig):
         """
         raise NotImplementedError
 
-    def check(self, params: "Params") -> None:
-        """Check the other parameters against the backbone's own rules.
+    def outline(self) -> nn.Module | None:
+        """The network on the meta device, to try what it takes; None if it takes images of any size.
 
         Raises:
-            ValueError: they do not fit together.
+            ValueError: the network cannot be built as configured.
         """
+        return None
 
 
 class SizedConfig(BackboneConfig):
@@ -93,16 +108,6 @@ def load(config: BackboneConfig, path: Path) -> Backbone:
     return network.eval()
 
 
-def check_sizes(name: str, network: nn.Module, params: "Params") -> None:
-    """Check that a network, on the meta device, takes images of all sizes that it will see.
-
-    Raises:
-        ValueError: it does not take one of them.
-    """
-    for place, size in _sizes(params):
-        check_size(name, network, size, place)
-
-
 def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
     """Check that a network, on any device, takes square images of this side in pixels.
 
@@ -114,52 +119,15 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
         with torch.no_grad():
             network.eval()(torch.zeros(2, 3, size, size, device=device))
     except (AssertionError, RuntimeError, ValueError) as error:  # each network has its own way
-        reason = feature_maps.reason_of(error)
         raise ValueError(
-            f"{name} does not take the images of {size} px from {place} ({reason}); choose another size "
-            "there, or another backbone"
+            f"{name} does not take the images of {size} px from {place} ({reason_of(error)}); choose "
+            "another size there, or another backbone"
         ) from None
 
 
-def check_parts(name: str, network: nn.Module, params: "Params") -> None:
-    """Check that nothing needs the stages of a residual network, and that all find their blocks and maps.
-
-    Args:
-        network: of timm, on the meta device.
-
-    Raises:
-        ValueError: patches, an evaluation or a detector cannot be made from the network.
-    """
-    stage = getattr(params.patches, "stage", None)
-    if stage in patches.STITCHED:
-        raise ValueError(
-            f"patches.stage={stage} runs a part of a network of kind=resnet, not of {name}; choose "
-            "patches.stage=final, or backbone=resnet50"
-        )
-    layers.check_blocks(network, params.evaluations)
-    for key, transfer in params.transfers.items():
-        if "c4" in transfer.detector:
-            raise ValueError(
-                f"transfers.{key}.detector={transfer.detector} takes apart a network of kind=resnet, not "
-                f"{name}; choose a transfer with a pyramid, such as transfer=[voc_fpn], or backbone=resnet50"
-            )
-        if transfer.engine == "detectron2":
-            raise ValueError(
-                f"transfers.{key}.engine=detectron2 builds on networks of kind=resnet, not on {name}; choose "
-                f"transfers.{key}.engine=torchvision, or backbone=resnet50"
-            )
-        feature_maps.check(name, network, f"transfers.{key}", transfer.test_side)
-
-
-def _sizes(params: "Params") -> list[tuple[str, int]]:
-    """Where images come from, and their side in pixels when the backbone sees them."""
-    grid = getattr(params.patches, "grid", 1)
-    found = [("dataset.crop", params.dataset.crop)]
-    for name, view in params.views.items():
-        side = params.method.encoded_size(view.size) // grid
-        whole = side == view.size
-        found.append((f"views.{name}" if whole else f"views.{name}, cut into patches", side))
-    return found
+def reason_of(error: Exception) -> str:
+    """What a network of timm says where it fails, in one line."""
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 
 def output_width(network: nn.Module, size: int) -> int:

@@ -3,25 +3,13 @@
 import difflib
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from pydantic import field_validator
+from torch import nn
 
-from cl.networks.backbones import (
-    Backbone,
-    SizedConfig,
-    check_parts,
-    check_sizes,
-    output_width,
-    resnet,
-    vit,
-)
-from cl.networks.batch_norm import has_batch_norm
-from cl.networks.feature_maps import reason_of
-
-if TYPE_CHECKING:
-    from cl.config import Params
+from cl.networks.backbones import Backbone, SizedConfig, output_width, reason_of, resnet, vit
 
 PLAIN_VIT = re.compile(r"(?:vit|deit)_(tiny|small|base)_patch(\d+)_\d+")
 HEADS = {"tiny": 3, "small": 6, "base": 12}  # each 64 wide
@@ -44,7 +32,7 @@ class Config(SizedConfig):
 
         if "." in name and timm.is_model(name):
             network = name.partition(".")[0]
-            raise ValueError(f"{name} names weights; choose backbone.name={network} and init=timm:{name}")
+            raise ValueError(f"{name} names weights; choose {network}, and start from timm:{name}")
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=5) or ["convnext_tiny"]
             raise ValueError(f"{name} is not a network of timm; choose for example {', '.join(near)}")
@@ -67,22 +55,10 @@ class Config(SizedConfig):
     def in_timm(self) -> tuple[str, dict[str, Any]]:
         return self.name, _options(self.model_copy(update={"drop_path": 0, "checkpointing": False}))
 
-    def check(self, params: "Params") -> None:
-        """Check the sizes of images, and that nothing needs parts that the network does not have.
-
-        Raises:
-            ValueError: the network cannot do what the other parameters ask for.
-        """
-        name = f"backbone.name={self.name}"
+    def outline(self) -> nn.Module:
         network = _empty(self)
-        check_sizes(name, network, params)
-        if self.checkpointing and has_batch_norm(network):
-            raise ValueError(
-                f"backbone.checkpointing=true would count each batch twice in the batch norm of {name}; "
-                "choose false, and optim.microbatches to save memory"
-            )
         _set_checkpointing(self, network)
-        check_parts(name, network, params)
+        return network
 
 
 def build(config: Config) -> Backbone:

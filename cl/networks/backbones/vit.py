@@ -11,12 +11,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.networks.backbones import Backbone, SizedConfig, check_parts, check_sizes
+from cl.networks.backbones import Backbone, SizedConfig
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
-
-    from cl.config import Params
 
 PERIOD = 10_000  # the longest wave of the positions, over 2 pi
 
@@ -68,13 +66,9 @@ class Config(SizedConfig):
     def in_timm(self) -> tuple[str, dict[str, Any]]:
         return "vit_base_patch16_224", _arguments(self)  # which replace all that this name stands for
 
-    def check(self, params: "Params") -> None:
-        """Raises ValueError if a patch does not divide the images, or something needs parts it lacks."""
-        name = f"backbone={self.kind} with backbone.patch={self.patch}"
+    def outline(self) -> nn.Module:
         with torch.device("meta"):
-            network = _unset(self)
-        check_sizes(name, network, params)
-        check_parts(name, network, params)
+            return _unset(self)
 
 
 def build(config: Config) -> Backbone:

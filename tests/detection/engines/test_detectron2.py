@@ -14,9 +14,9 @@ from torchvision.models.resnet import ResNet
 from cl.config import Params
 from cl.detection.config import Config
 from cl.detection.data import DataSet, read
-from cl.detection.engines._detectron2_settings import names
 from cl.detection.samples import TrainImages, resized_size, sample
 from cl.detection.transfer import Detection, build_optimizer, estimate_statistics
+from cl.networks.detectron2_names import in_detectron2
 from cl.training.optim import lr_factor, set_lr
 from tests.support.detection import (
     FPN,
@@ -56,11 +56,11 @@ def test_detectron2_takes_every_key(imagenet, scenes_folder, params, name, tmp_p
             found = functools.reduce(lambda section, part: section[part], key.split("."), written)
             assert found == (pytest.approx(value) if "PIXEL" in key else value), key
     weights = json.loads((tmp_path / "weights.json").read_text())
-    assert len(weights["from the backbone"]) == len(names(backbone.state_dict())) == 265
+    assert len(weights["from the backbone"]) == len(in_detectron2(backbone.state_dict())) == 265
     for new in weights["new"]:
         assert new.startswith(("proposal_generator.", "roi_heads.", "backbone.fpn_", "pixel_")), new
     state = detector.network.state_dict()
-    for name, tensor in names(backbone.state_dict()).items():
+    for name, tensor in in_detectron2(backbone.state_dict()).items():
         place = next(p for p in weights["from the backbone"] if p.endswith(f".{name}"))
         assert torch.equal(state[place], tensor)
 

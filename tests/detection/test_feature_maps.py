@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from cl.detection.feature_maps import FeatureMaps
 from cl.networks import backbones
-from cl.networks.feature_maps import FeatureMaps
 from tests.support.backbones import HIERARCHICAL, PLAIN, config
 
 CHANNELS = {  # of the maps at strides 4, 8, 16 and 32, or of the last map

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from cl.networks.backbones import reason_of
+
 STRIDES = (4, 8, 16, 32)  # of P2 to P5, in pixels
 PATCHES = (1, 2, *STRIDES)  # of plain transformers: powers of 2, from which P2 to P5 follow
 
@@ -62,33 +64,23 @@ def levels(network: Any) -> list[Level]:
     raise ValueError(f"it has maps of stride {', '.join(str(stride) for stride in deepest)}")
 
 
-def check(name: str, network: nn.Module, place: str, side: int) -> None:
+def check(network: nn.Module, side: int) -> None:
     """Check that a detector's pyramid can be built on a network on the meta device.
 
     Args:
-        place: the key of the transfer.
-        side: the short side of its images, in pixels.
+        side: the short side of the images, in pixels.
 
     Raises:
-        ValueError: the network lacks the maps, or does not take the images.
+        ValueError: the network lacks the maps, or does not take the images; the message is the reason alone.
     """
     height = math.ceil(side / STRIDES[-1]) * STRIDES[-1]
-    size = height, height + STRIDES[-1]  # images of detection are seldom square
+    size = height, height + STRIDES[-1]  # detection images are rarely square
     try:
         maps = FeatureMaps(copy.deepcopy(network)).eval()
         with torch.no_grad():
             found = [tuple(each.shape) for each in maps(torch.empty(1, 3, *size, device="meta"))]
-        expected = [(1, level.channels, *(x // level.stride for x in size)) for level in maps.levels]
-        if found != expected:
-            raise ValueError(f"its maps are {found} where {expected} are needed")
     except (AssertionError, AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"{place} needs maps of stride 4, 8, 16 and 32, or of a transformer with patches of 1, 2, 4, 8, "
-            f"16 or 32 px, from images of any size; {name} does not give them ({reason_of(error)}); choose "
-            "for example backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or transfer=[]"
-        ) from None
-
-
-def reason_of(error: Exception) -> str:
-    """What a network of timm says where it fails, in one line."""
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise ValueError(reason_of(error)) from None
+    expected = [(1, level.channels, *(x // level.stride for x in size)) for level in maps.levels]
+    if found != expected:
+        raise ValueError(f"its maps are {found} where {expected} are needed")

@@ -1,7 +1,6 @@
-"""The layers of an encoder, from its input to its output: for rates by depth, and for features within."""
+"""The layers of an encoder: for layer-wise learning rates and intermediate features."""
 
 import inspect
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -65,20 +64,3 @@ def _blocks_with_class_token(network: nn.Module) -> int:
     reader = getattr(network, "forward_intermediates", None)
     readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
     return len(network.blocks) if readable and getattr(network, "cls_token", None) is not None else 0  # type: ignore[arg-type]
-
-
-def check_blocks(network: nn.Module, evaluations: Mapping[str, object]) -> None:
-    """Check that a network, on any device, has the blocks that evaluations take features from.
-
-    Args:
-        evaluations: configurations by name.
-
-    Raises:
-        ValueError: it has fewer.
-    """
-    for key, evaluation in evaluations.items():
-        if blocks := getattr(evaluation, "blocks", None):
-            try:
-                last_blocks(network, blocks)
-            except ValueError as error:
-                raise ValueError(f"evaluations.{key}.{error}") from None

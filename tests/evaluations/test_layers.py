@@ -5,9 +5,9 @@ import timm
 import torch
 from torch import nn
 
+from cl.evaluations._shared.layers import last_blocks, parameters_by_depth
 from cl.networks import backbones
 from cl.networks.backbones.resnet import Config, Streams
-from cl.networks.layers import last_blocks, parameters_by_depth
 
 
 def transformer() -> nn.Module:

@@ -1,0 +1,112 @@
+"""Rules between the backbone and what sees its images, takes it apart or builds on it."""
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from cl.config.params import Params
+from cl.detection import feature_maps
+from cl.evaluations import EvaluationConfig
+from cl.networks import patches
+from cl.networks.backbones import Trait, check_size
+from cl.networks.batch_norm import has_batch_norm
+
+# What a trait is in words, and what to choose to have it.
+NEEDED: dict[Trait, tuple[str, str]] = {
+    "one network": ("one network for RGB", "a backbone without streams"),
+    "two networks": ("two networks with streams", "backbone=resnet18_lab or backbone=resnet50_lab"),
+    "residual stages": ("the stages of one network of kind=resnet", "backbone=resnet50"),
+    "in detectron2": ("kind=resnet with stem=imagenet and width=1", "backbone=resnet50"),
+}
+
+
+def _backbone_has_what_others_need(params: Params) -> None:
+    backbone = params.backbone
+    for place, trait, instead in _needs(params):
+        if trait not in backbone.gives:
+            needed, example = NEEDED[trait]
+            found = ", ".join(sorted(backbone.gives))
+            raise ValueError(
+                f"{place} needs {needed}, but backbone.kind={backbone.kind} ({backbone.title}) is {found}; "
+                f"choose {instead}, or {example}"
+            )
+
+
+def _needs(params: Params) -> Iterator[tuple[str, Trait, str]]:
+    """The parameters that need a trait of the backbone, the trait, and what to choose instead."""
+    for trait in params.method.needs_backbone:
+        yield f"method={params.method.kind}", trait, "another method"
+    if params.init:
+        yield f"init={params.init.name}", "one network", "init=null"
+    if (stage := getattr(params.patches, "stage", None)) in patches.STITCHED:
+        yield f"patches.stage={stage}", "residual stages", "patches.stage=final"
+    for name, transfer in params.transfers.items():
+        yield f"transfers.{name}", "one network", "transfer=[]"
+        if "c4" in transfer.detector:
+            pyramid = "a transfer with a pyramid, such as transfer=[voc_fpn]"
+            yield f"transfers.{name}.detector={transfer.detector}", "residual stages", pyramid
+        if transfer.engine == "detectron2":
+            torchvision = f"transfers.{name}.engine=torchvision"
+            yield f"transfers.{name}.engine=detectron2", "in detectron2", torchvision
+
+
+def _images_are_normalised_for_it(params: Params) -> None:
+    expected = params.backbone.normalisation
+    for name, value in zip(("mean", "std"), expected or (), strict=False):
+        if value != (found := getattr(params.dataset, name)):
+            raise ValueError(
+                f"backbone.streams.{name}={list(value)} must be dataset.{name}={list(found)}, with which "
+                "images are normalised; choose the same"
+            )
+
+
+def _network_does_what_is_asked(params: Params) -> None:
+    network = params.backbone.outline()
+    _evaluations_find_their_blocks(params, network or nn.Module())
+    if network is None:
+        return
+    name = f"backbone.kind={params.backbone.kind} ({params.backbone.title})"
+    for place, size in _sizes(params):
+        check_size(name, network, size, place)
+    if getattr(params.backbone, "checkpointing", False) and has_batch_norm(network):
+        raise ValueError(
+            f"backbone.checkpointing=true would count each batch twice in the batch norm of {name}; choose "
+            "false, and optim.microbatches to save memory"
+        )
+    _detectors_find_their_maps(params, network, name)
+
+
+def _evaluations_find_their_blocks(params: Params, network: nn.Module) -> None:
+    for key, evaluation in params.evaluations.items():
+        if isinstance(evaluation, EvaluationConfig):
+            try:
+                evaluation.check_backbone(network)
+            except ValueError as reason:
+                raise ValueError(f"evaluations.{key}.{reason}") from None
+
+
+def _detectors_find_their_maps(params: Params, network: nn.Module, name: str) -> None:
+    for key, transfer in params.transfers.items():
+        try:
+            feature_maps.check(network, transfer.test_side)
+        except ValueError as reason:
+            raise ValueError(
+                f"transfers.{key} needs maps of stride 4, 8, 16 and 32, or of a transformer with patches of "
+                f"1, 2, 4, 8, 16 or 32 px, from images of any size; {name} does not give them ({reason}); "
+                "choose for example backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or "
+                "transfer=[]"
+            ) from None
+
+
+def _sizes(params: Params) -> list[tuple[str, int]]:
+    """Where images come from, and their side in pixels when the backbone sees them."""
+    grid = getattr(params.patches, "grid", 1)
+    found = [("dataset.crop", params.dataset.crop)]
+    for name, view in params.views.items():
+        side = params.method.encoded_size(view.size) // grid
+        whole = side == view.size
+        found.append((f"views.{name}" if whole else f"views.{name}, cut into patches", side))
+    return found
+
+
+CHECKS = (_backbone_has_what_others_need, _images_are_normalised_for_it, _network_does_what_is_asked)

@@ -1,0 +1,90 @@
+"""Rules between the parameters and the data: its labels, its number of images, the size of its images."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from cl.config.params import Params
+from cl.data.order import Plan, plan_of
+from cl.data.reader import Reader
+from cl.runtime.registry import module_of
+from cl.training.optim import Config as Optim
+
+
+def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """The groups and names of the entries that need labels, if the data set has none; else nothing."""
+    if values["dataset"].get("labels") != "none":
+        return []
+    found = [
+        (group, name)
+        for group in ("evaluations", "analyses")
+        for name, entry in values[group].items()
+        if module_of(group, entry["kind"]).Config.needs_labels
+    ]
+    return found + [("baselines", name) for name, entry in values["baselines"].items() if entry["training"]]
+
+
+def check_data(params: Params, train: Reader, val: Reader) -> None:
+    """Check that the data has enough images and labels for every stage, before any of them trains.
+
+    Raises:
+        ValueError: the message names every parameter that would make its stage fail.
+    """
+    if problems := list(data_problems(params, train, val)):
+        raise ValueError("; ".join(problems))
+
+
+def data_problems(params: Params, train: Reader, val: Reader) -> Iterator[str]:
+    """What `check_data` refuses, one by one."""
+    checks: dict[str, Callable[[], Any]] = {
+        "optim": lambda: Plan(len(train), params.optim.batch_size, params.seed),
+        "optim.monitor": lambda: params.optim.monitor.check(train),
+    }
+    for group in ("evaluations", "analyses"):
+        for name, entry in getattr(params, group).items():
+            checks[f"{group}.{name}"] = partial(entry.check, train, val)
+    for name, baseline in params.baselines.items():
+        if baseline.training:
+            batch_size = baseline.training.optim.batch_size
+            checks[f"baselines.{name}.training.optim"] = partial(
+                plan_of, len(train.labelled), batch_size, params.seed
+            )
+    for place, check in checks.items():
+        try:
+            check()
+        except ValueError as error:
+            yield f"{place}: {error}"
+
+
+def warnings(params: Params) -> Iterator[str]:
+    """What is unusual about the parameters, a sentence each."""
+    largest, crop = max(params.view_sizes), params.dataset.crop
+    if largest != crop:
+        yield (
+            f"pretraining sees views of {largest} px, evaluations use images of {crop} px: choose views=... "
+            f"of {crop} px, or dataset.resize and dataset.crop of {largest}"
+        )
+    for place, optim in _trainings(params):
+        if optim.warmup < optim.warmup_epochs:
+            yield (
+                f"{place}.warmup_epochs={optim.warmup_epochs:g} is more than {place}.epochs={optim.epochs:g}"
+                f": the warm-up takes half of them, {optim.warmup:g}"
+            )
+
+
+def _trainings(params: Params) -> Iterator[tuple[str, Optim]]:
+    """The place and the optimizer's parameters of everything that is trained, except for detectors."""
+    yield "optim", params.optim
+    for name, evaluation in params.evaluations.items():
+        if optim := getattr(evaluation, "optim", None):
+            yield f"evaluations.{name}.optim", optim
+    for name, baseline in params.baselines.items():
+        if baseline.training:
+            yield f"baselines.{name}.training.optim", baseline.training.optim
+
+
+def check_labels(params: Params) -> None:
+    """Raises ValueError if something needs labels that the data does not have."""
+    if unneeded := needing_labels(params.model_dump()):
+        group, name = unneeded[0]
+        raise ValueError(f"{group}.{name} needs labels, but dataset.labels=none; remove it from params.yaml")

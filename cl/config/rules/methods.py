@@ -1,0 +1,146 @@
+"""Rules between the method and the loss, the temperature, the views and what else the method needs."""
+
+from typing import Any
+
+from cl.config.params import Params
+from cl.losses import LossConfig
+from cl.methods import MethodConfig
+from cl.networks import patches
+from cl.objective.traits import Trait, Traits
+from cl.runtime.registry import kinds, module_of
+
+TERMS: dict[Trait, str] = {
+    "contrasts": "contrasts with negatives",
+    "pairs": "pairs without negatives",
+    "two views": "two views without negatives",
+}
+NEEDED: dict[Trait, str] = TERMS | {
+    "normalizer": "a memory bank to estimate its normalizer",
+    "several positives": "several positives per query",
+}
+WAYS: dict[Trait, str] = {"several positives": " with several keys (moco_v2_keys) and three views or more"}
+
+
+def losses_for(method: type[MethodConfig], gives: Traits) -> list[str]:
+    """The losses that fit a method which gives these traits."""
+    return [kind for kind in kinds("losses") if _fit(gives, method.needs, module_of("losses", kind).Config)]
+
+
+def _fit(gives: Traits, needs: Traits, loss: type[LossConfig]) -> bool:
+    """Whether a method that gives and needs these traits goes with a loss."""
+    return loss.needs <= gives and needs <= loss.gives
+
+
+def _methods_for(loss: type[LossConfig]) -> list[str]:
+    configs = {kind: module_of("methods", kind).Config for kind in kinds("methods")}
+    return [kind for kind, config in configs.items() if _fit(config.gives, config.needs, loss)]
+
+
+def _loss_fits_method(params: Params) -> None:
+    method, loss = params.method, params.loss
+    several = method.positives(len(params.view_sizes)) > 1
+    gives = method.gives if several else method.gives - {"several positives"}
+    if _fit(gives, method.needs, type(loss)):
+        return
+    fitting = losses_for(type(method), gives)
+    ways = [f"loss={' or '.join(fitting)}"] if fitting else []
+    for trait in (trait for trait in NEEDED if trait in loss.needs - gives):
+        if trait not in TERMS and (others := _methods_for(type(loss))):
+            ways.append(f"method={' or '.join(others)}{WAYS.get(trait, '')}")
+        found = " and ".join(TERMS[each] for each in TERMS if each in gives)
+        raise ValueError(
+            f"method={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
+            f"{', or '.join(ways) or 'another method: no loss takes these'}"
+        )
+    raise ValueError(
+        f"method={method.kind} needs a decoupled loss: the positive is among its negatives, so "
+        f"loss={loss.kind} would count it twice; choose {', or '.join(ways)}"
+    )
+
+
+def _temperature_fits_method(params: Params) -> None:
+    method, temperature = params.method, params.temperature
+    if "contrasts" in method.gives and temperature is None:
+        raise ValueError(f"method={method.kind} needs a temperature, found temperature=null; 0.1 is common")
+    if "contrasts" not in method.gives and temperature is not None:
+        raise ValueError(
+            f"temperature={temperature} has no effect with method={method.kind}; choose temperature=null"
+        )
+
+
+def _views_fit_method(params: Params) -> None:
+    method, sizes = params.method, params.view_sizes
+    large = method.large_views(len(sizes))
+    found = ", ".join(f"{size} px" for size in sizes)
+    if len(sizes) < method.least_views:
+        raise ValueError(
+            f"method={method.kind} takes {method.least_views} views or more, found {len(sizes)}: {found}"
+        )
+    if len(set(sizes[:large])) > 1:
+        raise ValueError(
+            f"the first {large} views of method={method.kind} must be of one size, found {found}"
+        )
+    views = params.views
+    counts = [(view.count, view.jigsaw is not None) for view in views.values()]
+    if method.jigsaw and counts != [(large, False), (method.jigsaw, True)]:
+        found = ", ".join(f"{view.count} x {name}" for name, view in views.items())
+        raise ValueError(
+            f"method={method.kind} takes {large} x the image, then the {method.jigsaw} patches of a jigsaw, "
+            f"found {found}; choose views=pirl or views=pirl_small"
+        )
+
+
+def _patches_fit_method_and_views(params: Params) -> None:
+    cut = params.patches
+    if isinstance(cut, patches.Whole):
+        return
+    if "patches" not in params.method.gives:
+        fitting = [kind for kind in kinds("methods") if "patches" in module_of("methods", kind).Config.gives]
+        raise ValueError(
+            f"method={params.method.kind} does not take combinatorial patches, which need a predictor; "
+            f"choose patches=whole or method={' or '.join(fitting)}"
+        )
+    if uneven := [size for size in params.view_sizes if size % cut.grid]:
+        raise ValueError(
+            f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches; "
+            f"choose a size that is a multiple of {cut.grid}"
+        )
+
+
+def _method_fits_training(params: Params) -> None:
+    method, optim = params.method, params.optim
+    if optim.predictor_lr == "fixed" and "predictor" not in method.gives:
+        raise ValueError(
+            f"optim.predictor_lr=fixed, but method={method.kind} has no predictor; choose scheduled"
+        )
+    if getattr(method, "shuffle", False) and params.bn_groups == 1:
+        raise ValueError(
+            f"method.shuffle=true shuffles between batch-norm groups, but bn_group={params.bn_group} makes "
+            "one; choose a smaller bn_group or method.shuffle=false"
+        )
+    try:
+        for size in params.view_sizes:
+            method.encoded_size(size)
+        method.check(optim.batch_size, optim.epochs)
+    except ValueError as reason:
+        raise ValueError(f"method.{reason}") from None
+
+
+def _method_has_the_queue(params: Params) -> None:
+    analyses: dict[str, Any] = params.analyses
+    for name, analysis in analyses.items():
+        if analysis.needs_queue and "queue" not in params.method.gives:
+            raise ValueError(
+                f"analyses.{name}.keys=queue needs a queue of negatives, but method={params.method.kind} has "
+                "none; choose keys=images, or a method such as moco_v2"
+            )
+
+
+CHECKS = (
+    _loss_fits_method,
+    _temperature_fits_method,
+    _views_fit_method,
+    _patches_fit_method_and_views,
+    _method_fits_training,
+    _method_has_the_queue,
+)

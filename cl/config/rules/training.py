@@ -1,0 +1,73 @@
+"""Rules about how a batch is computed, what a run starts from and what it is compared with."""
+
+from cl.config.params import Params
+from cl.networks import patches
+
+
+def _one_start(params: Params) -> None:
+    if params.init and params.start_from:
+        raise ValueError(
+            f"init={params.init.name} gives a backbone to a new run, start_from={params.start_from.name} "
+            "continues a run; choose one"
+        )
+
+
+def _bn_groups_fit_batch(params: Params) -> None:
+    group, batch = params.bn_group, params.optim.batch_size
+    if group != "global" and (group < 2 or batch % group):
+        raise ValueError(
+            f"bn_group={group} must divide optim.batch_size={batch} into batch-norm groups of two or more "
+            "images; choose a divisor, or global"
+        )
+
+
+def _microbatches_hold_bn_groups(params: Params) -> None:
+    microbatches, group, batch = params.optim.microbatches, params.bn_group, params.optim.batch_size
+    if microbatches > 1 and (group == "global" or batch % (microbatches * group)):
+        raise ValueError(
+            f"optim.microbatches={microbatches} makes microbatches of size {batch / microbatches:g}, which "
+            f"must be a multiple of bn_group={group}; choose another bn_group, or optim.microbatches=1"
+        )
+
+
+def _compiled_encoders_run_as_a_whole(params: Params) -> None:
+    cut = params.patches
+    if params.optim.compile and isinstance(cut, patches.Combine) and cut.stage in patches.STITCHED:
+        raise ValueError(
+            f"optim.compile=true compiles the encoder as a whole, but patches.stage={cut.stage} runs it in "
+            "parts; choose optim.compile=false"
+        )
+
+
+def _device_crops_the_views(params: Params) -> None:
+    for name, view in params.views.items():
+        kind = "jigsaw" if view.jigsaw else "surrogate" if view.surrogate else None
+        if kind and params.optim.cropping == "device":
+            raise ValueError(
+                f"optim.cropping=device makes plain crops, but views.{name} has {kind} patches, which only "
+                "data workers cut; choose optim.cropping=workers"
+            )
+
+
+def _baselines_name_what_exists(params: Params) -> None:
+    for name, baseline in params.baselines.items():
+        evaluations, transfers = params.selected(baseline)
+        for group, chosen, known in (
+            ("evaluations", evaluations, params.evaluations),
+            ("transfers", transfers, params.transfers),
+        ):
+            if unknown := [choice for choice in chosen if choice not in known]:
+                choices = ", ".join(known) or "nothing"
+                raise ValueError(
+                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; use one or all"
+                )
+
+
+CHECKS = (
+    _one_start,
+    _bn_groups_fit_batch,
+    _microbatches_hold_bn_groups,
+    _compiled_encoders_run_as_a_whole,
+    _device_crops_the_views,
+    _baselines_name_what_exists,
+)
