@@ -19,12 +19,13 @@ def main(name: str) -> None:
     from cl.analyses import Context
     from cl.methods import Setup
     from cl.networks import backbones
+    from cl.runtime import machine
     from cl.runtime.metric_info import explanation
     from cl.runtime.registry import module_of
     from cl.runtime.tensor_files import load_state, load_tensors
 
     progress = command.progress(name)
-    here = command.machine(progress, params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic)
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     backbone = backbones.build(params.backbone)

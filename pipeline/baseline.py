@@ -76,6 +76,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     from cl.data.order import plan_of
     from cl.data.sets import TrainSet
     from cl.networks import backbones
+    from cl.runtime import machine
     from cl.runtime.distributed import ranks
     from cl.training import optim
     from cl.training.loop import train as run
@@ -86,7 +87,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     if config.training is None:
         return backbone
     progress = command.progress(name)
-    here = command.machine(progress, params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic)
     reader = locations.reader("train", params.dataset)
     settings, labelled = config.training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)

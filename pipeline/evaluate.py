@@ -112,6 +112,7 @@ def evaluate(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds, and what they mean."""
     from cl.evaluations import Context, numbers_of
+    from cl.runtime import machine
     from cl.runtime.metric_info import explanation
     from cl.runtime.registry import module_of
 
@@ -119,7 +120,7 @@ def evaluate(
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     progress = command.progress(name)
-    here = command.machine(progress, params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic)
     for module in encoder.modules:
         here.place(module).eval()
     module = module_of("evaluations", config.kind)

@@ -6,7 +6,6 @@ import click
 
 from cl.console.wording import memory
 from pipeline.support import command, forecast, locations
-from pipeline.support.forecast import number
 from pipeline.support.workplace import Ran, Workplace, copy_of_project
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ GROUPS = {
     "analyze": "analyses",
     "baseline": "baselines",
 }
-COLUMNS = ("stage", "hours", "host memory", "GPU memory", "disk", "joules")
+COLUMNS = ("stage", "hours", "host memory", "GPU memory", "disk")
 Positive = click.FloatRange(min=0, min_open=True)
 
 
@@ -123,18 +122,16 @@ def table(ran: dict[str, Ran | str]) -> str:
 
 
 def _row(name: str, parts: list[Ran]) -> tuple[str, ...]:
-    """The cells of one stage, or of several: the sum of hours, disk and joules, and the peak of memory."""
+    """The cells of one stage, or of several: the sum of hours and disk, and the peak of memory."""
     if not parts:
-        return name, "not measured", "", "", "", ""
+        return name, "not measured", "", "", ""
     gpus = [part.gpu_bytes for part in parts if part.gpu_bytes]
-    joules = [part.joules for part in parts if part.joules is not None]
     return (
         name,
         f"{sum(part.whole_seconds for part in parts) / 3600:.3g}",
         memory(max(part.host_bytes for part in parts)),
         memory(max(gpus)) if gpus else "-",
         memory(sum(part.disk_bytes for part in parts)),
-        number(sum(joules)) if len(joules) == len(parts) else "-",
     )
 
 

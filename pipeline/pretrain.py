@@ -42,11 +42,12 @@ def main() -> None:
     from cl.data.transform import Transform
     from cl.pretraining import selection
     from cl.pretraining.monitor import watch
+    from cl.runtime import machine
     from cl.training import start
     from cl.training.loop import train
 
     progress = command.progress("pretrain")
-    here = command.machine(progress, params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic)
     _warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     check_data(params, bank, queries)

@@ -75,6 +75,7 @@ def transfer(
     import torch
 
     from cl.detection.transfer import Run, fine_tune
+    from cl.runtime import machine
 
     config = params.transfers[name]
     progress = command.progress(name)
@@ -83,7 +84,7 @@ def transfer(
     deterministic = params.deterministic and not torch.cuda.is_available()
     if deterministic != params.deterministic:
         progress.say("RoIAlign has no deterministic form on a GPU: deterministic=true is without effect here")
-    here = command.machine(progress, config.precision, deterministic=deterministic, fixed_shapes=False)
+    here = machine.find(config.precision, deterministic=deterministic, fixed_shapes=False)
 
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))

@@ -4,6 +4,9 @@ The CPU is the reference, which the tests hold to the papers' formulas.
 """
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch.optim import Optimizer
 
 from benchmarks.gpu.images import photographs, squares, stored
 from benchmarks.gpu.session import Session, command, relative_error
+from benchmarks.gpu.steps import process_group
 from benchmarks.gpu.training import (
     CPU,
     STEPS,
@@ -30,18 +34,27 @@ from benchmarks.parameters import parameters
 from cl.config import Params
 from cl.data import augment_gpu
 from cl.data.augment import augment
-from cl.data.device_crops import DeviceTrainSet, bounds, difference, resident
+from cl.data.device_crops import DeviceTrainSet, UncutBatch, decode, resident
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import normalisation
+from cl.networks import _reference_batch_norm, _sync_batch_norm
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
-from cl.runtime import machine, native
+from cl.runtime import machine
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 
 EXACT, SINGLE = 1e-8, 2e-3  # largest relative errors, in float64 and float32
+NORMALISED = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2}  # the same of batch norm
+ROWS = [
+    ((8, 16, 5, 5), torch.channels_last),
+    ((8, 16, 5, 5), torch.contiguous_format),
+    ((8, 16), torch.contiguous_format),
+]
+# Largest mean and largest difference of crops, of 255: of the same pixels, and by two JPEG decoders.
+RESIDENT, DECODED = (0.2, 2), (2.0, 255)
 RANKS_TIMEOUT = 300  # seconds
 SMALL_RUN = (
     "dataset.train_patches=6",
@@ -70,17 +83,35 @@ def methods(session: Session) -> None:
             session.report(what, exact < EXACT and single < SINGLE, float64=exact, float32=single)
 
 
-def native_paths(session: Session) -> None:
-    """Each native path against its plain form, as at the start of a run."""
-    for path in native.declared():
-        with session.attempt(path.name):
-            if session.tiny:
-                session.report(path.name, found="not compared: no GPU")
-                continue
-            difference = path.difference(session.device)
-            session.report(
-                path.name, difference <= path.tolerance, difference=difference, tolerance=path.tolerance
-            )
+def batch_norm(session: Session) -> None:
+    """Batch norm over ranks, in two batch-norm groups: SyncBatchNorm's kernels against float64 on the CPU.
+
+    On a CPU, which does not have them, the reference takes their place.
+    """
+    rng = torch.Generator().manual_seed(0)
+    form = (
+        partial(_reference_batch_norm.normalise, spans=True) if session.tiny else _sync_batch_norm.normalise
+    )
+    for (shape, layout), (dtype, bound) in product(ROWS, NORMALISED.items()):
+        what = f"{shape}, {layout}, {dtype}"
+        with session.attempt(what), process_group(session):
+            x, g = (torch.randn(shape, generator=rng).mul(2).add(1).to(dtype) for _ in range(2))
+            affine = torch.rand(2, shape[1], generator=rng, dtype=torch.promote_types(dtype, torch.float32))
+            inputs = [each.contiguous(memory_format=layout).to(session.device) for each in (x, g)]
+            found = _normalised(form, *inputs, affine.to(session.device))
+            exact = partial(_reference_batch_norm.normalise, spans=False)
+            expected = _normalised(exact, x.double(), g.double(), affine.double())
+            error = max(relative_error(a, b) for a, b in zip(found, expected, strict=True))
+            session.report(what, error < bound, error=error)
+
+
+def _normalised(
+    form: Callable[..., tuple[Tensor, Tensor]], x: Tensor, g: Tensor, affine: Tensor
+) -> list[Tensor]:
+    """The normalised rows, the statistics, and the gradients of the rows and of weight and bias."""
+    x, affine = x.requires_grad_(), affine.requires_grad_()
+    y, statistics = form(x, *affine, 1e-5, 2)
+    return [y, statistics, *torch.autograd.grad(y, (x, affine), g)]
 
 
 def partition(session: Session) -> None:
@@ -143,10 +174,26 @@ def cropping(session: Session) -> None:
                     plan = Plan(count, count, 0)
                     data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
                     images = None if what.startswith("JPEG") else resident(reader, here)
-                    on_it = DeviceTrainSet(data, images)
-                    mean, most = difference(on_it, session.device)
-                    passed = mean <= bounds(on_it)[0] and most <= bounds(on_it)[1]
+                    mean, most = _difference(DeviceTrainSet(data, images), session.device)
+                    bounds = DECODED if images is None else RESIDENT
+                    passed = mean <= bounds[0] and most <= bounds[1]
                     session.report(f"{what}, views={choice}", passed, mean=mean, most=most)
+
+
+def _difference(data: DeviceTrainSet, device: torch.device) -> tuple[float, float]:
+    """Mean and largest difference of the device's crops of the first batch from the workers', of 255.
+
+    Raises:
+        RuntimeError: the device cannot decode its images.
+    """
+    batch, plain = data[0], data.plain
+    assert isinstance(batch, UncutBatch)
+    arrays = [array.allocate(len(batch.positions), shared=False) for array in plain.arrays]
+    plain.fill(0, slice(len(batch.positions)), arrays)
+    decode(batch.contents, device)  # here, the CPU does not help out
+    found = [crops.permute(0, 2, 3, 1).cpu().numpy() for crops in data.inputs(device).crops(batch)]
+    differences = [abs(a.astype(int) - b) for a, b in zip(found, arrays[:-1], strict=True)]
+    return max(float(x.mean()) for x in differences), max(float(x.max()) for x in differences)
 
 
 def loop(session: Session) -> None:
@@ -236,7 +283,6 @@ def ranks(session: Session) -> None:
 def _rank(rank: int, ranks: int, folder: str, device: str, params: list[Params]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks)
-    native.verify(torch.device(device))
     found = [trajectory(each, torch.device(device), torch.float64)[-1] for each in params]
     if rank == 0:
         torch.save(found, f"{folder}/{ranks}.pt")
@@ -260,7 +306,7 @@ def backends(session: Session) -> None:
 
 PARTS = {
     part.__name__: part
-    for part in (native_paths, methods, partition, augmentation, cropping, loop, resume, ranks, backends)
+    for part in (batch_norm, methods, partition, augmentation, cropping, loop, resume, ranks, backends)
 }
 main = command(PARTS, "Check results on a GPU against those on the CPU.")
 

@@ -14,8 +14,6 @@ import click
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cl.runtime import native
-
 WARM, REPEATS = 2, 5
 EVENTS = {
     "launches": ("cudaLaunchKernel", "cuLaunchKernel"),
@@ -112,19 +110,6 @@ class Session:
         return found, numbers
 
 
-@contextmanager
-def plain_forms() -> Iterator[None]:
-    """In the block, no native path is used."""
-    devices = {path.name: set(path.devices) for path in native.declared()}
-    for path in native.declared():
-        path.devices.clear()
-    try:
-        yield
-    finally:
-        for path in native.declared():
-            path.devices.update(devices[path.name])
-
-
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     """|found - expected| / |expected| in float64 on the CPU."""
     found, expected = (x.detach().double().cpu() for x in (found, expected))
@@ -152,8 +137,6 @@ def command(parts: dict[str, Callable[[Session], None]], purpose: str) -> click.
         session = Session(torch.device(device), output)
         if session.tiny:
             print("no GPU: all sizes are tiny, and the figures say nothing")
-        for sentence in native.verify(session.device):
-            print(sentence)
         for name in chosen or parts:
             session.part = name
             with session.attempt("the whole part"):

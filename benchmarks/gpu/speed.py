@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.gpu.images import photographs, squares, stored
-from benchmarks.gpu.session import Session, command, plain_forms
+from benchmarks.gpu.session import Session, command
 from benchmarks.gpu.steps import Spanning, process_group, profile, step
 from benchmarks.gpu.training import random_images
 from benchmarks.parameters import parameters
@@ -22,6 +23,7 @@ from cl.data.device_crops import DeviceTrainSet, resident
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import ToDevice, normalisation
+from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.objective import blocks
 from cl.objective.log_partition import log_partition
@@ -54,7 +56,7 @@ def ceilings(session: Session) -> None:
 
 
 def batch_norm(session: Session) -> None:
-    """One batch norm, forward and backward: PyTorch's, in 8 groups, and as on several GPUs."""
+    """One batch norm, forward and backward: PyTorch's, in 8 batch-norm groups, and as on several GPUs."""
     shapes = [(512, 64, 112, 112), (512, 256, 56, 56), (512, 1024, 14, 14)]
     dtype = torch.float32 if session.tiny else torch.bfloat16
     for shape in [(8, 64, 16, 16)] if session.tiny else shapes:
@@ -76,19 +78,19 @@ def batch_norm(session: Session) -> None:
             times = {}
             for name, norm in norms.items():
                 norm.to(session.device).train()
-                run = partial(forward_and_backward, norm)
-                times[name] = 1000 * session.seconds(run)
-                with plain_forms():
-                    times[f"{name}_plain"] = 1000 * session.seconds(run)
+                times[name] = 1000 * session.seconds(partial(forward_and_backward, norm))
+            with patch.object(_sync_batch_norm, "usable", return_value=False):
+                run = partial(forward_and_backward, norms["over_ranks"])
+                times["over_ranks_reference"] = 1000 * session.seconds(run)
             session.report(f"{shape}, {dtype}, milliseconds", **times)
 
 
 def partition(session: Session) -> None:
-    """A SimCLR loss with gradient: ours by tile, the dense form, lightly's; and a batch against a queue."""
+    """A SimCLR loss with gradient: ours by block, the dense form, lightly's; and a batch against a queue."""
     for n in (64,) if session.tiny else (512, 8192, 65536):
         reference = None
         for name, (loss, side) in _simclr_losses(session, n).items():
-            with session.attempt(f"{n} pairs, {name}"), _tiles_of(side):
+            with session.attempt(f"{n} pairs, {name}"), _blocks_of(side):
                 value = float(loss().detach())
                 reference = value if reference is None else reference
                 session.report(
@@ -105,7 +107,7 @@ def partition(session: Session) -> None:
 
 
 def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Tensor], int]]:
-    """The same loss of N pairs of width 128 in several forms, each with the side of its tiles."""
+    """The same loss of N pairs of width 128 in several forms, each with the side of its blocks."""
     from lightly.loss import NTXentLoss
 
     torch.manual_seed(0)
@@ -131,17 +133,17 @@ def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Ten
 
     lightly = NTXentLoss(temperature=0.1)
     return {
-        "symmetric, tiles of 1024": (lambda: loss(symmetric), 1024),
-        "symmetric, tiles of 8192": (lambda: loss(symmetric), 8192),
-        "rectangular, tiles of 1024": (lambda: loss(rectangular), 1024),
-        "rectangular, tiles of 8192": (lambda: loss(rectangular), 8192),
+        "symmetric, blocks of 1024": (lambda: loss(symmetric), 1024),
+        "symmetric, blocks of 8192": (lambda: loss(symmetric), 8192),
+        "rectangular, blocks of 1024": (lambda: loss(rectangular), 1024),
+        "rectangular, blocks of 8192": (lambda: loss(rectangular), 8192),
         "dense": (lambda: loss(dense), 1024),
         "lightly": (lambda: lightly(first, second), 1024),
     }
 
 
 @contextmanager
-def _tiles_of(side: int) -> Iterator[None]:
+def _blocks_of(side: int) -> Iterator[None]:
     usual = blocks.BLOCK, blocks.AREA
     blocks.BLOCK, blocks.AREA = side, side**2
     try:

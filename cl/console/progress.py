@@ -39,26 +39,27 @@ SCORES = {
 
 
 class Usage:
-    """What a process has used: seconds, images trained on, and whatever `counters` reports, such as joules.
+    """What a process has used: seconds, and images trained on.
 
     An image counts once per step, however many views it has. Cached features count as their images.
 
     earlier: for each training resumed from a checkpoint, what it had used when the checkpoint was written.
     """
 
-    def __init__(self, counters: Callable[[], dict[str, float]] = dict) -> None:
-        self.counters, self.images = counters, 0
+    def __init__(self) -> None:
+        self.images = 0
         self.earlier: list[dict[str, float]] = []
 
     def now(self) -> dict[str, float]:
-        """The current counters; only differences between them are meaningful."""
-        return {"seconds": time.monotonic(), "images": self.images, **self.counters()}
+        """The current counts; only differences between them are meaningful."""
+        return {"seconds": time.monotonic(), "images": self.images}
 
     def since(self, then: dict[str, float], earlier: Sequence[dict[str, float]]) -> dict[str, float]:
-        """Usage since `now` returned `then`, plus `earlier`; counters that any of them lacks are left out."""
-        now = self.now()
-        known = [name for name in now if all(name in part for part in (then, *earlier))]
-        return {name: now[name] - then[name] + sum(part[name] for part in earlier) for name in known}
+        """Usage since `now` returned `then`, plus `earlier`."""
+        return {
+            name: count - then[name] + sum(part[name] for part in earlier)
+            for name, count in self.now().items()
+        }
 
 
 class Progress:

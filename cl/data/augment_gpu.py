@@ -4,14 +4,11 @@ Each image has its own parameters, drawn by `cl.data.views`; the operations comp
 functional transforms compute on float images. Flags are masks, so that the CPU never waits for the device.
 """
 
-from itertools import permutations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cl.data.views import ColourParams, View
-from cl.runtime import native
 from cl.runtime.machine import to_device
 
 HUE = 3  # its number in `ColourParams.jitter_order`
@@ -36,7 +33,7 @@ def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, 
             changed = blur(x[blurred], params.sigma[blurred], view.blur.kernel)
             x = x.index_copy(0, blurred, changed)
         elif operation == "jitter" and ends[-1]:
-            x = _jitter(x, params, ends)
+            x = jitter(x, params, ends)
         elif operation in OPERATIONS and getattr(on_cpu, operation).any():
             x = OPERATIONS[operation](x, params)
     normalised = torch.empty_like(x, memory_format=torch.channels_last)
@@ -78,55 +75,25 @@ def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
     return _choose(params.photometric, changed, x)
 
 
-def _jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
-    order = torch.stack(params.jitter_order).long()  # (4, N)
-    factors = torch.stack(params.factors).gather(0, order)
-    if NATIVE.usable(x.device):
-        return native_jitter(x, order.where(params.jitter > 0, -1), factors)
-    return jitter(x, order, factors, ends)
-
-
-def jitter(x: Tensor, order: Tensor, factors: Tensor, ends: list[int]) -> Tensor:
+def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
     """Brightness, contrast, saturation and hue in each image's own order; overwrites `x`.
 
     Hue, which costs most, is changed in all images at once, between what precedes and what follows it.
 
     Args:
-        order: (4, N) int64, numbers as in `ColourParams.jitter_order`.
-        factors: (4, N), in this order; for hue, the shift.
         ends: as from `sorted_by_hue`, by which the images are sorted.
     """
+    order = torch.stack(params.jitter_order).long()  # (4, N)
+    factors = torch.stack(params.factors).gather(0, order)
     jittered = slice(ends[-1])
     for place in (0, 1, 2):
         rows = slice(ends[place], ends[-1])  # hue comes later
         blend_(x[rows], order[place, rows], factors[place, rows])
-    shift = factors.where(order == HUE, 0).sum(0)
-    x[jittered] = hue(x[jittered], shift[jittered])
+    x[jittered] = hue(x[jittered], params.hue[jittered])
     for place in (1, 2, 3):
         rows = slice(ends[place - 1])  # hue came earlier
         blend_(x[rows], order[place, rows], factors[place, rows])
     return x
-
-
-def native_jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
-    """As `jitter`, by kernels, for contiguous `x` in any order; all -1 in `order` for one without jitter."""
-    from cl.data import _native_jitter  # imports Triton, which is missing on some systems
-
-    return _native_jitter.jitter(x, order, factors)
-
-
-def _difference(device: torch.device) -> float:
-    """Between both forms of jitter, in every order."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand((24, 3, 40, 40), generator=generator).to(device)
-    factors = torch.rand((4, 24), generator=generator).mul(2).sub(0.5).to(device)
-    orders = sorted(permutations(range(4)), key=lambda order: order.index(HUE))
-    order = torch.tensor(orders).T.contiguous().to(device)
-    expected = jitter(x.clone(), order, factors, [6, 12, 18, 24])
-    return native.relative_difference([native_jitter(x, order, factors)], [expected])
-
-
-NATIVE = native.declare("colour jitter", _difference, tolerance=1e-5)
 
 
 def blend_(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import simplejpeg
 import torch
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.io import ImageReadMode, decode_jpeg, encode_jpeg
 
 from cl.data import resample, ring
 from cl.data.reader import Reader
@@ -21,14 +21,11 @@ from cl.data.sets import TrainSet
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import DRAWS, draw_colour_params, generator, random_crop_box
 from cl.runtime import memory
-from cl.runtime.distributed import any_rank
 from cl.runtime.machine import Machine, to_device
 
 SHARE = 0.25  # of the device's free memory that resident images may take
 BLOCK = 1024  # images that are read at a time to stay on the device
-COMPARED = 8  # images of the first batch, on the device and in workers
-# Largest mean and largest difference of their crops, of 255: for the same pixels, and for two JPEG decoders.
-RESIDENT, DECODED = (0.2, 2), (2.0, 255)
+COMPARED = 8  # images whose sizes are compared before all of them are read
 
 
 class Content(NamedTuple):
@@ -168,25 +165,26 @@ def turn(image: Tensor, orientation: int) -> Tensor:
     return x.flip(flipped) if flipped else x
 
 
-def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> TrainSet | DeviceTrainSet:
-    """The same batches, cropped on the device if the crops of a few images equal those of the workers.
+def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> DeviceTrainSet:
+    """The same batches, cropped on the device.
 
     Args:
-        say: receives a sentence about what is used.
+        say: receives a sentence about where images are decoded.
+
+    Raises:
+        ValueError: the device has to decode JPEGs, and cannot.
     """
     images = resident(data.reader, here)
-    cropped = DeviceTrainSet(data, images)
-    fault = _fault(cropped, here.device)
-    if any_rank(bool(fault))[0]:
-        say(f"cropping on {here.device} {fault or 'failed in another process'}: data workers crop instead")
-        return data
-    if images is None:
-        say(
-            f"{here.device} decodes colour JPEGs, this process other images, and {here.device} crops them all"
-        )
-    else:
+    if images is not None:
         say(f"the images stay on {here.device}, which crops them: no data workers")
-    return cropped
+        return DeviceTrainSet(data, images)
+    try:
+        decode_jpeg(encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8)), device=here.device)
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"{here.device} cannot decode JPEGs ({reason}): choose cropping=workers") from error
+    say(f"{here.device} decodes colour JPEGs, this process other images, and {here.device} crops them all")
+    return DeviceTrainSet(data, None)
 
 
 def resident(reader: Reader, here: Machine) -> Tensor | None:
@@ -225,45 +223,7 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
 
 
 def _free(device: torch.device) -> int:
-    """Bytes that this process may use on the device, of which the processes of a machine share the CPU's."""
+    """Bytes that this process may use on the device; CPU memory is divided among the machine's processes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return memory.available() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def difference(data: DeviceTrainSet, device: torch.device) -> tuple[float, float]:
-    """Mean and largest difference of the device's crops of the first images from the workers', of 255.
-
-    Raises:
-        RuntimeError: the device cannot decode them.
-    """
-    first, plain = data[0], data.plain
-    few = slice(0, min(COMPARED, len(first.positions)))
-    arrays = [array.allocate(few.stop, shared=False) for array in plain.arrays]
-    plain.fill(0, few, arrays)
-    parts = {"positions": first.positions[few], "boxes": first.boxes[:, few], "contents": first.contents[few]}
-    batch = UncutBatch(**{**vars(first), **parts})
-    decode(batch.contents, device)  # here, the CPU does not help out
-    found = [crops.permute(0, 2, 3, 1).cpu().numpy() for crops in data.inputs(device).crops(batch)]
-    differences = [abs(a.astype(int) - b) for a, b in zip(found, arrays[:-1], strict=True)]
-    return max(float(x.mean()) for x in differences), max(float(x.max()) for x in differences)
-
-
-def bounds(data: DeviceTrainSet) -> tuple[float, float]:
-    """What `difference` is at most if the device crops as it should."""
-    return DECODED if data.resident is None else RESIDENT
-
-
-def _fault(data: DeviceTrainSet, device: torch.device) -> str:
-    """What is wrong with the device's crops; empty if nothing."""
-    try:
-        mean, most = difference(data, device)
-    except Exception as error:
-        first_line = str(error).strip().split("\n")[0]
-        return f"raised {type(error).__name__} ({first_line})"
-    if mean <= bounds(data)[0] and most <= bounds(data)[1]:
-        return ""
-    return (
-        f"differs from the workers' crops by up to {most:g} of 255, {mean:.2g} on average; "
-        "expected at most {1:g} and {0:g}".format(*bounds(data))
-    )

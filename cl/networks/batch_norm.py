@@ -7,21 +7,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cl.networks import _native_batch_norm, _plain_batch_norm
+from cl.networks import _reference_batch_norm, _sync_batch_norm
 from cl.runtime.distributed import mean_over_ranks, ranks
 
 _recomputing = False
 
 
 class GroupBatchNorm(nn.Module):
-    """`nn.BatchNorm` over each of `groups` equal parts of all ranks' batch; takes over the state of `norm`.
+    """`nn.BatchNorm` over each batch-norm group of all ranks' batch; takes over the state of `norm`.
 
-    A rank may hold several groups or part of one. `update_running_stats` updates the running statistics once
-    per pass, with the mean over the groups. In eval mode it behaves like `norm`. The activation that a norm
-    of timm ends with is kept.
+    A rank may hold several batch-norm groups or part of one. `update_running_stats` updates the running
+    statistics once per pass, with the mean over the batch-norm groups. In eval mode it behaves like `norm`.
+    The activation that a norm of timm ends with is kept.
 
     Args:
-        microbatches: the number of calls that make up a pass; each holds whole groups.
+        groups: the number of batch-norm groups, which are equal parts of the batch.
+        microbatches: the number of calls that make up a pass; each holds whole batch-norm groups.
     """
 
     running_mean: Tensor
@@ -50,11 +51,11 @@ class GroupBatchNorm(nn.Module):
         spans = self.spans_ranks()
         rows, groups = (len(x) * ranks(), self.groups) if spans else (len(x), self.groups // self._parts())
         assert groups == 1 or rows % groups == 0, f"{rows} rows in {groups} groups"
-        one_call = groups == 1 and not spans  # which cuDNN does best
-        native = not one_call and _native_batch_norm.usable(x)
-        form = _native_batch_norm if native else _plain_batch_norm
-        y, statistics = form.normalise(x, self.weight, self.bias, self.eps, groups, spans=spans)
-        self.latest = statistics
+        arguments = x, self.weight, self.bias, self.eps, groups
+        if spans and _sync_batch_norm.usable(x):
+            y, self.latest = _sync_batch_norm.normalise(*arguments)
+        else:
+            y, self.latest = _reference_batch_norm.normalise(*arguments, spans=spans)
         if not torch.compiler.is_compiling():
             self.keep()
         return self.ending(y)
@@ -62,15 +63,16 @@ class GroupBatchNorm(nn.Module):
     def keep(self) -> None:
         """Keep the statistics of the last call for `update_running_stats`, unless it was a recomputation.
 
-        A compiled network calls it after each pass; it would be compiled anew for every length of a list.
+        A compiled network calls it after each pass: inside the graph, the growing list would cause another
+        compilation each time.
         """
         if not _recomputing:
             self.pending.append(self.latest)
 
     def spans_ranks(self) -> bool:
-        """Whether a group has rows on several ranks."""
+        """Whether a batch-norm group has rows on several ranks."""
         spans = self.groups % self._parts() > 0
-        assert not spans or self.microbatches == 1, "a group does not fit in a microbatch"
+        assert not spans or self.microbatches == 1, "a batch-norm group does not fit in a microbatch"
         return spans
 
     def _parts(self) -> int:
@@ -79,7 +81,7 @@ class GroupBatchNorm(nn.Module):
 
 
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
-    """Give every batch norm in `module` this number of groups; with one group in one process, do nothing.
+    """Give every batch norm in `module` this number of batch-norm groups; with 1 in one process, do nothing.
 
     Those of a backbone that encodes in microbatches (`passes.encode_in_microbatches`) are told so.
     """
@@ -96,7 +98,7 @@ def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
 def update_running_stats(module: nn.Module) -> None:
     """Update the running statistics with all passes since the last call, in one exchange between ranks.
 
-    All batch norms of the module must have the same number of groups.
+    All batch norms of the module must have the same number of batch-norm groups and microbatches.
     """
     passes = _take_passes(module)
     if not passes:
@@ -125,7 +127,7 @@ def _take_passes(module: nn.Module) -> list[dict[GroupBatchNorm, list[Tensor]]]:
 
 
 def _averaged(calls: list[list[Tensor]]) -> Tensor:
-    """(2, sum of C): the mean over microbatches and groups of each entry, a list of (2, G, C)."""
+    """(2, sum of C): the mean over microbatches and batch-norm groups of each entry, a list of (2, G, C)."""
     return torch.cat([torch.stack([x.mean(1) for x in entry]).mean(0) for entry in calls], 1)
 
 

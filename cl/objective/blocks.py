@@ -7,12 +7,10 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cl.objective.negatives import Groups, Negatives
 from cl.objective.ring import Sharded, pass_on, rounds
-from cl.runtime import native
 from cl.runtime.machine import to_device
 
 BLOCK = 1024  # side of the block of logits that exists at a time on a CPU; 4 MiB in float32
@@ -46,6 +44,11 @@ class Block(NamedTuple):
         return self.logits
 
 
+def for_gpu(queries: Tensor) -> bool:
+    """Whether blocks have the size and the layout for a GPU."""
+    return queries.device.type != "cpu"
+
+
 @dataclass(frozen=True)
 class BlockwiseLogits:
     """The matrix of q . k / temperature - shift, of which one block exists at a time.
@@ -55,7 +58,6 @@ class BlockwiseLogits:
         negatives: (K, D); if `sharded`, those of this rank.
         excluded: (N, E) int64 on the device of `queries`, or None.
         groups: of the queries and of the negatives of all ranks.
-        native: whether blocks have the size and the layout for a GPU; None if that has been verified there.
     """
 
     queries: Tensor
@@ -64,7 +66,6 @@ class BlockwiseLogits:
     temperature: float
     groups: Groups | None
     sharded: bool = False
-    native: bool | None = None
 
     def blocks(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Block]:
         """The blocks, row by row and rank by rank; if `upper`, those on and above the diagonal.
@@ -148,10 +149,10 @@ class BlockwiseLogits:
     def _product(self, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
         """The block q . k - shift, (n, k), in `memory`.
 
-        The native one lies transposed: cuBLAS adds a vector to all rows while it writes them, but for one
-        that is added to all columns, the whole block has to be filled with it before.
+        On a GPU, it is stored transposed: cuBLAS adds one vector to all rows while it writes them, but a
+        vector for all columns would first have to be copied to the whole block.
         """
-        if self._native:
+        if for_gpu(self.queries):
             x = memory.view(len(k), len(q))
             return (torch.mm(k, q.T, out=x) if shift is None else torch.addmm(-shift, k, q.T, out=x)).T
         x = memory.view(len(q), len(k))
@@ -160,13 +161,9 @@ class BlockwiseLogits:
         return torch.addmm(shift[:, None], q, k.T, beta=-1, out=x)
 
     @cached_property
-    def _native(self) -> bool:
-        return NATIVE.usable(self.queries.device) if self.native is None else self.native
-
-    @cached_property
     def _sides(self) -> tuple[int, int]:
         """The largest height and width of the blocks; equal if there are as many queries as negatives."""
-        if not self._native:
+        if not for_gpu(self.queries):
             return BLOCK, BLOCK
         side = math.isqrt(AREA)
         return max(side, AREA // len(self.negatives)), max(side, AREA // len(self.queries))
@@ -213,26 +210,3 @@ def exponentials(block: Block) -> Tensor:
     """exp(logit) of one block, in place; 0 where a column does not count."""
     block.logits.exp_()
     return block.fill(0)
-
-
-def _difference(device: torch.device) -> float:
-    """How far sums of exponentials and their gradients differ between the native layout and the plain one.
-
-    What does not count is as large as anything: the queries themselves, by group, and a copy of each.
-    """
-    images = F.normalize(torch.randn(1000, 64, generator=torch.Generator().manual_seed(0)), dim=1).to(device)
-    rows, queries = torch.cat([images, images]), images[:300]
-    number = torch.arange(2000, device=device)
-    groups, shift = (number[:300] // 2, number // 2), 9 + queries[:, 0]
-    results = []
-    for layout in (True, False):
-        logits = BlockwiseLogits(queries, rows, 1000 + number[:300, None], 0.1, groups, native=layout)
-        total = torch.zeros_like(shift)
-        for block in logits.blocks(shift):
-            total[block.rows].add_(exponentials(block).sum(1))
-        gradients = logits.gradients(shift, shift, exponentials, (True, True))
-        results.append([total, *(x for x in gradients if x is not None)])
-    return native.relative_difference(*results)
-
-
-NATIVE = native.declare("layout of logits", _difference, tolerance=0.02)  # of TF32, at most

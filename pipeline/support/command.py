@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
-from pipeline.support import energy, outputs, provenance
+from pipeline.support import outputs, provenance
 
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.console.loggers import Loggers
     from cl.console.progress import Progress, Usage
-    from cl.runtime.machine import Machine, Precision
 
 RESULTS = Path("results")
 SETTINGS = {
@@ -157,21 +156,6 @@ def progress(title: str) -> "Progress":
     return Progress(title, Console(stderr=True, quiet=not is_main_process()), _loggers, usage())
 
 
-def machine(
-    progress: "Progress", precision: "Precision", *, deterministic: bool, fixed_shapes: bool = True
-) -> "Machine":
-    """Set up this process's GPU or its share of the CPU; says which native paths are not used on the GPU.
-
-    Call it after the stage's imports, which declare these paths.
-    """
-    from cl.runtime import machine, native
-
-    here = machine.find(precision, deterministic=deterministic, fixed_shapes=fixed_shapes)
-    for sentence in native.verify(here.device):
-        progress.say(sentence)
-    return here
-
-
 @functools.cache
 def usage() -> "Usage":
     """What this process has used; shared by all trainings of a stage."""
@@ -200,7 +184,7 @@ def results(
 ) -> Iterator[Results]:
     """Write `results/<stage>[/<name>].json`, its provenance and a folder of files; on failure, nothing.
 
-    Only the main process writes, and energy is that of its machine; results of other processes are dropped.
+    Only the main process writes; results of other processes are dropped.
 
     Args:
         root: a folder to use instead of `results/<stage>`.
@@ -240,10 +224,9 @@ def _publish(unfinished: Path, target: Path, folder: bool) -> None:
 def _measured() -> Iterator[dict[str, float]]:
     """Resources used in the block, including earlier parts of a resumed run; filled in at its end."""
     total, used = usage(), dict[str, float]()
-    with energy.counters() as total.counters:
-        then, known = total.now(), len(total.earlier)
-        yield used
-        used |= total.since(then, total.earlier[known:])
+    then, known = total.now(), len(total.earlier)
+    yield used
+    used |= total.since(then, total.earlier[known:])
 
 
 def repeated(

@@ -1,4 +1,4 @@
-"""What a stage's result depends on and how it was made: parameters, data, code, hardware, time, energy."""
+"""What a stage's result depends on and how it was made: parameters, data, code, hardware, time."""
 
 import contextlib
 import functools
@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.support import energy
 from pipeline.support.locations import BACKBONE, METHOD, SHARDS, manifest, manifest_hash
 
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code; recorded elsewhere, or results
 VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
 OPTIONAL = ("detectron2",)  # recorded if installed
+DRIVER = Path("/sys/module/nvidia/version")  # as the Linux kernel has loaded it
 
 
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
@@ -62,11 +62,10 @@ def identity(stage: str, name: str | None = None, instead: str = "") -> str:
 
 
 def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, Any]:
-    """How a result was made: parameters, data, code, versions, hardware, time, energy; null if unknown.
+    """How a result was made: parameters, data, code, versions, hardware, time; null if unknown.
 
     Args:
-        used: seconds, images and, if the machine counts them, joules, as in `cl.console.progress.Usage`;
-            including earlier parts of resumed runs.
+        used: seconds and images, as in `cl.console.progress.Usage`; including earlier parts of resumed runs.
     """
     from cl.config import read
 
@@ -87,7 +86,6 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(used["seconds"], 1),
         "images_seen": round(used["images"]) or None,
-        "energy_joules": _energy(used),
     }
 
 
@@ -111,13 +109,6 @@ def _manifest_hash(stage: str, files: list[Path]) -> str | None:
     return manifest_hash() if SHARDS in files else None
 
 
-def _energy(used: dict[str, float]) -> dict[str, float | None] | None:
-    joules = {"gpus": used.get("gpu_joules"), "cpus": used.get("cpu_joules")}
-    if not any(joules.values()):
-        return None
-    return {device: round(value, 1) if value else None for device, value in joules.items()}
-
-
 def _git(*arguments: str) -> str:
     try:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
@@ -136,7 +127,7 @@ def _versions() -> dict[str, str]:
     if torch.cuda.is_available():
         versions["cuda"] = torch.version.cuda
         versions["cudnn"] = torch.backends.cudnn.version()
-        versions["driver"] = energy.driver()
+        versions["driver"] = DRIVER.read_text().strip() if DRIVER.exists() else None
     return {name: str(version) for name, version in versions.items() if version}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.support import command, energy, launch, locations
+from pipeline.support import command, launch, locations
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -29,7 +29,7 @@ def main(stage: str, names: tuple[str, ...]) -> None:
     """Rehearse the STAGE, or one of the parts of pretraining: draw (its data alone), flops."""
     from cl.runtime.rehearsal import rehearsing
 
-    with energy.counters() as counters, rehearsing(counters) as rehearsal:
+    with rehearsing() as rehearsal:
         began = rehearsal.now()
         if stage in PARTS:
             notes = PARTS[stage]()

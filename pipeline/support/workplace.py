@@ -43,12 +43,6 @@ class Ran:
         return self.seconds + self.report["left_out"].get("seconds", 0.0) + self.waiting
 
     @property
-    def joules(self) -> float | None:
-        """The energy of the whole stage; None if the machine does not count it."""
-        counted = [value for name, value in self.report["used"].items() if name.endswith("_joules")]
-        return sum(counted) if counted else None
-
-    @property
     def gpu_bytes(self) -> int | None:
         """Peak memory of the first GPU, as PyTorch reserves it."""
         return self.report["gpu_bytes"]

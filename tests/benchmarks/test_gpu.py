@@ -9,7 +9,6 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.gpu import check, speed
-from cl.runtime import native
 
 GPU = torch.cuda.is_available()
 PARTS = [
@@ -49,11 +48,5 @@ def test_every_part_runs_at_a_tiny_size_on_a_cpu(program, part: str, tmp_path: P
 @pytest.mark.skipif(not GPU, reason="no GPU")
 @pytest.mark.parametrize("part", check.PARTS)
 def test_results_on_a_gpu_are_those_of_the_cpu(part: str) -> None:
-    """Methods, losses, reductions, augmentation, the loop, exact resume, and two processes."""
+    """Methods, losses, batch norm, log-partition, augmentation, the loop, exact resume, and two processes."""
     run(check.main, part)
-
-
-def test_native_paths_are_not_compared_on_a_cpu() -> None:
-    result = CliRunner().invoke(check.main, ["--device", "cpu", "native_paths"])
-    assert result.exit_code == 0, result.output
-    assert result.output.count("not compared: no GPU") == len(native.declared())

@@ -1,5 +1,7 @@
 """Colour operations against torchvision's functional transforms, image by image."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +49,31 @@ def test_each_colour_operation_equals_torchvisions(images, name) -> None:
         on_gpu = augment_gpu.blend_(x.clone(), torch.full((len(x),), number), factors)
     torch.testing.assert_close(on_gpu, theirs, atol=2e-6, rtol=0)
     torch.testing.assert_close(one_by_one(name, x, factors), theirs, atol=2e-6, rtol=0)
+
+
+def test_jitter_equals_torchvisions_in_every_order() -> None:
+    """On a GPU. The last but one image is gray, and the last stays."""
+    orders = list(itertools.permutations(range(4)))
+    names = ("brightness", "contrast", "saturation", "hue")
+    rng = torch.Generator().manual_seed(0)
+    columns = dict.fromkeys(ColourParams._fields, torch.zeros(len(orders) + 2))
+    columns |= {name: 0.2 + 1.6 * torch.rand(26, generator=rng) for name in names[:3]}
+    columns["hue"] = torch.rand(26, generator=rng) - 0.5
+    columns["jitter"] = torch.tensor([1.0] * 25 + [0.0])
+    places = torch.tensor([*orders, *orders[:2]]).T
+    columns |= dict(zip(("first", "second", "third", "fourth"), places, strict=True))
+    x = torch.rand(26, 3, 9, 8, generator=rng)
+    x[-2] = 0.4
+    rows, ends = augment_gpu.sorted_by_hue(ColourParams(**columns))
+    assert ends == [6, 12, 18, 25]
+    found = torch.empty_like(x)
+    sorted_columns = ColourParams(**{name: column[rows] for name, column in columns.items()})
+    found[rows] = augment_gpu.jitter(x[rows], sorted_columns, ends)
+    for number, image in enumerate(x[:-1]):
+        for name in (names[place] for place in places[:, number]):
+            image = getattr(tv, f"adjust_{name}")(image, float(columns[name][number]))
+        torch.testing.assert_close(found[number], image, atol=5e-6, rtol=0)
+    assert torch.equal(found[-1], x[-1])
 
 
 @pytest.mark.parametrize("kernel", [3, 9, 23])

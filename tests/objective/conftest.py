@@ -1,4 +1,4 @@
-"""Each reduction in blocks as on a CPU, and as on a GPU, which a CPU computes too."""
+"""Each reduction in blocks as on a CPU, and in blocks as on a GPU, which a CPU can compute too."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,13 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["plain", "native"])
+@pytest.fixture(params=["cpu", "gpu"])
 def blocks_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets the side of the blocks, or the square root of their area."""
 
     def set_side(side: int) -> None:
         monkeypatch.setattr(blocks, "BLOCK", side)
         monkeypatch.setattr(blocks, "AREA", side**2)
-        devices = {torch.device("cpu")} if request.param == "native" else set()
-        monkeypatch.setattr(blocks.NATIVE, "devices", devices)
+        monkeypatch.setattr(blocks, "for_gpu", lambda queries: request.param == "gpu")
 
     return set_side

@@ -1,13 +1,8 @@
-"""Blocks on a GPU: how many there are, that nothing waits for them, and that a fault in them is noticed."""
-
-import math
-from collections.abc import Callable
+"""Blocks on a GPU: how many there are, and that nothing waits for them."""
 
 import pytest
 import torch
-from torch import Tensor
 
-from cl.objective import blocks
 from cl.objective import log_partition as module
 from cl.objective.blocks import AREA, Block, BlockwiseLogits
 from cl.objective.log_partition import log_partition
@@ -16,13 +11,11 @@ from cl.objective.sums import softplus_sum
 from tests.support.counting import GPU, Counting
 from tests.support.objective import exclusions, masked
 
-CPU = torch.device("cpu")
-
 
 def blocks_of(n: int, k: int, *, upper: bool = False) -> list[Block]:
     """The blocks of queries and negatives on a GPU."""
     queries, negatives = (torch.empty(rows, 128, device=GPU) for rows in (n, k))
-    return list(BlockwiseLogits(queries, negatives, None, 0.1, None, native=True).blocks(None, upper=upper))
+    return list(BlockwiseLogits(queries, negatives, None, 0.1, None).blocks(None, upper=upper))
 
 
 @pytest.mark.parametrize(
@@ -43,21 +36,13 @@ def test_blocks_below_the_diagonal_are_not_built() -> None:
     assert all(block.columns.start >= block.rows.start for block in found)
 
 
-@pytest.fixture(params=[True, False], ids=["native", "plain"])
-def native(request, monkeypatch) -> bool:
-    """Whether the layout for a GPU is used there."""
-    monkeypatch.setattr(blocks.NATIVE, "devices", {GPU} if request.param else set())
-    return request.param
-
-
-def test_a_step_of_moco_writes_each_logit_twice(native) -> None:
+def test_a_step_of_moco_writes_each_logit_twice() -> None:
     """Forward a product that adds the shift, backward the same and the product with the queue."""
     queries = torch.empty(256, 128, device=GPU, requires_grad=True)
     queue = torch.empty(65536, 128, device=GPU)
     with Counting() as counting:
         log_partition(queries, Negatives(queue), 0.2).sum().backward()
-    count = 1 if native else 64
-    expected = {"addmm": 2 * count, "exp_": 2 * count, "addmm_": count, "mm": 0, "copy_": 0}
+    expected = {"addmm": 2, "exp_": 2, "addmm_": 1, "mm": 0, "copy_": 0}
     assert {name: counting.operations[name] for name in expected} == expected
 
 
@@ -65,7 +50,7 @@ def test_a_step_of_moco_writes_each_logit_twice(native) -> None:
 @pytest.mark.parametrize("way", ["plain", "excluded", "excluded on the GPU", "groups", "selected"])
 @pytest.mark.parametrize("same", [True, False], ids=["queries are negatives", "other negatives"])
 @pytest.mark.parametrize("temperature", [0.1, 0.01])
-def test_nothing_waits_for_the_gpu(native, temperature, same, way, rows) -> None:
+def test_nothing_waits_for_the_gpu(temperature, same, way, rows) -> None:
     queries = torch.empty(6, 4, device=GPU, requires_grad=True)
     negatives = queries if same else torch.empty(6, 4, device=GPU, requires_grad=True)
     itself = torch.arange(6)
@@ -91,48 +76,3 @@ def test_exclusions_are_mutual_where_their_matrix_is_symmetric(e) -> None:
         found.append(module._mutual(excluded))
         assert found[-1] == torch.equal(matrix, matrix.T)
     assert {True, False} == set(found)
-
-
-def test_the_layouts_match_on_a_cpu() -> None:
-    assert 0 < blocks._difference(CPU) < 1e-5
-
-
-product, fill = BlockwiseLogits._product, Block.fill
-
-
-def _without_shift(
-    logits: BlockwiseLogits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor
-) -> Tensor:
-    return product(logits, q, k, torch.zeros_like(q[:, 0]) if logits.native else shift, memory)
-
-
-def _of_other_queries(
-    logits: BlockwiseLogits, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor
-) -> Tensor:
-    return product(logits, q.flip(0) if logits.native else q, k, shift, memory)
-
-
-def _without(field: str) -> Callable[[Block, float], Tensor]:
-    """What `Block.fill` does without a field, in the native layout."""
-
-    def wrong(block: Block, value: float) -> Tensor:
-        native = not block.logits.is_contiguous()
-        return fill(block._replace(**{field: None}) if native else block, value)
-
-    return wrong
-
-
-@pytest.mark.parametrize(
-    ("of", "name", "fault"),
-    [
-        (BlockwiseLogits, "_product", _without_shift),
-        (BlockwiseLogits, "_product", _of_other_queries),
-        (Block, "fill", _without("masked")),
-        (Block, "fill", _without("groups")),
-    ],
-    ids=["shift", "queries", "excluded", "groups"],
-)
-def test_a_fault_in_the_native_layout_is_noticed(monkeypatch, of, name, fault) -> None:
-    monkeypatch.setattr(of, name, fault)
-    assert blocks.NATIVE.fault(CPU)
-    assert math.isfinite(blocks._difference(CPU))

@@ -21,7 +21,7 @@ from tests.support.ranks import CELLS, ONE_OF_EACH, local, name, trajectory
 
 RANKS, N, K = 4, 20, 28  # queries and negatives of all ranks
 WAYS = ["plain", "excluded", "groups", "cold", "long", "constant queries", "constant negatives"]
-CASES = list(product(["log_partition", *SUMS], WAYS, ["plain", "native"]))
+CASES = list(product(["log_partition", *SUMS], WAYS, ["cpu", "gpu"]))
 # Whose negatives are the keys of the step; those that select some gather them all.
 IN_BATCH = {"simclr", "simo", "moco_v3", "nnclr", "invariant_spread"}
 STEPS = [
@@ -138,7 +138,7 @@ def work(folder: Path, rank: int) -> None:
     found = {}
     ring.GATHERED, blocks.BLOCK, blocks.AREA = 0, 4, 16
     for reduction, way, layout in CASES:
-        blocks.NATIVE.devices = {torch.device("cpu")} if layout == "native" else set()
+        blocks.for_gpu = lambda queries, layout=layout: layout == "gpu"
         parts = results(*by_ring(reduction, way, problem(way)))
         found[f"{reduction} {way} {layout}"] = [gather(part) for part in parts]
     found["two views"] = two_views()

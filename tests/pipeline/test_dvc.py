@@ -77,7 +77,6 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
                 "hardware",
                 "seconds",
                 "finished",
-                "energy_joules",
             }
             assert expected <= set(provenance)
         else:

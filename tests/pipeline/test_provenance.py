@@ -1,4 +1,4 @@
-"""Provenance: how a result was made, and its time, images and energy over all sessions of its run."""
+"""Provenance: how a result was made, and its time and images over all sessions of its run."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ from rich.console import Console
 from cl.console.progress import Progress, Usage
 from cl.console.stop import StoppedError
 from cl.training.checkpoints import Checkpoints
-from pipeline.support import command, energy, provenance
+from pipeline.support import command, provenance
 from tests.support.project import TINY
 from tests.support.training import train_tiny
 
@@ -40,21 +40,17 @@ def silent(usage: Usage) -> Progress:
 
 
 def test_the_sessions_of_a_run_are_summed(shard_folder, params, here, tmp_path) -> None:
-    """A finished run reports what it took then. A counter that one session lacks is left out of the sum."""
+    """A finished run reports what it took then."""
     first = Usage()
-    first.counters = lambda: {"gpu_joules": 3.0 * first.images}
     with pytest.raises(StoppedError):
         stopping(first, shard_folder, params, here, tmp_path)
     second = Usage()
-    second.counters = lambda: {"gpu_joules": 100 + 3.0 * second.images, "cpu_joules": 1.0}
     then = second.now()
     began = time.monotonic()
     train_tiny(shard_folder, params, here, silent(second), checkpoints=Checkpoints(tmp_path))
     took = time.monotonic() - began
     used = second.since(then, second.earlier)
     assert used["images"] == 4 * 3 * 40
-    assert used["gpu_joules"] == 3.0 * used["images"]
-    assert "cpu_joules" not in used
     assert used["seconds"] > took + 0.5
 
     third = Usage()
@@ -104,8 +100,6 @@ def test_every_result_records_how_it_was_made(workspace, shard_folder, params, h
     assert torch.__version__.startswith(recorded["versions"]["torch"])
     assert ("detectron2" in recorded["versions"]) == (find_spec("detectron2") is not None)
     assert ("cuda" in recorded["versions"]) == bool(recorded["hardware"]["gpus"])
-    with energy.counters() as read:
-        assert (recorded["energy_joules"] is None) == (not read())
 
     with command.results("evaluate", "knn"):
         pass
@@ -127,16 +121,6 @@ def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, h
     recorded, other = provenance_of(workspace, "pretrain"), provenance_of(workspace, "evaluate/knn")
     assert (recorded["images_seen"], other["images_seen"]) == (4 * 3 * 40, None)
     assert recorded["seconds"] > 0.5 > other["seconds"]
-
-
-def test_energy_is_recorded_per_device(workspace) -> None:
-    used = {"seconds": 1.0, "images": 0}
-    for joules, expected in (
-        ({"gpu_joules": 12.34}, {"gpus": 12.3, "cpus": None}),
-        ({"gpu_joules": 0.0, "cpu_joules": 5.0}, {"gpus": None, "cpus": 5.0}),
-        ({"gpu_joules": 0.0}, None),
-    ):
-        assert provenance.record("pretrain", None, {**used, **joules})["energy_joules"] == expected
 
 
 def test_uncommitted_changes_of_code_are_recorded(workspace) -> None:

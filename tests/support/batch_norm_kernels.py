@@ -1,14 +1,12 @@
-"""PyTorch's CUDA kernels for synchronised batch norm, written for a CPU from their documentation.
+"""The formulas of PyTorch's CUDA kernels for synchronised batch norm, for a CPU and the device `meta`.
 
-They also run on the device `meta`. Importing this module registers them with PyTorch, which otherwise has
-them for CUDA alone; `torch.batch_norm_stats` and its like then work, with PyTorch's check of their arguments.
-They refuse what the CUDA kernels refuse, or would misread: layouts that differ, and other types.
+Importing this module registers them with PyTorch, which has these kernels for CUDA alone; functions such as
+`torch.batch_norm_stats` then work, with PyTorch's check of their arguments. They refuse what the CUDA kernels
+refuse, or would misread: layouts that differ, and other types.
 """
 
 import torch
 from torch import Tensor
-
-from cl.networks import _native_batch_norm
 
 LIBRARIES = []  # what they hold is registered as long as they exist
 
@@ -32,7 +30,8 @@ def _check_layout(x: Tensor, *others: Tensor) -> None:
     assert x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
     for other in others:
         assert other.shape == x.shape
-        assert other.stride() == x.stride()
+        for size, stride, expected in zip(x.shape, other.stride(), x.stride(), strict=True):
+            assert stride == expected or size == 1
 
 
 def _check_channels(x: Tensor, *values: Tensor | None) -> None:
@@ -83,21 +82,15 @@ def gather_stats_with_counts(
     return first / total, 1 / (deviation / total + eps).sqrt()
 
 
-def elemt_out(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    invstd: Tensor,
-    eps: float,
-    out: Tensor,
+def elemt(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> Tensor:
     """(x - mean) invstd weight + bias; `eps` is in `invstd` already."""
-    _check_layout(x, out)
+    _check_layout(x)
     _check_channels(x, weight, bias, mean, invstd)
     shift = 0.0 if bias is None else _channels(bias, x)
     y = (x - _channels(mean, x)) * _channels(invstd, x) * _channels(weight, x) + shift
-    return out.copy_(y)
+    return y.to(x.dtype)
 
 
 def backward_reduce(
@@ -133,12 +126,11 @@ def backward_elemt(
 ) -> Tensor:
     """The gradient of the rows: the Jacobian of (x - mean) invstd weight, where both depend on all elements.
 
-    count: (W,) int32, elements of each channel on each rank.
+    count: (W,) or (W, 1) int32, elements of each channel on each rank.
     """
     _check_layout(x, g)
     _check_channels(x, weight, mean, invstd, sum_dy, sum_dy_xmu)
     assert count.dtype == torch.int32
-    assert count.ndim == 1
     assert count.is_contiguous()
     total = count.sum()
     direct = g - _channels(sum_dy / total, x)
@@ -150,13 +142,7 @@ for device in ("CPU", "Meta"):
     library = torch.library.Library("aten", "IMPL", device)
     library.impl("batch_norm_stats", stats)
     library.impl("batch_norm_gather_stats_with_counts", gather_stats_with_counts)
-    library.impl("batch_norm_elemt.out", elemt_out)
+    library.impl("batch_norm_elemt", elemt)
     library.impl("batch_norm_backward_reduce", backward_reduce)
     library.impl("batch_norm_backward_elemt", backward_elemt)
     LIBRARIES.append(library)
-
-
-def use_kernels(device: torch.device) -> None:
-    """Make group batch norm use them on the device, as after the check at the start of a run on a GPU."""
-    for path in _native_batch_norm.PATHS.values():
-        path.devices.add(device)

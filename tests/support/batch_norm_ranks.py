@@ -1,4 +1,4 @@
-"""Batch norm over groups in several processes, in float64, and what it should give by its definition."""
+"""Batch norm in several processes, in float64, and what it gives by definition."""
 
 from itertools import product
 from pathlib import Path
@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm, update_running_stats
 from cl.runtime.distributed import rank, ranks
-from tests.support.batch_norm_kernels import use_kernels
 from tests.support.processes import run_ranks
 
 IMAGES, CHANNELS = 24, 3
@@ -115,29 +115,26 @@ def expected(case: Case) -> dict[str, list[Tensor]]:
     }
 
 
-def _work(number: int, native: bool, folder: Path, rank: int) -> None:
+def _work(number: int, form: str, folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
-    if native:
-        use_kernels(torch.device("cpu"))
-    store = f"file://{folder}/store of {number} {native}"
+    _sync_batch_norm.usable = lambda x: form == "kernels"
+    store = f"file://{folder}/store of {number} {form}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=number)
     cases = {name: case for name, case in CASES.items() if len(case.shares) in (0, number)}
-    torch.save(
-        {name: computed(case) for name, case in cases.items()}, folder / f"{number} {native} {rank}.pt"
-    )
+    torch.save({name: computed(case) for name, case in cases.items()}, folder / f"{number} {form} {rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 def run(folder: Path) -> None:
-    """Compute all cases on two and four processes, by the kernels and by the plain form."""
-    for number, native in product((2, 4), (True, False)):
-        run_ranks(number, _work, number, native, folder)
+    """Compute all cases on two and four processes, by the kernels and by the reference."""
+    for number, form in product((2, 4), ("kernels", "reference")):
+        run_ranks(number, _work, number, form, folder)
 
 
-def of_ranks(number: int, native: bool, folder: Path) -> dict[str, dict[str, Any]]:
+def of_ranks(number: int, form: str, folder: Path) -> dict[str, dict[str, Any]]:
     """What `number` processes computed: rows one after the other, gradients of parameters added up."""
-    found = [torch.load(folder / f"{number} {native} {rank}.pt") for rank in range(number)]
+    found = [torch.load(folder / f"{number} {form} {rank}.pt") for rank in range(number)]
     return {name: _joined([each[name] for each in found]) for name in found[0]}
 
 

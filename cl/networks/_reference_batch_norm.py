@@ -1,4 +1,4 @@
-"""Batch norm over groups of images, with operations that every device has."""
+"""Batch norm over batch-norm groups, with operations that every device has: the reference."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,17 +14,18 @@ from cl.runtime.distributed import rank, ranks, summed
 def normalise(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, groups: int, *, spans: bool
 ) -> tuple[Tensor, Tensor]:
-    """Normalise each of `groups` equal parts of the rows, then scale and shift.
+    """Normalise each batch-norm group of the rows, then scale and shift.
 
     Args:
         x: (n, C, ...), this rank's rows.
         weight, bias: (C,), or None for neither.
-        spans: the parts are those of all ranks' rows, and span ranks; a single one may have differently sized
-            parts on them. Otherwise, they are parts of `x`.
+        groups: the number of batch-norm groups, which are equal parts.
+        spans: whether they are parts of all ranks' rows, and span ranks; ranks may then have different
+            numbers of rows of a single one. Otherwise, they are parts of `x`.
 
     Returns:
-        The normalised rows (n, C, ...); means and unbiased variances (2, G, C), the same on all ranks if
-        groups span them.
+        The normalised rows (n, C, ...); means and unbiased variances (2, G, C) of the G batch-norm groups,
+        the same on all ranks if these span them.
     """
     if spans:
         return _Spanning.apply(x, weight, bias, eps, groups)
@@ -37,26 +38,25 @@ def normalise(
 
 
 class Segment(NamedTuple):
-    """This rank's rows of one group."""
+    """This rank's rows of one batch-norm group."""
 
     group: int
     rows: slice
 
 
-def segments(n: int, groups: int, *, spans: bool) -> list[Segment]:
-    """What this rank's n rows have of each group, in order; arguments as in `normalise`."""
-    shares, first = (ranks(), rank() * n) if spans else (1, 0)
-    size = n * shares // groups
+def segments(n: int, groups: int) -> list[Segment]:
+    """This rank's n rows, split by the batch-norm groups of all ranks' rows, in order."""
+    first, size = rank() * n, n * ranks() // groups
     edges = sorted({first, first + n, *range(-(-first // size) * size, first + n, size)})
     return [Segment(a // size, slice(a - first, b - first)) for a, b in pairwise(edges)]
 
 
 class _Spanning(Function):
-    """Groups that span ranks. Sums are in float32, or in float64 for float64."""
+    """Batch-norm groups that span ranks. Sums are in float32, or in float64 for float64."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, eps, groups):  # type: ignore[no-untyped-def]
-        parts, over = segments(len(x), groups, spans=True), [0, *range(2, x.ndim)]
+        parts, over = segments(len(x), groups), [0, *range(2, x.ndim)]
         dtype = torch.promote_types(x.dtype, torch.float32)
         table = torch.zeros(groups, x.shape[1] + 1, dtype=dtype, device=x.device)  # the last column counts
         for group, rows in parts:
@@ -81,7 +81,7 @@ class _Spanning(Function):
     @staticmethod
     def backward(ctx, gradient, _):  # type: ignore[no-untyped-def]
         x, weight, means, inverse, count = ctx.saved_tensors
-        table = means.new_zeros(2, *means.shape)  # sums over each group of g and of g (x - mean) / std
+        table = means.new_zeros(2, *means.shape)  # the sums of g and of g (x - mean) / std
         for group, rows in ctx.parts:
             g = gradient[rows]
             table[0, group] = g.sum(ctx.over, dtype=means.dtype)
