@@ -6,7 +6,6 @@ import socket
 import sys
 import time
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist

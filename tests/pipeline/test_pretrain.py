@@ -150,7 +150,7 @@ def test_two_processes_stopped_by_sigterm_continue(prepared, finished, tmp_path)
     _, output = process.communicate()
     assert process.returncode == 1, output
     assert output.count("set CL_CODE_CHANGED=continue to continue with the new code") == 1
-    log.unlink()
+    log.unlink(missing_ok=True)
     process = pretrain(prepared, tmp_path, CL_CODE_CHANGED="continue")
     _, output = process.communicate()
     assert process.returncode == 0, output
