@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from multiprocessing.process import BaseProcess
 
@@ -76,8 +77,8 @@ def watch(port: int, rank: int, seconds: float) -> None:
     """A rank of two that stops giving signs of life after `seconds`."""
     launch.BEAT, launch.LOST = 0.05, 1.0
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    over = launch.threading.Event()
-    launch.threading.Timer(seconds, over.set).start()
+    over = threading.Event()
+    threading.Timer(seconds, over.set).start()
     launch._watch(store, rank, 2, over)
     time.sleep(60)
 
