@@ -33,6 +33,7 @@ LOST = 25.0  # seconds without a sign of life after which a process counts as lo
 GRACE = 5.0  # seconds that a process without contact waits for its launcher, which may know why
 START = timedelta(minutes=5)  # for all processes to join
 PATIENCE = timedelta(minutes=30)  # for a process that is alive but slow
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # PyTorch warns of options that the training loop needs
 LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")
 
 
@@ -75,12 +76,13 @@ def _launcher_variables(launcher: str) -> dict[str, str]:
             f"CL_LAUNCH={launcher} started this process without RANK and WORLD_SIZE; "
             "choose a launcher that sets them, such as torchrun"
         )
-    return {"CL_LAUNCHED": "1"}
+    return {"CL_LAUNCHED": "1", **QUIET}
 
 
 def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
     """What torchrun would set."""
     return {
+        **QUIET,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
