@@ -17,16 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cl.console import stop
 from cl.console.wording import counted
 from pipeline.support import command
-
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 BEAT = 2.0  # seconds between signs of life
 LOST = 25.0  # seconds without a sign of life after which a process counts as lost
@@ -112,8 +109,8 @@ def processes() -> int:
 def _run(words: list[str], variables: list[dict[str, str]]) -> int:
     """Run the command once with each of the variables, side by side; returns the stage's exit code.
 
-    When a process fails, the others get SIGTERM, and SIGKILL 30 s later. The first process's stderr is shown
-    as it comes, that of another one only if it was the first to fail.
+    When a process fails, elastic sends SIGTERM to the others, and SIGKILL 30 s later. The first process's
+    stderr is shown as it comes, that of another one only if it was the first to fail.
     """
     from torch.distributed.elastic import multiprocessing as elastic
 
@@ -138,25 +135,20 @@ def _run(words: list[str], variables: list[dict[str, str]]) -> int:
         # Elastic would kill them 30 s later, in the middle of a slow step or save.
         for number in stops:
             signal.signal(number, pass_on)
-        failures = list(group.wait(period=0.05).failures.values())
-        if failures:
-            _report(failures[0], len(variables), group.stderrs)
-    code = failures[0].exitcode if failures else 0
+        failures = group.wait(period=0.05).failures  # by rank, the first to fail first
+        if not failures:
+            return 0
+        rank, failure = next(iter(failures.items()))
+        name, code = f"process {rank} of {len(ranks)}", failure.exitcode
+        if code < 0 and len(ranks) > 1:
+            click.echo(
+                f"{name} was ended by {failure.signal_name()}, and the others with it; "
+                "run the same command again to continue from the saved progress",
+                err=True,
+            )
+        elif rank and code not in command.STOPPED:
+            click.echo(f"{name}: {Path(group.stderrs[rank]).read_text(errors='replace').strip()}", err=True)
     return code if code >= 0 else 128 - code
-
-
-def _report(failed: "ProcessFailure", processes: int, errors: dict[int, str]) -> None:
-    """Say why the first process failed, unless it was asked to stop or has said so itself."""
-    name = f"process {failed.local_rank} of {processes}"
-    if failed.exitcode < 0 and processes > 1:
-        click.echo(
-            f"{name} was ended by {failed.signal_name()}, and the others with it; "
-            "run the same command again to continue from the saved progress",
-            err=True,
-        )
-    elif failed.local_rank and failed.exitcode not in command.STOPPED:
-        said = Path(errors[failed.local_rank]).read_text(errors="replace")
-        click.echo(f"{name}: {said.strip()}", err=True)
 
 
 @contextmanager
@@ -216,21 +208,17 @@ def _connect() -> tuple[Any, int, int]:
 
 def _check_address() -> None:
     """Raises ValueError if gloo would choose an address of this node that other nodes cannot reach."""
-    one_node = int(os.environ["WORLD_SIZE"]) <= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if (
-        one_node
-        or os.environ.get("GLOO_SOCKET_IFNAME")
-        or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost")
-    ):
-        return
-    name = socket.gethostname()
-    with suppress(OSError):  # a name without address: gloo tries the interfaces
-        if (address := socket.gethostbyname(name)).startswith("127."):
-            raise ValueError(
-                f"this node's host name {name} resolves to {address}, which other nodes cannot reach; "
-                "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface between the nodes "
-                f"(here: {', '.join(name for _, name in socket.if_nameindex())}), or correct /etc/hosts"
-            )
+    environ, name, address = os.environ, socket.gethostname(), ""
+    several = int(environ["WORLD_SIZE"]) > int(environ.get("LOCAL_WORLD_SIZE", "1"))
+    if several and not environ.get("GLOO_SOCKET_IFNAME"):
+        with suppress(OSError):  # a name without address: gloo tries the interfaces
+            address = socket.gethostbyname(name)
+    if address.startswith("127.") and environ["MASTER_ADDR"] not in ("127.0.0.1", "localhost"):
+        raise ValueError(
+            f"this node's host name {name} resolves to {address}, which other nodes cannot reach; "
+            "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface between the nodes "
+            f"(here: {', '.join(interface for _, interface in socket.if_nameindex())}), or correct /etc/hosts"
+        )
 
 
 def _cause(error: Exception) -> str:

@@ -115,15 +115,6 @@ def test_without_checkpoints_code_may_change(workspace) -> None:
     assert interrupt(after_a_checkpoint=True).keys() == {"run_key"}
 
 
-def test_seconds_between_checkpoints_are_a_number(workspace, monkeypatch) -> None:
-    for text in ("nan", "1e9", "often"):
-        monkeypatch.setenv("CL_CHECKPOINT_SECONDS", text)
-        with pytest.raises(ValueError, match=f"CL_CHECKPOINT_SECONDS={text}: give a number of seconds"):
-            key("pretrain")
-    monkeypatch.setenv("CL_CHECKPOINT_SECONDS", "")
-    key("pretrain")
-
-
 def test_folders_of_version_0_2_belong_to_its_results(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     first, data = "0" * 16, "f" * 64
