@@ -27,7 +27,7 @@ from pipeline.support import command
 
 BEAT = 2.0  # seconds between signs of life
 LOST = 25.0  # seconds without a sign of life after which a process counts as lost
-GRACE = 5.0  # seconds that a process without contact waits for its launcher, which may know why
+GRACE = 3.0  # seconds in which a launcher ends a process whose failure another one has already explained
 START = timedelta(minutes=5)  # for all processes to join
 PATIENCE = timedelta(minutes=30)  # for a process that is alive but slow
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # PyTorch warns of options that the training loop needs
@@ -172,11 +172,13 @@ def joined() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which it ends them
         raise
     except Exception as error:
-        if not any(sign in str(error) for sign in LOST_CONTACT):
-            raise
-        if stop.requests:  # a launcher that knows the reason has sent SIGTERM, or it will do so now
+        is_lost = any(sign in str(error) for sign in LOST_CONTACT)
+        if is_lost and stop.requests:  # the launcher has already sent SIGTERM
             sys.exit(128 + stop.requests[0])
-        time.sleep(GRACE)
+        if is_lost or os.environ.get("LOCAL_RANK", "0") != "0":  # where all fail alike, the first one says so
+            time.sleep(GRACE)
+        if not is_lost:
+            raise
         raise ValueError(
             f"lost contact with another process ({_cause(error)}); saved progress is kept"
         ) from error
