@@ -198,12 +198,12 @@ def _connect() -> tuple[Any, int, int]:
         store, rank, ranks = next(dist.rendezvous("env://", timeout=START))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
-    except dist.DistError as error:
+    except RuntimeError as error:  # also gloo's, if GLOO_SOCKET_IFNAME names no interface of this node
         environ = os.environ
         raise ValueError(
             f"process {environ['RANK']} did not meet all {environ['WORLD_SIZE']} processes at "
-            f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']} within {START.seconds // 60} minutes "
-            f"({_cause(error)})"
+            f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}, for at most {START.seconds // 60} minutes: "
+            f"{_cause(error)}"
         ) from error
     return dist.PrefixStore("watch", store.clone()), rank, ranks
 
