@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.support import command, launch, locations, outputs, resuming
+from pipeline.support import command, launch, locations, outputs, runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +37,9 @@ def main(name: str) -> None:
     evaluations, transfers = params.selected(config)
     # Read first, so that missing data is reported before training.
     datasets = {entry: data(params.transfers[entry]) for entry in transfers}
-    with resuming.checkpoints("baseline", name) as save, command.results("baseline", name) as results:
-        backbone = train(config, name, params, save("training"))
+    with runs.begin("baseline", name) as run, command.results("baseline", name) as results:
+        results.notes |= run.notes
+        backbone = train(config, name, params, run.checkpoints("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         metrics: dict[str, float] = {}
         explained: dict[str, Any] = {}
@@ -49,12 +50,12 @@ def main(name: str) -> None:
                 untrained=config.training is None,
             )
             out = _folder(results.folder, entry)
-            checkpoints = functools.partial(save, entry)
+            checkpoints = functools.partial(run.checkpoints, entry)
             measured, explained[entry] = evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
             metrics |= measured
         for entry, dataset in datasets.items():
             out = _folder(results.folder, entry)
-            checkpoints = functools.partial(save, entry, dataset.digest()[:16])
+            checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
             metrics |= transfer(
                 entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.support import command, launch, locations, outputs, provenance, resuming
+from pipeline.support import command, launch, locations, outputs, runs
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -51,13 +51,12 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
 
 def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) -> None:
     """Run one evaluation and write its results; `notes` describe a foreign encoder."""
-    instead = notes.get("sha256", "")
     with (
-        resuming.checkpoints("evaluate", name, instead=instead) as checkpoints,
+        runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
         command.results("evaluate", name, root=notes.get("folder")) as results,
     ):
-        results.notes |= {**notes, "identity": provenance.identity("evaluate", name, instead)}
-        metrics, explained = evaluate(name, encoder, params, out=results.folder, checkpoints=checkpoints)
+        results.notes |= {**notes, **run.notes}
+        metrics, explained = evaluate(name, encoder, params, out=results.folder, checkpoints=run.checkpoints)
         results.metrics |= metrics
         results.notes["explained"] = explained
 

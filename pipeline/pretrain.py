@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.support import command, launch, locations, outputs, provenance, resuming
+from pipeline.support import command, launch, locations, outputs, provenance, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,9 @@ def main() -> None:
     check_data(params, bank, queries)
     beginning = start.load(locations.START)
     beginning.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
-    with resuming.checkpoints("pretrain") as checkpoints_of, command.results("pretrain") as results:
-        checkpoints = checkpoints_of()
+    with runs.begin("pretrain") as run, command.results("pretrain") as results:
+        results.notes |= run.notes
+        checkpoints = run.checkpoints()
         task = build(params, here, len(bank), beginning)
         optimizer = _optimizer(params, task)
         beginning.load_state(task.method, optimizer)

@@ -1,6 +1,7 @@
 """scratch: list what interrupted runs left in CL_SCRATCH, and remove what belongs to finished ones."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,11 +13,8 @@ import click
 from cl.console.wording import memory
 from cl.runtime import files
 from pipeline.support import command
-from pipeline.support.resuming import folder_name
 
-LOCKS = (
-    "[0-9a-f]" * 16 + f"*/{files.LOCK}"
-)  # one in each folder of checkpoints; see `pipeline.support.resuming`
+LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each run's folder; see `pipeline.support.runs`
 
 
 @click.command()
@@ -66,11 +64,14 @@ def _finished() -> Iterator[str]:
     """The names of the folders of the runs whose results exist."""
     from pipeline.support.collect import collect
 
+    copy = hashlib.sha256(bytes(Path.cwd())).hexdigest()
     for experiment in collect(lambda _: None):
         for provenance in experiment.provenance.values():
-            if identity := provenance.get("identity"):
-                stage = provenance["stage"].partition("@")[0]
-                yield folder_name(stage, identity, provenance.get("data_sha256", ""))
+            if key := provenance.get("run_key"):
+                yield key
+            elif identity := provenance.get("identity"):  # written by version 0.2
+                is_baseline = provenance["stage"].startswith("baseline@")
+                yield identity + (copy if is_baseline else provenance.get("data_sha256", ""))[:16]
 
 
 if __name__ == "__main__":

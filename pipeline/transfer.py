@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cl.console.wording import counted
-from pipeline.support import command, launch, locations, outputs, resuming
+from pipeline.support import command, launch, locations, outputs, runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,14 +31,15 @@ def main(name: str) -> None:
 
     dataset = data(config)
     with (
-        resuming.checkpoints("transfer", name, dataset.digest()) as checkpoints,
+        runs.begin("transfer", name, data=dataset.digest()) as run,
         command.results("transfer", name) as results,
     ):
         backbone = backbones.load(params.backbone, locations.BACKBONE)
         results.metrics |= transfer(
-            name, backbone, dataset, params, out=results.folder, checkpoints=checkpoints
+            name, backbone, dataset, params, out=results.folder, checkpoints=run.checkpoints
         )
         results.notes |= {
+            **run.notes,
             "engine": config.engine,
             "data_sha256": dataset.digest(),
             "noted": dataset.findings.lines(),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 POLL = 0.5  # seconds
+requests: list[int] = []  # the numbers of the signals that `signals` has received last
 
 
 class StoppedError(Exception):
@@ -29,16 +30,16 @@ def signals() -> Iterator[list[int]]:
 
     A second Ctrl-C ends the run at once; a second SIGTERM may come from a launcher that passes it on.
     """
-    received: list[int] = []
+    requests.clear()
 
     def note(number: int, frame: Any) -> None:
-        if received and number == signal.SIGINT:
+        if requests and number == signal.SIGINT:
             raise KeyboardInterrupt
-        received.append(number)
+        requests.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield received
+        yield requests
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.support.locations import BACKBONE, METHOD, SHARDS, manifest, manifest_hash
+from pipeline.support.locations import SHARDS, manifest_hash
 
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code; recorded elsewhere, or results
 VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
@@ -42,25 +42,6 @@ def _at(values: dict[str, Any], path: str) -> Any:
     return functools.reduce(lambda value, key: value[key], path.split("."), values)
 
 
-def identity(stage: str, name: str | None = None, instead: str = "") -> str:
-    """A hash of all that a stage's result depends on: its parameters, its code, and the manifest of its data.
-
-    Args:
-        instead: a hash of what replaces the pretrained models.
-    """
-    files, values = declared(stage, name)
-    sha = hashlib.sha256(json.dumps(values, sort_keys=True).encode() + instead.encode())
-    for path in files:
-        if instead and path in (BACKBONE, METHOD):
-            continue
-        if path == SHARDS:
-            sha.update(f"\0{path / 'manifest.json'}\0".encode() + manifest())
-            continue
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            sha.update(f"\0{file}\0".encode() + file.read_bytes())
-    return sha.hexdigest()[:16]
-
-
 def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, Any]:
     """How a result was made: parameters, data, code, versions, hardware, time; null if unknown.
 
@@ -73,7 +54,6 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
     everything, (commit, changed) = read(Path("params.yaml")), code()
     return {
         "stage": stage + (f"@{name}" if name else ""),
-        "identity": _identity(stage, name),
         "recipe": everything["recipe"],
         "seed": everything["seed"],
         "parameters": values,
@@ -94,13 +74,6 @@ def code() -> tuple[str | None, bool | None]:
     commit = _git("rev-parse", "HEAD") or None
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
     return commit, bool(changes) if commit else None
-
-
-def _identity(stage: str, name: str | None) -> str | None:
-    """None for another encoder, where there are no pretrained models."""
-    with contextlib.suppress(FileNotFoundError):
-        return identity(stage, name)
-    return None
 
 
 def _manifest_hash(stage: str, files: list[Path]) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import click, torch, torch.distributed as dist
 from cl.runtime.distributed import any_rank, rank
 from cl.console.stop import StoppedError, signals
-from pipeline import command, launch
+from pipeline.support import command, launch
 
 @click.command()
 @click.argument("name")

@@ -16,7 +16,7 @@ GLUE = ("cl/__init__.py", "cl/config/", "cl/console/", "cl/runtime/base_config.p
 GLUE += ("pipeline/__init__.py",)
 GLUE += tuple(
     f"pipeline/support/{name}.py"
-    for name in ("command", "launch", "locations", "outputs", "provenance", "resuming")
+    for name in ("command", "launch", "locations", "outputs", "provenance", "runs")
 )
 read_cached = functools.cache(read)
 

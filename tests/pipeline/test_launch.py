@@ -1,53 +1,124 @@
-"""Processes that meet and watch each other."""
+"""Processes that are started together, watch each other and end together."""
 
-import multiprocessing
 import os
+import signal
 import socket
+import sys
+import threading
 import time
+from multiprocessing.process import BaseProcess
 
 import pytest
 import torch.distributed as dist
 
 from pipeline.support import launch
+from tests.support.processes import start_fork
 
-FORKING = multiprocessing.get_context("fork")
+SLEEP = "import os, signal, sys, time; from pathlib import Path; rank = int(os.environ['RANK'])\n"
+FAIL = f"""{SLEEP}
+if rank == 1:
+    print("the reason", file=sys.stderr)
+    sys.exit(3)
+time.sleep(60)
+"""
+KILLED = f"""{SLEEP}
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+SAVE = f"""{SLEEP}
+def save(number, frame):
+    time.sleep(rank)
+    Path(f"saved-{{rank}}").touch()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1)
+    sys.exit(128 + number)
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, save)
+Path(f"started-{{rank}}").touch()
+time.sleep(60)
+"""
+
+
+def run(code: str, ranks: int) -> None:
+    variables = [{"RANK": str(rank)} for rank in range(ranks)]
+    sys.exit(launch._run([sys.executable, "-c", code], variables))
+
+
+def exit_code(process: BaseProcess) -> int | None:
+    process.join(timeout=50)
+    return process.exitcode
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "reason"),
+    [(FAIL, 3, "process 1 of 3: the reason\n"), (KILLED, 137, "process 1 of 3 was ended by SIGKILL, ")],
+)
+def test_the_first_failure_ends_all_and_is_told_once(code, expected, reason, capfd) -> None:
+    assert exit_code(start_fork(run, code, 3)) == expected
+    told = capfd.readouterr().err
+    assert told.startswith(reason)
+    assert told.count("\n") == 1, told
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_all_and_they_have_time_to_save(number, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    process = start_fork(run, SAVE, 3)
+    while len(list(tmp_path.glob("started-*"))) < 3:
+        time.sleep(0.01)
+    os.kill(process.pid, number)
+    assert exit_code(process) == 128 + number
+    assert {path.name for path in tmp_path.glob("saved-*")} == {"saved-0", "saved-1", "saved-2"}
+    assert capfd.readouterr().err == ""
 
 
 def watch(port: int, rank: int, seconds: float) -> None:
     """A rank of two that stops giving signs of life after `seconds`."""
     launch.BEAT, launch.LOST = 0.05, 1.0
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    monitoring = launch._Watch(store, rank, 2)
-    monitoring.start()
-    time.sleep(seconds)
-    monitoring.over.set()
+    over = threading.Event()
+    threading.Timer(seconds, over.set).start()
+    launch._watch(store, rank, 2, over)
     time.sleep(60)
 
 
-def test_a_process_that_hangs_ends_the_others() -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    hanging = FORKING.Process(target=watch, args=(store.port, 1, 1.0), daemon=True)
-    other = FORKING.Process(target=watch, args=(store.port, 0, 60.0), daemon=True)
-    for process in (hanging, other):
-        process.start()
-    other.join(timeout=60)
-    assert other.exitcode == 1
-    assert store.get("failed") == b"process 1 has shown no sign of life for 1 s"
+@pytest.fixture
+def store() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def test_a_process_that_hangs_ends_the_others(store, capfd) -> None:
+    hanging, other = (start_fork(watch, store.port, rank, seconds) for rank, seconds in ((1, 1), (0, 60)))
+    assert exit_code(other) == 1
+    assert "process 1 has shown no sign of life for 1 s" in capfd.readouterr().err
     hanging.kill()
 
 
-def test_a_process_whose_launcher_is_gone_ends(monkeypatch) -> None:
+def start_and_leave(port: int) -> None:
+    start_fork(watch, port, 0, 60.0)
+    time.sleep(1)
+    os._exit(0)
+
+
+def test_a_process_whose_launcher_is_gone_ends(store, capfd) -> None:
     """It ends even though its neighbour is alive."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    neighbour = FORKING.Process(target=watch, args=(store.port, 1, 60.0), daemon=True)
-    neighbour.start()
-    monkeypatch.setenv("CL_PARENT", str(os.getppid()))  # another process than the one that starts it
-    orphan = FORKING.Process(target=watch, args=(store.port, 0, 60.0), daemon=True)
-    orphan.start()
-    orphan.join(timeout=50)
-    assert orphan.exitcode == 1
-    assert not store.check(["failed"]), "the neighbour is not the reason"
+    neighbour = start_fork(watch, store.port, 1, 60.0)
+    reading, writing = os.pipe()
+    exit_code(start_fork(start_and_leave, store.port))
+    os.close(writing)
+    os.read(reading, 1)  # until the last process that has inherited the other end is gone
+    os.close(reading)
+    assert capfd.readouterr().err.startswith("the process that started this one is gone")
+    assert neighbour.is_alive()
     neighbour.kill()
+
+
+def test_an_error_of_nccl_is_told_with_its_cause() -> None:
+    error = ValueError(
+        "NCCL error in: utils.cpp:94, unhandled cuda error\nmore\nLast error:\nout of memory\n"
+    )
+    assert launch._cause(error) == "NCCL error in: utils.cpp:94, unhandled cuda error out of memory"
 
 
 def _node(monkeypatch, address: str, **variables: str) -> None:
@@ -62,8 +133,8 @@ def _node(monkeypatch, address: str, **variables: str) -> None:
 def test_a_node_that_others_cannot_reach_is_named(monkeypatch) -> None:
     """Debian's /etc/hosts gives a machine's own name the address 127.0.1.1."""
     _node(monkeypatch, "127.0.1.1")
-    with pytest.raises(ValueError, match=f"{socket.gethostname()}, stands for 127.0.1.1, where other nodes"):
-        launch._check_interface()
+    with pytest.raises(ValueError, match=f"{socket.gethostname()} resolves to 127.0.1.1.*GLOO_SOCKET_IFNAME"):
+        launch._check_address()
 
 
 @pytest.mark.parametrize(
@@ -78,10 +149,4 @@ def test_a_node_that_others_cannot_reach_is_named(monkeypatch) -> None:
 )
 def test_other_nodes_are_accepted(monkeypatch, address: str, variables: dict[str, str]) -> None:
     _node(monkeypatch, address, **variables)
-    launch._check_interface()
-
-
-def test_an_interface_that_does_not_exist_is_named(monkeypatch) -> None:
-    _node(monkeypatch, "10.0.0.7", GLOO_SOCKET_IFNAME="lo,eth99")
-    with pytest.raises(ValueError, match="has the network interfaces .*lo.*; name one of these"):
-        launch._check_interface()
+    launch._check_address()

@@ -108,7 +108,7 @@ def test_a_check_by_hand_leaves_its_output_alone(clone) -> None:
 
 
 def test_checkpoints_of_finished_runs_are_found_and_removed(clone) -> None:
-    finished = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())["identity"]
+    finished = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())["run_key"]
     scratch = clone.folder / "scratch"
     on_other_data = scratch / (finished + "2" * 16)
     folders = {

@@ -1,4 +1,4 @@
-"""The stage in two processes: kills, signals, launchers, and what makes an experiment another one."""
+"""The stage in two processes: kills, signals, launchers, and code that changes meanwhile."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
 from pipeline.compose import compose
 from pipeline.pretrain import build
-from pipeline.support import provenance
+from pipeline.support import runs
 from tests.support.stages import Stage, answers
 from tests.support.training import newest_step
 
@@ -129,6 +129,15 @@ def test_two_processes_survive_kill_9_of_one(prepared, tmp_path) -> None:
 
 
 @pytest.mark.slow
+def test_a_mistake_that_all_processes_find_is_told_once(prepared, tmp_path) -> None:
+    process = pretrain(prepared, tmp_path, CL_PROCESSES="3")
+    _, output = process.communicate()
+    assert process.returncode == 1
+    assert output.count("Error: ") == output.count("batch_size=32") == 1, output
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
 def test_two_processes_stopped_by_sigterm_continue(prepared, finished, tmp_path) -> None:
     (prepared / "models/backbone.safetensors").unlink()
     process = pretrain(prepared, tmp_path)
@@ -144,9 +153,18 @@ def test_two_processes_stopped_by_sigterm_continue(prepared, finished, tmp_path)
     log.unlink()
     (kept,) = tmp_path.glob("*/epochs.csv")
     before = kept.read_text()
+    with (prepared / "cl/training/optim.py").open("a") as file:
+        file.write("# edited\n")
     process = pretrain(prepared, tmp_path)
     _, output = process.communicate()
+    assert process.returncode == 1, output
+    assert output.count("set CL_CODE_CHANGED=continue to continue with the new code") == 1
+    log.unlink(missing_ok=True)
+    process = pretrain(prepared, tmp_path, CL_CODE_CHANGED="continue")
+    _, output = process.communicate()
     assert process.returncode == 0, output
+    provenance = json.loads((prepared / "results/pretrain.provenance.json").read_text())
+    assert provenance["code_changed_during_run"] == ["cl/training/optim.py"]
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     epochs = [["0", "pretrain", epoch, 3 * epoch] for epoch in (1, 2, 3)]
     assert logged == [["0", "begin", "pretrain", 3], *epochs, ["0", "close", False]]
@@ -159,7 +177,8 @@ def test_two_processes_stopped_by_sigterm_continue(prepared, finished, tmp_path)
 
 def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(prepared)
-    folder = tmp_path / provenance.identity("pretrain")
+    with runs.begin("pretrain") as run:
+        folder = tmp_path / run.folder.name
     before = {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")}
     with files.exclusive(folder, folder):
         second = pretrain(prepared, tmp_path, CL_PROCESSES="1")
@@ -250,22 +269,3 @@ def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)
     assert losses[True] != losses[False], "nothing was compiled"
     assert names[True] == names[False]
-
-
-def test_another_experiment_has_other_checkpoints(prepared, monkeypatch) -> None:
-    monkeypatch.chdir(prepared)
-    before = (prepared / "params.yaml").read_text()
-    base = provenance.identity("pretrain")
-    assert base == provenance.identity("pretrain")
-    for change in ("loss=dclw", "seed=1", "optim.base_lr=0.1"):
-        compose(prepared / "params.yaml", [*SETTINGS, change])
-        assert provenance.identity("pretrain") != base
-    compose(prepared / "params.yaml", [*SETTINGS, "evaluation=[knn]"])
-    assert provenance.identity("pretrain") == base, "an evaluation has nothing to do with pretraining"
-    (prepared / "params.yaml").write_text(before)
-    for file in ("cl/training/optim.py", "data/shards/manifest.json"):
-        content = (prepared / file).read_text()
-        (prepared / file).write_text(content + " ")
-        assert provenance.identity("pretrain") != base, file
-        (prepared / file).write_text(content)
-    assert provenance.identity("pretrain") == base

@@ -1,4 +1,4 @@
-"""A run of one process or two that is killed again and again ends with the weights of an undisturbed one."""
+"""A run of one process or several that is killed again and again ends with the weights of an undisturbed one."""
 
 import multiprocessing
 import os
@@ -74,7 +74,8 @@ def small(params) -> Params:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "kills"), [(1, 3), (2, 3), pytest.param(1, 20, marks=MANY), pytest.param(2, 20, marks=MANY)]
+    ("ranks", "kills"),
+    [(1, 3), (4, 3), *(pytest.param(ranks, 20, marks=MANY) for ranks in (1, 2, 4))],
 )
 def test_kills_do_not_change_the_result(ranks, kills, shard_folder, small, tmp_path) -> None:
     """At random moments, whatever the process is doing, a save included."""

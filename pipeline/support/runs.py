@@ -1,0 +1,130 @@
+"""The run of a stage: its folder of checkpoints in CL_SCRATCH, from which an interrupted run continues."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl.runtime import files
+from pipeline.support import command, locations, provenance
+
+if TYPE_CHECKING:
+    from cl.training.checkpoints import Checkpoints
+
+CODE = (
+    "code.json"  # hashes of the code that saved the checkpoints, and files that changed while the run went on
+)
+SHOWN = 5  # changed files that the error message names
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that no other process may continue meanwhile, and notes about it for the provenance."""
+
+    folder: Path
+    seconds: float
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def checkpoints(self, *part: str) -> "Checkpoints":
+        """The checkpoints of a part of the stage."""
+        from cl.training.checkpoints import Checkpoints
+
+        return Checkpoints(self.folder / "-".join(part), self.seconds)
+
+
+@contextmanager
+def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str = "") -> Iterator[Run]:
+    """A new run of the stage or the one that was interrupted; on success, its checkpoints are removed.
+
+    Args:
+        data: a hash of data that no manifest describes.
+        encoder: the hash of a foreign encoder, which is used instead of the pretrained models.
+
+    Raises:
+        ValueError: another process continues this run, or its checkpoints were saved by other code.
+    """
+    dependencies, parameters = provenance.declared(stage, name)
+    inputs = [path for path in dependencies if not _is_code(path)]
+    if encoder:
+        inputs = [path for path in inputs if path not in (locations.BACKBONE, locations.METHOD)]
+    if stage == "baseline":  # experiments with equal baselines may train at the same time, each in its copy
+        data += str(Path.cwd())
+    key = run_key(f"{stage}@{name}", parameters, inputs, data + encoder)
+    run = Run(_scratch(stage) / key, float(os.environ.get("CL_CHECKPOINT_SECONDS") or 60))
+    if not command.is_main_process():
+        yield run
+        return
+    with _exclusive(run.folder):
+        run.notes["run_key"] = key
+        if changed := _check_code(run.folder, [path for path in dependencies if _is_code(path)]):
+            run.notes["code_changed_during_run"] = changed
+        yield run
+
+
+def run_key(stage: str, parameters: dict[str, Any], inputs: list[Path], more: str = "") -> str:
+    """A hash of all that a run depends on except its code: parameters, images, models, and `more`."""
+    sha = hashlib.sha256(json.dumps([stage, parameters, more], sort_keys=True).encode())
+    for path in inputs:
+        if path == locations.SHARDS:
+            sha.update(f"\0{path}\0{locations.manifest_hash()}".encode())
+        elif path.is_file():
+            with path.open("rb") as file:
+                sha.update(f"\0{path}\0{hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
+    return sha.hexdigest()[:16]
+
+
+def _is_code(path: Path) -> bool:
+    return path.parts[0] in ("cl", "pipeline")
+
+
+def _check_code(folder: Path, paths: list[Path]) -> list[str]:
+    """Record the code that saves checkpoints from now on; returns the files that changed during the run.
+
+    Raises:
+        ValueError: files changed since the last checkpoint, and CL_CODE_CHANGED does not allow it.
+    """
+    sources = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    code = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(sources)}
+    is_resumed = any(folder.rglob("step-*.safetensors"))
+    before: Any = json.loads((folder / CODE).read_text()) if is_resumed else {"files": code, "changed": []}
+    changed = sorted(dict(before["files"].items() ^ code.items()))
+    if changed and os.environ.get("CL_CODE_CHANGED") != "continue":
+        more = f" and {len(changed) - SHOWN} more files" if len(changed) > SHOWN else ""
+        raise ValueError(
+            f"this run's checkpoints were saved by other code ({', '.join(changed[:SHOWN])}{more} changed): "
+            f"set CL_CODE_CHANGED=continue to continue with the new code, or `rm -r {folder}` to start over"
+        )
+    changed = sorted({*before["changed"], *changed})
+    partial = folder / f"{CODE}.partial"
+    partial.write_text(json.dumps({"files": code, "changed": changed}))
+    partial.replace(folder / CODE)
+    return changed
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Keep other processes from the folder; remove it on success, and if it has no checkpoints."""
+    with files.exclusive(folder, folder):
+        try:
+            yield
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            if {path.name for path in folder.glob("*")} <= {files.LOCK, CODE}:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _scratch(stage: str) -> Path:
+    root = command.scratch()
+    if locations.is_temporary_copy() and not root.is_absolute() and command.is_main_process():
+        click.echo(
+            f"{stage}: this copy of the project is temporary; "
+            "set CL_SCRATCH to an absolute folder to make it resumable"
+        )
+    return root
