@@ -1,8 +1,8 @@
 """Parameters composed from pipeline/conf: complete, checked, and with the overrides that they come from.
 
-`dvc exp run -S` composes with Hydra, whose plugin `pipeline.hydra_plugins.completed` calls this module;
-everything else calls `compose` or `write`. A wrong override is a ValueError with one sentence. DVC prints it and
-exits with 255, before it changes anything; `python -m pipeline.compose` exits with 1, as stages do.
+`dvc exp run -S` composes with Hydra, whose plugin in pipeline/hydra_plugins calls `completed`. Everything
+else calls `compose` or `write`. A mistaken override is a ValueError with one sentence, and nothing is
+written. The exit code is then 255 from DVC, and 1 from `python -m pipeline.compose` as from every stage.
 """
 
 import functools

@@ -30,7 +30,7 @@ def require(*paths: Path) -> None:
     for path in paths:
         if not path.exists():
             raise ValueError(
-                f"{path} is missing: run `dvc repro` to make it, or `dvc checkout {path}` if it was made before"
+                f"{path} is missing: run `dvc repro`, or `dvc checkout {path}` if it was made before"
             )
 
 

@@ -16,7 +16,17 @@ GLUE = ("cl/__init__.py", "cl/config/", "cl/console/", "cl/runtime/base_config.p
 GLUE += ("pipeline/__init__.py",)
 GLUE += tuple(
     f"pipeline/support/{name}.py"
-    for name in ("command", "energy", "launch", "locations", "outputs", "provenance", "resuming")
+    for name in (
+        "command",
+        "composition",
+        "energy",
+        "launch",
+        "locations",
+        "outputs",
+        "provenance",
+        "resuming",
+        "weight_hashes",
+    )
 )
 read_cached = functools.cache(read)
 

@@ -1,4 +1,4 @@
-"""A Hydra plugin with which `dvc exp run -S` completes and checks parameters: see `pipeline.support.composition`.
+"""A Hydra plugin: `dvc exp run -S` completes and checks parameters with `pipeline.support.composition`.
 
 Neither Hydra nor DVC calls plugins when they compose, so it wraps `Hydra.compose_config`.
 """
