@@ -1,4 +1,4 @@
-"""Composed parameters: mistakes are answered with the right name or the choices; overrides give the command."""
+"""Composed parameters: mistakes are answered with the choices; the overrides give the command."""
 
 import shlex
 
@@ -55,7 +55,7 @@ def test_a_subfolder_is_refused(monkeypatch) -> None:
     [
         [],
         ["method=moco_v2", "method.ema.momentum=0.98"],
-        ["recipe=dcl/table3_cifar10", "loss=dclw", "+seed=3"],
+        ["recipe=dcl/table3_cifar10", "loss=dclw", "++seed=3"],
         ["evaluation=[knn]", "~analyses.npc", "evaluations.knn.grid_k=[1,5]"],
         ["dataset=unlabelled", "dataset.name='my Käfer'"],
     ],
