@@ -271,6 +271,13 @@ def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:
     assert set(changed) == {"report"}
 
 
+def test_other_overrides_that_give_the_same_parameters_train_nothing(clone) -> None:
+    clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "seed=0")
+    changed = json.loads(clone.dvc("status", "--json"))
+    clone.run("git", "checkout", "-q", "params.yaml")
+    assert set(changed) == {"check", "report"}
+
+
 def test_a_failed_write_is_reported_and_leaves_no_file(clone, tmp_path) -> None:
     """Of a checkpoint, on what looks like a full disk; tests/pipeline/test_prepare.py does it to shards."""
 
