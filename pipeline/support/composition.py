@@ -37,7 +37,9 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     Raises:
         ValueError: they are wrong.
     """
-    return _parameters(_compose(overrides))
+    with initialize_config_dir(str(CONF), version_base=None):
+        load = GlobalHydra.instance().config_loader().load_configuration
+        return _parameters(completed(lambda chosen: load("config", chosen, RunMode.RUN), overrides))
 
 
 def write(file: Path, overrides: list[str]) -> None:
@@ -50,23 +52,20 @@ def command_for(params: config.Params) -> str | None:
 
     Someone has edited params.yaml by hand then, or pipeline/conf has changed since it was composed.
     """
-    given = {override: override.lstrip("+").partition("=")[0] for override in params.overrides}
-    if {key for key in WEIGHTS if getattr(params, key)} != {*given.values()} & {*WEIGHTS}:
+    try:
+        given = OverridesParser.create().parse_overrides(params.overrides)
+        others = [str(override.input_line) for override in given if override.key_or_group not in WEIGHTS]
+        found = config.check(compose(others))  # without weights, whose files need not exist any more
+    except (HydraException, ValueError):
         return None
-    try:  # without weights, whose files need not exist any more
-        found = config.check(compose([override for override, key in given.items() if key not in WEIGHTS]))
-    except ValueError:
-        return None
-    same = {"overrides", *WEIGHTS}
-    if found.model_dump(exclude=same) != params.model_dump(exclude=same):
+    names = {override.key_or_group: override.value() for override in given}
+    for key in WEIGHTS:
+        if names.get(key) != getattr(getattr(params, key), "name", None):
+            return None
+    rest = {"overrides", *WEIGHTS}
+    if found.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
     return " ".join(["dvc exp run", *(f"-S {shlex.quote(override)}" for override in params.overrides)])
-
-
-def _compose(overrides: list[str]) -> DictConfig:
-    with initialize_config_dir(str(CONF), version_base=None):
-        load = GlobalHydra.instance().config_loader().load_configuration
-        return completed(lambda chosen: load("config", chosen, RunMode.RUN), overrides)
 
 
 def completed(compose: Compose, overrides: list[str]) -> DictConfig:

@@ -68,12 +68,21 @@ def test_the_command_repeats_the_overrides(overrides, tmp_path) -> None:
 
 def test_weights_to_start_from_need_not_exist_any_more(tmp_path) -> None:
     values = compose(tmp_path, "seed=1")
-    values |= {"init": {"name": "gone.pth", "hash": "sha256:ab"}, "overrides": ["seed=1", "init=gone.pth"]}
-    assert command_for(config.check(values)) == "dvc exp run -S seed=1 -S init=gone.pth"
+    values |= {"init": {"name": "a/gone.pth:x.", "hash": "sha256:ab"}}
+    values["overrides"] += ["start_from=null", "init=a/gone.pth:x."]
+    expected = "dvc exp run -S seed=1 -S start_from=null -S init=a/gone.pth:x."
+    assert command_for(config.check(values)) == expected
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 2}, {"init": {"name": "a.pth", "hash": "sha256:ab"}}, {"overrides": ["loss=gone"]}]
+    "change",
+    [
+        {"seed": 2},
+        {"init": {"name": "a.pth", "hash": "sha256:ab"}},
+        {"overrides": ["seed=1", "init=a.pth"]},
+        {"overrides": ["loss=gone"]},
+        {"overrides": ["loss"]},
+    ],
 )
 def test_parameters_that_were_edited_by_hand_have_no_command(change, tmp_path) -> None:
     assert command_for(config.check({**compose(tmp_path, "seed=1"), **change})) is None
