@@ -4,15 +4,14 @@
 """
 
 import itertools
-import tempfile
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from pipeline.compose import CONF, compose
-from pipeline.support import command
+from cl import config
+from cl.runtime.registry import module_of
+from pipeline.support.composition import CONF, compose
 
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
 PUBLISHED = ("_imagenet", "_cifar")  # how the names of methods at their published size end
@@ -38,8 +37,6 @@ def methods() -> list[str]:
 
 def losses() -> dict[str, str]:
     """The configuration file of each kind of loss: its own, or the first that names it."""
-    from cl import config
-
     files: dict[str, str] = {}
     for path in sorted((CONF / "loss").glob("*.yaml")):
         kind = config.read(path).get("kind")  # a file without one builds on another
@@ -48,21 +45,14 @@ def losses() -> dict[str, str]:
     return files
 
 
-def cells() -> list[Cell]:
-    """All combinations."""
-    return [cell for method in methods() for cell in cells_of(method)]
-
-
-def cells_of(method: str) -> list[Cell]:
-    """A method with every loss, kind of views and kind of patches."""
+def cells(method: str) -> list[Cell]:
+    """The method with every loss, kind of views and kind of patches."""
     return [cell(method, *names) for names in itertools.product(losses().values(), VIEWS, PATCHES)]
 
 
 @cache
 def cell(method: str, loss: str, views: str, patches: str) -> Cell:
     """A combination, checked as the parameters of an experiment are."""
-    from cl import config
-
     values = shipped(method)
     combined = values | {
         "loss": config.read(CONF / "loss" / f"{loss}.yaml"),
@@ -79,11 +69,7 @@ def shipped(method: str) -> dict[str, Any]:
 
 @cache
 def _composed(choice: str) -> dict[str, Any]:
-    from cl import config
-
-    with tempfile.TemporaryDirectory() as folder:
-        compose(Path(folder) / "params.yaml", [choice])
-        return config.read(Path(folder) / "params.yaml")
+    return compose([choice])
 
 
 def _views(kind: str, of_method: dict[str, Any]) -> dict[str, Any]:
@@ -95,15 +81,11 @@ def _views(kind: str, of_method: dict[str, Any]) -> dict[str, Any]:
 
 def _enough_views(views: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
     """The views, with a third large one if that gives a query a second positive (JCL's keys)."""
-    from cl.runtime.registry import module_of
-
     several = module_of("methods", method["kind"]).Config.model_validate(method).positives(3) > 1
     return views | {"random": views["random"] | {"count": 3}} if several else views
 
 
 def _refusal(values: dict[str, Any]) -> str:
-    from cl import config
-
     try:
         config.check(values)
     except ValueError as error:
@@ -135,10 +117,9 @@ def _text(options: list[Cell]) -> str:
 
 
 @click.command()
-@command.entry_point
 def main() -> None:
     """Print which method goes with which loss, and why the other combinations are refused."""
-    click.echo(table(cells()))
+    click.echo(table([cell for method in methods() for cell in cells(method)]))
 
 
 if __name__ == "__main__":

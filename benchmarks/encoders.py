@@ -23,7 +23,7 @@ from benchmarks import rows
 from benchmarks.methods import KNN, trained, untrained
 from benchmarks.parameters import parameters
 from benchmarks.step import Ours
-from pipeline.compose import compose
+from pipeline.support.composition import write
 from pipeline.support.workplace import copy_of_project
 
 ROUNDS, WARM, STEPS = 2, 1, 2
@@ -104,7 +104,7 @@ def learn() -> None:
 def learned(overrides: list[str], seed: int) -> tuple[float, float]:
     """Accuracy (kNN top-1, percent) after and before pretraining."""
     with copy_of_project() as place:
-        compose(place.folder / "params.yaml", [*overrides, f"seed={seed}", *KNN])
+        write(place.folder / "params.yaml", [*overrides, f"seed={seed}", *KNN])
         (before, _), (after, _) = untrained(place), trained(place)
         return after, before
 

@@ -17,13 +17,13 @@ from unittest.mock import patch
 
 import numpy as np
 
+from benchmarks.parameters import parameters
 from cl.data.order import Plan
 from cl.shards import writing
 from cl.shards.manifest import INDEX
 from cl.shards.team import Team
-from cl.sources import Source, Splits, Storage, unlabelled
+from cl.sources import Splits, Storage, unlabelled
 from cl.sources._shared import trees
-from pipeline.compose import compose
 
 EVERY = 0.02  # seconds between looks at the memory
 SEED = 2**31 - 1  # a prime: multiples of it, modulo the number of images, visit each once
@@ -33,19 +33,12 @@ def main() -> None:
     images = int(sys.argv[1]) if len(sys.argv) > 1 else 10**7
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = _source(folder)
+        source = parameters("dataset=unlabelled", "dataset.name=own").dataset
         found = _measured("list, sorted on disk", images, lambda: listed(source, images))
         _measured("plan shards: keys, order", images, lambda: planned(found, source, folder))
         path = folder / "train.npy"
         np.save(path, np.zeros(images, INDEX))
         _measured("map the index, and the first step", images, lambda: first_step(path, images))
-
-
-def _source(folder: Path) -> Source:
-    from cl.config import load
-
-    compose(folder / "params.yaml", ["dataset=unlabelled", "dataset.name=own"])
-    return load(folder / "params.yaml").dataset
 
 
 def names(images: int) -> Iterator[tuple[str, str]]:

@@ -16,8 +16,8 @@ from statistics import fmean
 from benchmarks import compatibility, rows
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
-from pipeline.compose import compose
 from pipeline.support import provenance
+from pipeline.support.composition import write
 from pipeline.support.workplace import Workplace, copy_of_project
 
 FILE = Path("docs/results/methods.csv")
@@ -44,7 +44,7 @@ def add(method: str, seed: int) -> None:
     code = commit()
     with copy_of_project() as place:
         chosen = [] if method == RANDOM else [f"method={method}"]
-        compose(place.folder / "params.yaml", [*chosen, f"seed={seed}", *KNN])
+        write(place.folder / "params.yaml", [*chosen, f"seed={seed}", *KNN])
         loss = "" if method == RANDOM else load(place.folder / "params.yaml").loss.kind
         knn, seconds = untrained(place) if method == RANDOM else trained(place)
     row = [method, loss, seed, f"{knn:.1f}", f"{seconds:.0f}", code]

@@ -15,7 +15,7 @@ from benchmarks import rows
 from benchmarks.methods import commit
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
-from pipeline.compose import compose
+from pipeline.support.composition import write
 from pipeline.support.workplace import Workplace, copy_of_project
 
 FILE = Path("docs/results/photos.csv")
@@ -51,7 +51,7 @@ def add(seed: int) -> None:
     """Run the stages with a seed, and add their metrics."""
     code = commit()
     with copy_of_project() as place:
-        compose(place.folder / "params.yaml", [f"seed={seed}", *SETTINGS])
+        write(place.folder / "params.yaml", [f"seed={seed}", *SETTINGS])
         seconds = sum(place.run(*stage).seconds for stage in stages(place))
         found = metrics(place.folder / "results")
     rows.append(

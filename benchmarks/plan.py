@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cl.config import load
-from pipeline.compose import compose
+from pipeline.support.composition import write
 from pipeline.support.workplace import Ran, Workplace, copy_of_project
 
 REAL, STEPS, FEWEST = 10.0, 100, 5
@@ -93,7 +93,7 @@ def measure(number: int, case: Case) -> tuple[float, float]:
     """Print a row; plan / real of seconds per step, and of memory."""
     os.environ["CL_PROCESSES"] = str(case.processes)
     with copy_of_project() as place:
-        compose(place.folder / "params.yaml", case.overrides)
+        write(place.folder / "params.yaml", case.overrides)
         place.run("weights")
         planned = place.rehearse("pretrain")
         ran, seconds = real(place, case, planned.loop["seconds"])
@@ -114,7 +114,7 @@ def real(place: Workplace, case: Case, expected: float) -> tuple[Ran, float]:
     params = load(place.folder / "params.yaml")
     per_epoch = params.dataset.train_patches * 20 // case.batch  # type: ignore[attr-defined]
     steps = max(min(STEPS, round(REAL / expected)), per_epoch + FEWEST)
-    compose(place.folder / "params.yaml", [*case.overrides, f"optim.epochs={steps / per_epoch}"])
+    write(place.folder / "params.yaml", [*case.overrides, f"optim.epochs={steps / per_epoch}"])
     ran = place.run("pretrain")
     with Path(place.folder / "results/pretrain/epochs.csv").open() as file:
         rows = list(csv.DictReader(file))

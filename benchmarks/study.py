@@ -6,17 +6,19 @@ import shlex
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks import studies
 from benchmarks.rows import append, read
+from benchmarks.studies import Row, Study
+from cl import config
 from cl.console.stop import exits_on_sigterm
+from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
 from pipeline.support import command
-
-if TYPE_CHECKING:
-    from benchmarks.studies import Row, Study
+from pipeline.support.collect import collect
+from pipeline.support.composition import compose
 
 STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
 
@@ -56,16 +58,12 @@ def main(name: str, run: bool) -> None:
     click.echo(RESULTS / f"{name}.md")
 
 
-def load(name: str) -> "Study":
+def load(name: str) -> Study:
     """Read a study.
 
     Raises:
         ValueError: no study has this name, or it is not valid.
     """
-    from benchmarks.studies import Study
-    from cl import config
-    from cl.runtime.base_config import suggestion
-
     path = STUDIES / f"{name}.yaml"
     if not path.is_file():
         raise ValueError(
@@ -82,14 +80,12 @@ def label(name: str, arm: str, seed: int) -> str:
     return f"{name}-{arm}-{seed}"
 
 
-def rows(name: str, study: "Study") -> "list[Row]":
+def rows(name: str, study: Study) -> list[Row]:
     """The finished experiments that were recorded.
 
     Raises:
         ValueError: some were run before the study was changed, or a row is damaged.
     """
-    from benchmarks.studies import Row
-
     path = RESULTS / f"{name}.csv"
     found: dict[tuple[str, int], Row] = {}
     for number, cells in enumerate(read(path, Row._fields), 2):
@@ -113,10 +109,8 @@ def rows(name: str, study: "Study") -> "list[Row]":
     return list(found.values())
 
 
-def write(name: str, study: "Study") -> None:
+def write(name: str, study: Study) -> None:
     """Record what has finished, and write the page and its figure."""
-    from benchmarks import studies
-
     found = rows(name, study)
     if new := _finished(name, study, {(row.arm, row.seed) for row in found}):
         append(RESULTS / f"{name}.csv", studies.Row._fields, new)
@@ -127,22 +121,21 @@ def write(name: str, study: "Study") -> None:
     (RESULTS / f"{name}.md").write_text(studies.page(name, study, found))
 
 
-def _finished(name: str, study: "Study", known: set[tuple[str, int]]) -> "list[Row]":
+def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]:
     """Rows of experiments that have finished since.
 
     Raises:
         ValueError: one was run with other parameters, or does not have the metric.
     """
-    from benchmarks.studies import Row
-    from pipeline.support.collect import collect
-
     experiments = {each.name: each for each in collect(lambda sentence: click.echo(sentence, err=True))}
     found = []
     for arm, seed in ((arm, seed) for seed in study.seeds for arm in study.arms):
         experiment = experiments.get(label(name, arm, seed))
         if (arm, seed) in known or experiment is None:
             continue
-        if experiment.params != _parameters(study.overrides(arm, seed)):
+        expected = compose(study.overrides(arm, seed))
+        del expected["overrides"]  # `collect` leaves them out
+        if experiment.params != expected:
             raise ValueError(
                 f"experiment {experiment.name} was run with parameters that differ from the study's; "
                 f"`dvc exp remove {experiment.name}`, then run this command again"
@@ -160,17 +153,7 @@ def _finished(name: str, study: "Study", known: set[tuple[str, int]]) -> "list[R
     return found
 
 
-def _parameters(overrides: list[str]) -> dict[str, Any]:
-    """The parameters that DVC composes from these overrides."""
-    from cl.config import read
-    from pipeline.compose import compose
-
-    with tempfile.TemporaryDirectory() as folder:
-        compose(Path(folder) / "params.yaml", overrides)
-        return read(Path(folder) / "params.yaml")
-
-
-def _missing(name: str, study: "Study") -> list[tuple[str, int]]:
+def _missing(name: str, study: Study) -> list[tuple[str, int]]:
     known = {(row.arm, row.seed) for row in rows(name, study)}
     return [(arm, seed) for seed in study.seeds for arm in study.arms if (arm, seed) not in known]
 
@@ -184,7 +167,7 @@ def _queued() -> set[str]:
     return {line[1] for line in words if len(line) > 2 and line[-1] in ("Queued", "Running")}
 
 
-def _experiment(name: str, study: "Study", arm: str, seed: int, how: str) -> None:
+def _experiment(name: str, study: Study, arm: str, seed: int, how: str) -> None:
     """Queue or run an experiment.
 
     Raises:

@@ -31,8 +31,8 @@ def main(name: str) -> None:
 
     from cl.evaluations import Encoder
     from cl.features.extraction import Pixels
-    from pipeline.evaluate import evaluate
-    from pipeline.transfer import data, transfer
+    from pipeline.support.detection import data, transfer
+    from pipeline.support.evaluation import evaluate
 
     evaluations, transfers = params.selected(config)
     # Read first, so that missing data is reported before training.

@@ -13,7 +13,7 @@ CHECKED = Path("data/checked.txt")
 @command.entry_point
 def main() -> None:
     """Check params.yaml, and whether the raw data is there if `prepare` has to read it."""
-    if not CHECKED.exists():  # DVC removes it, by hand it may be a link into the cache
+    if not CHECKED.exists():  # DVC has removed it; in a run by hand it may be a link into the cache
         CHECKED.parent.mkdir(exist_ok=True)
         CHECKED.write_text("params.yaml passed pipeline.check.\n")  # even if the check fails
     dataset = command.params().dataset
@@ -25,16 +25,23 @@ def main() -> None:
 
 
 def _shards_must_be_prepared() -> bool:
-    """Whether DVC would run `prepare`: its inputs have changed, and the run cache has no such run."""
+    """Whether DVC would run `prepare`: its inputs have changed, and DVC's cache has no such run."""
     from dvc.repo import Repo
+    from dvc.stage.cache import RunCacheNotFoundError
+    from dvc_data.hashfile.hash_info import HashInfo
 
     with Repo() as repo:
-        stage, cache = repo.stage.load_one(name="prepare"), repo.stage_cache
+        stage = repo.stage.load_one(name="prepare")
         if not any(dependency.status() for dependency in stage.deps):
             return False
         stage.save_deps()
-        earlier = cache._load(stage)
-        return not (earlier and cache._create_stage(earlier, wdir=stage.wdir).outs_cached())
+        for output in stage.outs:
+            output.hash_info = HashInfo()  # look for a run with these inputs, not for the last run
+        try:
+            repo.stage_cache.restore(stage, dry=True)
+        except RunCacheNotFoundError:
+            return True
+    return False
 
 
 if __name__ == "__main__":

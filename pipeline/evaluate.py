@@ -1,6 +1,5 @@
 """evaluate: evaluations of the pretrained encoder, or of a foreign one."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ from pipeline.support import command, launch, locations, outputs, runs
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.evaluations import Encoder
-    from cl.training.checkpoints import Checkpoints
 
 
 @click.command()
@@ -51,6 +49,8 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
 
 def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) -> None:
     """Run one evaluation and write its results; `notes` describe a foreign encoder."""
+    from pipeline.support.evaluation import evaluate
+
     with (
         runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
         command.results("evaluate", name, root=notes.get("folder")) as results,
@@ -99,49 +99,6 @@ def foreign(file: str, prefix: str | None, crop: int) -> "tuple[Encoder, dict[st
         "folder": f"others/{Path(file.replace(':', '-')).stem}-{found.sha256[:8]}",
     }
     return Encoder(found.network), notes
-
-
-def evaluate(
-    name: str,
-    encoder: "Encoder",
-    params: "Params",
-    *,
-    out: "Path",
-    checkpoints: "Callable[[str], Checkpoints]",
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds, and what they mean."""
-    from cl.evaluations import Context, numbers_of
-    from cl.runtime import machine
-    from cl.runtime.metric_info import explanation
-    from cl.runtime.registry import module_of
-
-    config: Any = params.evaluations[name]
-    train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
-    config.check(train, val)
-    progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic)
-    for module in encoder.modules:
-        here.place(module).eval()
-    module = module_of("evaluations", config.kind)
-
-    def measure(seed: int, folder: "Path") -> dict[str, float]:
-        context = Context(
-            encoder=encoder,
-            train=train,
-            val=val,
-            source=params.dataset,
-            seed=seed,
-            machine=here,
-            progress=progress,
-            out=folder,
-            checkpoints=lambda part: checkpoints(f"{part}-{seed}"),
-        )
-        return module.evaluate(config, context)
-
-    metrics = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
-    progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
-    explained = explanation(module.__doc__, numbers_of(config, metrics, train, val))
-    return {f"{name}_{key}": value for key, value in metrics.items()}, explained
 
 
 if __name__ == "__main__":

@@ -84,11 +84,11 @@ def _description(
 
 def _card(params: "Params", transform: "Transform", recorded: dict[str, str], **more: str) -> str:
     from cl.report.page import model_card
-    from pipeline.support.origin import origin
+    from pipeline.support.composition import command_for
 
     values = params.model_dump(mode="json")
     more |= {"network": params.backbone.title, "transform": _inputs(transform)}
-    return model_card(values, command.RESULTS, origin(values), recorded, **more)
+    return model_card(values, command.RESULTS, command_for(params), recorded, **more)
 
 
 def _inputs(transform: "Transform") -> str:

@@ -3,7 +3,6 @@
 import functools
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,14 @@ def main(everything: bool) -> None:
     """Write index.html and tables.md to report/, from params.yaml and results/; or with --all to summary/."""
     if everything:
         return summarise()
-    params = command.params().model_dump(mode="json")
+    params = command.params()
     from cl.report.page import render
-    from pipeline.support.origin import origin
+    from pipeline.support.composition import command_for
 
+    values = params.model_dump(mode="json")
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
-        _fetch(params)
-    _publish(REPORT, *render(params, command.RESULTS, origin(params)))
+        _fetch(values)
+    _publish(REPORT, *render(values, command.RESULTS, command_for(params)))
     return None
 
 
@@ -71,25 +71,15 @@ def summarise() -> None:
     from cl.report.experiments import distinct
     from cl.report.summary import page
     from pipeline.support.collect import collect
+    from pipeline.support.composition import compose
 
     progress = command.progress("report")
     experiments = distinct(collect(progress.say))
     if not experiments:
         raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
-    html, markdown = page(experiments, _composed)
+    html, markdown = page(experiments, functools.cache(lambda run: compose(run.split())))
     _publish(SUMMARY, html, markdown)
     progress.say(f"{len(experiments)} experiments: {SUMMARY}/index.html, {SUMMARY}/tables.md")
-
-
-@functools.cache
-def _composed(run: str) -> dict[str, Any]:
-    """The parameters that these overrides compose to."""
-    from cl.config import read
-    from pipeline.compose import compose
-
-    with tempfile.TemporaryDirectory() as folder:
-        compose(Path(folder) / "params.yaml", run.split())
-        return read(Path(folder) / "params.yaml")
 
 
 def _publish(target: Path, html: str, markdown: str) -> None:

@@ -109,6 +109,7 @@ class Params(BaseConfig):
     analyses: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("analyses")]]
     baselines: dict[str, Baseline]
     report: Report
+    overrides: list[str] = Field(description="those of the composition, which gave all other parameters")
 
     @property
     def start_name(self) -> str | None:

@@ -37,6 +37,11 @@ def load(path: Path) -> Params:
     if not path.is_file():
         raise ValueError(f"{path} is missing: run this from the top folder of the project")
     values = read(path)
+    if "overrides" not in values:
+        raise ValueError(
+            f"{path.name} has no key overrides, so an earlier version composed it: compose it again with "
+            "`python -m pipeline.compose`, followed by the overrides of this experiment"
+        )
     try:
         return check(values)
     except ValueError as error:

@@ -78,7 +78,7 @@ def config(found: dict[str, str]) -> BackboneConfig | None:
     parameters = json.loads(found.get("parameters", "{}"))
     values = json.loads(found["network"]) if "network" in found else parameters.get("backbone")
     kind = values.get("kind") if isinstance(values, dict) else None
-    if kind == "resnet" or kind not in kinds("networks.backbones"):  # version 0.1 recorded resnet18 as a kind
+    if kind == "resnet" or kind not in kinds("networks.backbones"):
         return None
     result: BackboneConfig = module_of("networks.backbones", kind).Config.model_validate(values)
     return result

@@ -1,6 +1,5 @@
 """A trained encoder with its transform: from images to features, outside the pipeline."""
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -86,8 +85,5 @@ def load(file: str, prefix: str | None = None) -> Encoder:
 
 def transform_in(metadata: dict[str, str]) -> Transform:
     """The transform that a file of weights names; ImageNet's if it names none."""
-    if "transform" in metadata:
-        return Transform.model_validate_json(metadata["transform"])
-    parameters = json.loads(metadata.get("parameters", "{}"))  # the only record in files of version 0.1
-    recorded = {name: parameters.get(f"dataset.{name}") for name in ("resize", "crop", "mean", "std")}
-    return IMAGENET if None in recorded.values() else Transform(**recorded, upright=True)
+    recorded = metadata.get("transform")
+    return Transform.model_validate_json(recorded) if recorded else IMAGENET

@@ -6,7 +6,7 @@ this one's; a missing result is shown as "not run".
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 
@@ -20,28 +20,17 @@ from cl.report.rows import tables
 LISTED = 3  # changed values in a title
 
 
-class Origin(NamedTuple):
-    """Where the parameters come from.
-
-    method: the file of the method that they are nearest to; changed: what they change in it.
-    command: runs exactly these parameters; None if that takes a copy of them.
-    """
-
-    method: str
-    changed: list[str]
-    command: str | None
-
-
-def render(params: dict[str, Any], results: Path, origin: Origin) -> tuple[str, str]:
+def render(params: dict[str, Any], results: Path, command: str | None) -> tuple[str, str]:
     """The page, and its tables as Markdown.
 
     Args:
         params: the contents of params.yaml.
         results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
+        command: runs exactly these parameters; None if that takes a copy of them.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     context = {
-        **_overview(params, read, origin),
+        **_overview(params, read, command),
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
@@ -55,7 +44,13 @@ def render(params: dict[str, Any], results: Path, origin: Origin) -> tuple[str, 
 
 
 def model_card(
-    params: dict[str, Any], results: Path, origin: Origin, metadata: dict[str, str], *, name: str, **more: str
+    params: dict[str, Any],
+    results: Path,
+    command: str | None,
+    metadata: dict[str, str],
+    *,
+    name: str,
+    **more: str,
 ) -> str:
     """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
 
@@ -65,18 +60,19 @@ def model_card(
         more: `network`, `transform`, `license` and `library`, with which it is loaded: timm or cl.
     """
     read = ResultFiles(results, pictures=False)
-    context = {**_overview(params, read, origin), "metadata": metadata, "name": name, **more}
+    context = {**_overview(params, read, command), "metadata": metadata, "name": name, **more}
     return environment().get_template("card.md").render(context)
 
 
-def _overview(params: dict[str, Any], read: ResultFiles, origin: Origin) -> dict[str, Any]:
+def _overview(params: dict[str, Any], read: ResultFiles, command: str | None) -> dict[str, Any]:
     """What was trained on what, and its results beside those of the baselines."""
     baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
     found = tables(params, read, baselines)
     return {
         "params": params,
-        "title": _title(params, origin),
-        "origin": origin,
+        "title": _title(params),
+        "method": _method(params),
+        "command": command,
         "data": read.metrics("prepare"),
         "dataset": dataset_name(params),
         "provenance": read.provenance("pretrain"),
@@ -85,12 +81,20 @@ def _overview(params: dict[str, Any], read: ResultFiles, origin: Origin) -> dict
     }
 
 
-def _title(params: dict[str, Any], origin: Origin) -> str:
-    changed = ", ".join(origin.changed[:LISTED])
-    if (more := len(origin.changed) - LISTED) > 0:
-        changed += f" and {more} more"
-    method = f"{origin.method} ({changed})" if changed else origin.method
+def _title(params: dict[str, Any]) -> str:
+    name, changed = _method(params)
+    listed = ", ".join(changed[:LISTED])
+    if (more := len(changed) - LISTED) > 0:
+        listed += f" and {more} more"
+    method = f"{name} ({listed})" if listed else name
     return f"{method} with {params['loss']['kind']} on {dataset_name(params)}"
+
+
+def _method(params: dict[str, Any]) -> tuple[str, list[str]]:
+    """The method that the overrides choose, or else its kind, and what they change in it."""
+    chosen = [word.removeprefix("method=") for word in params["overrides"] if word.startswith("method=")]
+    changed = [word.removeprefix("method.") for word in params["overrides"] if word.startswith("method.")]
+    return chosen[-1] if chosen else params["method"]["kind"], changed
 
 
 def dataset_name(params: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cl.config import parse
 from cl.report import charts
-from cl.report.experiments import Experiment, changed_params, result_names, value_at
+from cl.report.experiments import Experiment, changed_params, result_names
 from pipeline.support import command
 
 FILES = ("params.yaml", "dvc.lock")
@@ -76,17 +76,10 @@ def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
 
 
 def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[str], None]) -> Experiment:
-    """The experiment of a candidate.
-
-    Raises:
-        ValueError: its files cannot be read, or version 0.1 wrote them.
-    """
+    """The experiment of a candidate; raises ValueError if its files cannot be read."""
     outputs = _Outputs(parse(candidate.lock, "dvc.lock"), path_of)
     params = parse(candidate.params, "params.yaml")
-    if value_at(params, "optim.chunks") is not None:
-        raise ValueError(
-            "it was made by version 0.1 of cl (its key optim.chunks is now optim.microbatches); run it again"
-        )
+    params.pop("overrides", None)  # other overrides may give the same experiment
     experiment = _experiment(candidate, params, outputs)
     if outputs.missing:
         say(

@@ -1,6 +1,5 @@
 """What the entry points share: parameters, results with their provenance, and one-line error messages."""
 
-import atexit
 import errno
 import functools
 import json
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
-from pipeline.support import outputs, provenance
+from pipeline.support import locations, outputs, provenance
 
 if TYPE_CHECKING:
     from cl.config import Params
@@ -35,10 +34,6 @@ SETTINGS = {
     "labels",
 }  # metrics that are choices: kept if all seeds agree, never averaged
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
-REPLACED = {
-    "CL_TENSORBOARD": "CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH",
-    "CL_SHARDS": "dataset.store, which `prepare` writes the shards to: see docs/data.md",
-}
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
@@ -55,25 +50,24 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors(), _way_back_at_the_end():
-            _check_variables()
-            with _logging():
-                function(*args, **kwargs)
+        with _one_line_errors(), _hint_of_lost_outputs(), _logging():
+            function(*args, **kwargs)
 
     return wrapped
 
 
 @contextmanager
-def _way_back_at_the_end() -> Iterator[None]:
-    """A failing stage's last line says how to get the outputs back that DVC removed before it ran."""
+def _hint_of_lost_outputs() -> Iterator[None]:
+    """Where a stage fails that DVC runs, say how to get back the outputs that DVC removed before it ran."""
     try:
         yield
     except StoppedError:
         raise
     except (Exception, SystemExit) as error:
+        lost = os.environ.get("DVC_STAGE") not in (None, "check") and not locations.is_temporary_copy()
         failed = getattr(error, "code", 1) not in (0, *STOPPED)
-        if failed and "RANK" not in os.environ and (text := outputs.way_back()):
-            atexit.register(click.echo, text, err=True)  # after the error message or traceback
+        if failed and lost and "RANK" not in os.environ:
+            click.echo("`git checkout dvc.lock && dvc checkout` brings back the committed outputs", err=True)
         raise
 
 
@@ -95,13 +89,6 @@ def _one_line_errors() -> Iterator[None]:
         if is_main_process():
             click.echo(str(error), err=True)
         sys.exit(error.exit_code)
-
-
-def _check_variables() -> None:
-    """Refuse variables that had an effect in earlier versions."""
-    for name, now in REPLACED.items():
-        if os.environ.get(name):
-            raise ValueError(f"{name} is now {now}")
 
 
 _loggers: "Loggers | None" = None  # of this process

@@ -1,47 +1,95 @@
-"""What happens to parameters when they are composed: hashes are added, and mistakes are answered."""
+"""Parameters composed from pipeline/conf: complete, checked, and with the overrides that they come from.
+
+`dvc exp run -S` composes with Hydra, whose plugin in pipeline/hydra_plugins calls `completed`. Everything
+else calls `compose` or `write`. A mistaken override is a ValueError with one sentence, and nothing is
+written. The exit code is then 255 from DVC, and 1 from `python -m pipeline.compose` as from every stage.
+"""
 
 import functools
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dvc.exceptions import InvalidArgumentError
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from cl import config
 from cl.config import rules
 from cl.runtime.base_config import suggestion
-from pipeline import weights
-from pipeline.compose import CONF
+from pipeline.support import weight_hashes
 
+CONF = Path(__file__).parents[1] / "conf"
+WEIGHTS = ("init", "start_from")
 Compose = Callable[[list[str]], DictConfig]
 
 
-def composed(compose: Compose, overrides: list[str]) -> DictConfig:
-    """The parameters that Hydra composes, complete and checked.
-
-    What data without labels cannot have is left out, and the hashes of the starting weights are added.
+def compose(overrides: list[str]) -> dict[str, Any]:
+    """The parameters that `dvc exp run -S ...` would run with.
 
     Raises:
-        InvalidArgumentError: they are wrong, which DVC reports in one line before it changes anything.
+        ValueError: they are wrong.
+    """
+    with initialize_config_dir(str(CONF), version_base=None):
+        load = GlobalHydra.instance().config_loader().load_configuration
+        return _parameters(completed(lambda chosen: load("config", chosen, RunMode.RUN), overrides))
+
+
+def write(file: Path, overrides: list[str]) -> None:
+    """Write these parameters, byte for byte as DVC does."""
+    file.write_text(OmegaConf.to_yaml(OmegaConf.create(compose(overrides))))
+
+
+def command_for(params: config.Params) -> str | None:
+    """The command that runs these parameters; None if they are not what their overrides compose to.
+
+    Someone has edited params.yaml by hand then, or pipeline/conf has changed since it was composed.
+    """
+    try:
+        given = OverridesParser.create().parse_overrides(params.overrides)
+        others = [str(override.input_line) for override in given if override.key_or_group not in WEIGHTS]
+        found = config.check(compose(others))  # without weights, whose files need not exist any more
+    except (HydraException, ValueError):
+        return None
+    names = {override.key_or_group: override.value() for override in given}
+    for key in WEIGHTS:
+        if names.get(key) != getattr(getattr(params, key), "name", None):
+            return None
+    rest = {"overrides", *WEIGHTS}
+    if found.model_dump(exclude=rest) != params.model_dump(exclude=rest):
+        return None
+    return " ".join(["dvc exp run", *(f"-S {shlex.quote(override)}" for override in params.overrides)])
+
+
+def completed(compose: Compose, overrides: list[str]) -> DictConfig:
+    """What `compose` gives for these overrides, completed and checked.
+
+    What data without labels cannot have is left out; the hashes of the starting weights and the overrides
+    themselves are added.
+
+    Raises:
+        ValueError: the parameters are wrong.
     """
     project = CONF.parents[1]
     if project in Path.cwd().parents:
-        raise InvalidArgumentError(f"this is a subfolder of the project: run `cd {project}` first")
+        raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
     try:
         found = compose(overrides)
         _leave_out_what_needs_labels(found)
         _add_hashes(found)
+        OmegaConf.update(found, "overrides", overrides, force_add=True)
         config.check(_parameters(found))
     except HydraException as error:
-        raise InvalidArgumentError(_explain(error, compose, overrides)) from None
-    except (ValueError, OmegaConfBaseException) as error:
-        raise InvalidArgumentError(str(error)) from None
+        raise ValueError(_explain(error, compose, overrides)) from None
+    except OmegaConfBaseException as error:
+        raise ValueError(str(error)) from None
     return found
 
 
@@ -65,11 +113,11 @@ def _leave_out_what_needs_labels(found: DictConfig) -> None:
 
 def _add_hashes(found: DictConfig) -> None:
     """Put the content of `init` and `start_from` beside their names."""
-    init, start_from = (OmegaConf.select(found, key) for key in ("init", "start_from"))
+    init, start_from = (OmegaConf.select(found, key) for key in WEIGHTS)
     if init is not None:
-        OmegaConf.update(found, "init", weights.resolve_init(str(init)), force_add=True)
+        OmegaConf.update(found, "init", weight_hashes.resolve_init(str(init)), force_add=True)
     if start_from is not None:
-        resolved = weights.resolve_start(str(start_from), _parameters(found))
+        resolved = weight_hashes.resolve_start(str(start_from), _parameters(found))
         OmegaConf.update(found, "start_from", resolved, force_add=True)
 
 

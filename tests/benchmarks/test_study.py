@@ -63,8 +63,8 @@ def experiment(arm: str, seed: int, **changes: Any) -> Experiment:
 def experiments(monkeypatch) -> list[Experiment]:
     """What DVC is said to know; every override composes to `PARAMS`."""
     known: list[Experiment] = []
-    monkeypatch.setattr("pipeline.support.collect.collect", lambda say: known)
-    monkeypatch.setattr(stage, "_parameters", lambda overrides: PARAMS)
+    monkeypatch.setattr(stage, "collect", lambda say: known)
+    monkeypatch.setattr(stage, "compose", lambda overrides: PARAMS | {"overrides": overrides})
     return known
 
 

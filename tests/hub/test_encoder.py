@@ -1,7 +1,5 @@
 """`cl.load`: an encoder with its transform, from our files and those of other programs."""
 
-import json
-
 import pytest
 import torch
 
@@ -71,14 +69,6 @@ def test_files_of_other_programs_get_the_transform_of_imagenet(tmp_path, monkeyp
     assert encoder.transform(picture).shape == (3, 224, 224)
     encoder.transform = encoder.transform.model_copy(update={"resize": 64, "crop": 64})
     assert encoder.transform(picture).shape == (3, 64, 64)
-
-
-def test_files_of_version_0_1_keep_their_transform(tmp_path) -> None:
-    """Their only record is the parameters of the stage that wrote them."""
-    values = TRANSFORM.model_dump(exclude={"upright"})
-    parameters = {"seed": 0, **{f"dataset.{name}": value for name, value in values.items()}}
-    save_encoder(tmp_path / "old.safetensors", metadata={"parameters": json.dumps(parameters)})
-    assert cl.load(tmp_path / "old.safetensors").transform == TRANSFORM.model_copy(update={"upright": True})
 
 
 def test_mistakes_are_answered_in_one_sentence(encoder, tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from dvc.exceptions import InvalidArgumentError
 from torch import Tensor
 
 from cl import config
@@ -113,5 +112,5 @@ def test_settings_are_the_authors(tmp_path) -> None:
 
 
 def test_a_single_network_is_refused(tmp_path) -> None:
-    with pytest.raises(InvalidArgumentError, match="method=cmc needs two networks .*resnet18_lab"):
+    with pytest.raises(ValueError, match="method=cmc needs two networks .*resnet18_lab"):
         compose(tmp_path, "method=cmc", "backbone=resnet18")

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from dvc.exceptions import InvalidArgumentError
 from torch import Tensor, nn
 
 from cl.methods import dino
@@ -132,5 +131,5 @@ def test_the_temperature_of_the_teacher_rises_by_epochs(epochs, expected) -> Non
     ],
 )
 def test_what_is_refused(tmp_path, overrides, message) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(ValueError, match=message):
         compose(tmp_path, "method=dino", *overrides)

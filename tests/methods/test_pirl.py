@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from dvc.exceptions import InvalidArgumentError
 from torch import Tensor
 
 from cl import config
@@ -125,5 +124,5 @@ def test_views_are_the_authors(tmp_path) -> None:
     + [(["views.image.count=2"], "found 2 x image, 9 x patches; choose views=pirl or")],
 )
 def test_other_views_are_refused(tmp_path, overrides, message) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(ValueError, match=message):
         compose(tmp_path, "method=pirl", *overrides)

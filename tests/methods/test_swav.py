@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from dvc.exceptions import InvalidArgumentError
 from torch import Tensor
 
 from cl.methods import BaseMethod
@@ -131,5 +130,5 @@ def test_prototypes_are_frozen_in_the_first_epochs() -> None:
     ],
 )
 def test_what_is_refused(tmp_path, overrides, message) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(ValueError, match=message):
         compose(tmp_path, "method=swav", *overrides)

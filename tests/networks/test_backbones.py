@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dvc.exceptions import InvalidArgumentError
 from skimage.color import rgb2lab, rgb2ycbcr
 
 from cl import config
@@ -129,7 +128,7 @@ def test_two_resnet50_have_the_papers_size() -> None:
     ],
 )
 def test_what_needs_a_single_network_refuses_two(tmp_path, overrides, message) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(ValueError, match=message):
         compose(tmp_path, "backbone=resnet18_lab", *overrides)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from dvc.exceptions import InvalidArgumentError
 from timm.layers import BatchNormAct2d
 
 from cl import config
@@ -182,5 +181,5 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
     ],
 )
 def test_what_a_network_cannot_do_is_refused(overrides, message, tmp_path) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(ValueError, match=message):
         compose(tmp_path, *overrides)

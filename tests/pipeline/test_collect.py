@@ -142,16 +142,6 @@ def test_an_unreadable_branch_is_left_out_with_its_reason(repository) -> None:
     assert told[0].startswith("broken is left out: dvc.lock ")
 
 
-def test_an_experiment_made_by_version_0_1_is_left_out_with_a_reason(repository) -> None:
-    fill(repository, 61.0)
-    repository.commit({**PARAMS, "optim": {"chunks": 1}}, ref=f"refs/exps/ab/{'c' * 38}/old")
-    repository.commit({**PARAMS, "optim": {"microbatches": 1}})
-    told: list[str] = []
-    assert [experiment.name for experiment in collect(told.append)] == ["workspace", "main"]
-    reason = "it was made by version 0.1 of cl (its key optim.chunks is now optim.microbatches); run it again"
-    assert told == [f"old is left out: {reason}"]
-
-
 def test_experiments_with_the_same_name_are_told_apart_by_commit(repository) -> None:
     fill(repository, 61.0)
     repository.commit(PARAMS, ref=f"refs/exps/ab/{'c' * 38}/main")

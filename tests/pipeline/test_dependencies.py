@@ -16,7 +16,16 @@ GLUE = ("cl/__init__.py", "cl/config/", "cl/console/", "cl/runtime/base_config.p
 GLUE += ("pipeline/__init__.py",)
 GLUE += tuple(
     f"pipeline/support/{name}.py"
-    for name in ("command", "launch", "locations", "outputs", "provenance", "runs")
+    for name in (
+        "command",
+        "composition",
+        "launch",
+        "locations",
+        "outputs",
+        "provenance",
+        "runs",
+        "weight_hashes",
+    )
 )
 read_cached = functools.cache(read)
 

@@ -24,6 +24,7 @@ from cl.hub import export
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
+from pipeline.support.composition import write
 from tests.support.clone import KNN, SIZES, Clone, finished
 from tests.support.commands import environment
 from tests.support.readers import READERS
@@ -185,13 +186,17 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
     assert round(top1(predicted[0, 0], labels[1]), 4) == clone.metrics("evaluate/knn")["knn_top1"]
 
 
-def test_another_loss_trains_again_without_preparing_again(clone, monkeypatch) -> None:
+def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monkeypatch) -> None:
     few = ("transfer=[]", "analysis=[]", "baseline=[]")
     output = clone.exp(*KNN, *few, "loss=dclw", options=("--name", "with-dclw"))
     running = [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
     assert "pretrain" in running
     assert "evaluate@knn" in running
     assert not {"prepare", "baseline@random"} & set(running)
+    overrides = [*KNN, *few, "loss=dclw"]
+    write(tmp_path / "params.yaml", overrides)
+    assert (clone.folder / "params.yaml").read_text() == (tmp_path / "params.yaml").read_text()
+    assert "-S loss=dclw</pre>" in (clone.folder / "report/index.html").read_text()
     monkeypatch.setenv("COLUMNS", "200")
     header, *rows = [
         line for line in clone.run("make", "-o", ".venv/installed", "table").splitlines() if "  " in line
@@ -261,6 +266,13 @@ def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:
     changed = json.loads(clone.dvc("status", "--json"))
     path.write_text(before)
     assert set(changed) == {"report"}
+
+
+def test_other_overrides_that_give_the_same_parameters_train_nothing(clone) -> None:
+    clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "seed=0")
+    changed = json.loads(clone.dvc("status", "--json"))
+    clone.run("git", "checkout", "-q", "params.yaml")
+    assert set(changed) == {"check", "report"}
 
 
 def test_a_failed_write_is_reported_and_leaves_no_file(clone, tmp_path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import plan
-from pipeline.compose import compose
 from pipeline.support import forecast
+from pipeline.support.composition import write
 from pipeline.support.workplace import Ran, copy_of_project
 from tests.support.commands import wait_for
 from tests.support.stages import Answer, Stage, answers
@@ -23,7 +23,7 @@ SETTINGS += ["analysis=[]", "baseline=[]", "evaluation=[knn]", "transfer=[voc_c4
 
 @pytest.fixture(scope="module")
 def prepared(project_with_shards) -> Path:
-    compose(project_with_shards / "params.yaml", SETTINGS)
+    write(project_with_shards / "params.yaml", SETTINGS)
     return project_with_shards
 
 

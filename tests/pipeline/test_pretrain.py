@@ -17,9 +17,9 @@ from cl.objective.batch import Batch
 from cl.runtime import files
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
-from pipeline.compose import compose
 from pipeline.pretrain import build
 from pipeline.support import runs
+from pipeline.support.composition import write
 from tests.support.stages import Stage, answers
 from tests.support.training import newest_step
 
@@ -61,7 +61,7 @@ class Logger:
 @pytest.fixture(scope="module")
 def prepared(project_with_shards) -> Path:
     """A copy of the project with parameters for a short pretraining with MoCo."""
-    compose(project_with_shards / "params.yaml", SETTINGS)
+    write(project_with_shards / "params.yaml", SETTINGS)
     start.save(start.Start(), project_with_shards / "models" / "start.safetensors")
     (project_with_shards / "cl/console/loggers/recorder.py").write_text(RECORDER)
     return project_with_shards

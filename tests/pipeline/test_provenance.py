@@ -64,12 +64,12 @@ def test_the_sessions_of_a_run_are_summed(shard_folder, params, here, tmp_path) 
 @pytest.fixture
 def workspace(project, shard_folder, tmp_path, monkeypatch) -> Path:
     """The current folder: a copy of the project, outside Git, with shards and the parameters of a recipe."""
-    from pipeline.compose import compose
+    from pipeline.support.composition import write
 
     folder = tmp_path / "project"
     shutil.copytree(project, folder)
     shutil.copytree(shard_folder, folder / "data" / "shards")
-    compose(folder / "params.yaml", ["recipe=dcl/fig4_cifar10", "evaluation=[knn]", "seed=3", *TINY[3:]])
+    write(folder / "params.yaml", ["recipe=dcl/fig4_cifar10", "evaluation=[knn]", "seed=3", *TINY[3:]])
     monkeypatch.chdir(folder)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder.parent))
     return folder

@@ -12,8 +12,8 @@ from cl import config
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import optim, start
-from pipeline.compose import compose
 from pipeline.pretrain import build
+from pipeline.support.composition import write
 from tests.support.stages import Stage, answers
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "views.random.size=16"]
@@ -37,7 +37,7 @@ def run(
     start_from: str | None = None,
 ) -> str:
     """The stages with these parameters; what the last one said if it failed."""
-    compose(folder / "params.yaml", [*SETTINGS, *overrides])
+    write(folder / "params.yaml", [*SETTINGS, *overrides])
     if start_from:
         named = f"start_from: {{name: {start_from}, method: {HASHES[0]}, optimizer: {HASHES[1]}}}"
         params = (folder / "params.yaml").read_text().replace("start_from: null", named)
@@ -113,7 +113,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
 def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) -> None:
     file = tmp_path / "given.pth"
     file.write_bytes(b"one")
-    compose(prepared / "params.yaml", [*SETTINGS, f"init={file}"])
+    write(prepared / "params.yaml", [*SETTINGS, f"init={file}"])
     file.write_bytes(b"another")
     changed, *_ = answers(prepared, [Stage(("weights",))])
     file.unlink()
@@ -128,7 +128,7 @@ def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) ->
 def test_the_backbone_may_learn_at_its_own_rate(prepared, here) -> None:
     from pipeline import pretrain
 
-    compose(prepared / "params.yaml", [*SETTINGS, "optim.backbone_lr_scale=0.1"])
+    write(prepared / "params.yaml", [*SETTINGS, "optim.backbone_lr_scale=0.1"])
     params = config.load(prepared / "params.yaml")
     task = build(params, here, 120)
     optimizer = pretrain._optimizer(params, task)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import compatibility
 from cl.runtime.machine import slow_bf16
-from pipeline.compose import compose
+from pipeline.support.composition import write
 
 SEEDS = (0, 1, 2)
 CIFAR10 = Path(os.environ.get("CL_RAW", "data/raw")).absolute() / "cifar-10-batches-py"
@@ -32,7 +32,7 @@ def random(prepared: Path) -> dict[int, dict[str, float]]:
     """What the random encoder of each seed reaches."""
     found = {}
     for seed in SEEDS:
-        compose(prepared / "params.yaml", [f"seed={seed}", "evaluation=[knn,linear]", "baseline=[random]"])
+        write(prepared / "params.yaml", [f"seed={seed}", "evaluation=[knn,linear]", "baseline=[random]"])
         stage(prepared, "baseline", "random")
         found[seed] = json.loads((prepared / "results/baseline/random.json").read_text())
     return found
@@ -49,9 +49,7 @@ def stage(folder: Path, *arguments: str) -> None:
 
 def trained(folder: Path, evaluations: list[str], *overrides: str) -> dict[str, float]:
     """The metrics of a pretraining with these parameters."""
-    compose(
-        folder / "params.yaml", [*overrides, f"evaluation=[{','.join(evaluations)}]", "baseline=[random]"]
-    )
+    write(folder / "params.yaml", [*overrides, f"evaluation=[{','.join(evaluations)}]", "baseline=[random]"])
     stage(folder, "pretrain")
     metrics: dict[str, float] = {}
     for name in evaluations:
@@ -118,7 +116,7 @@ def test_cifar10_at_a_small_size(project, tmp_path) -> None:
     short = ["evaluations.linear.optim.epochs=3", "evaluations.semi_10.optim.epochs=10"]
     short += [f"evaluations.{name}.from_scratch.epochs=10" for name in ("semi_1", "semi_10")]
     precision = [] if slow_bf16() else ["precision=bf16"]
-    compose(folder / "params.yaml", settings)
+    write(folder / "params.yaml", settings)
     stage(folder, "prepare")
     found = trained(folder, evaluations, *settings, *short, *precision)
     stage(folder, "baseline", "random")

@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from cl.config import load
-from cl.report.page import Origin
 from cl.report.page import render as render_both
 from tests.support.project import ROOT
 
-ORIGIN = Origin("simclr", [], "dvc exp run")
 HIGHER = {"title": "top-1", "meaning": "how many are right", "better": "higher", "images": 1000}
 PICTURES = ["row", "title", "file", "caption", "mark"]
 
 
-def render(values: dict, results: Path, origin: Origin = ORIGIN) -> str:
-    return render_both(values, results, origin)[0]
+def render(values: dict, results: Path, command: str | None = "dvc exp run") -> str:
+    return render_both(values, results, command)[0]
 
 
 PRETRAINED = {
@@ -71,18 +69,20 @@ def test_a_page_without_results_says_not_run(values, tmp_path) -> None:
 def test_the_title_names_method_and_data_set_and_what_was_changed(values, tmp_path) -> None:
     assert "<h1>simclr with dcl on photos</h1>" in render(values, tmp_path)
     values["dataset"]["name"] = "birds"
-    changed = Origin("moco_v2", ["ema.momentum=0.99"], None)
-    assert "<h1>moco_v2 (ema.momentum=0.99) with dcl on birds</h1>" in render(values, tmp_path, changed)
-    many = Origin("moco_v2", [f"a{n}=1" for n in range(5)], None)
-    assert "moco_v2 (a0=1, a1=1, a2=1 and 2 more) with" in render(values, tmp_path, many)
+    values["overrides"] = ["seed=1", "method=moco_v2", "method.ema.momentum=0.99"]
+    assert "<h1>moco_v2 (ema.momentum=0.99) with dcl on birds</h1>" in render(values, tmp_path)
+    values["overrides"] = [f"method.a{n}=1" for n in range(5)]
+    assert "simclr (a0=1, a1=1, a2=1 and 2 more) with" in render(values, tmp_path)
 
 
 def test_the_page_gives_the_command_that_repeats_the_run(values, tmp_path) -> None:
-    repeat = Origin("simclr", [], "dvc exp run -S loss=dclw -S 'evaluation=[knn]'")
     write(tmp_path, "pretrain", {}, **PRETRAINED)
-    page = render(values, tmp_path, repeat)
+    page = render(values, tmp_path, "dvc exp run -S loss=dclw -S 'evaluation=[knn]'")
     assert "git checkout 0123456789ab\ndvc exp run -S loss=dclw -S &#39;evaluation=[knn]&#39;</pre>" in page
-    assert "parameters</a> of this run as params.yaml:" in render(values, tmp_path, Origin("a", [], None))
+    assert "edited by hand" not in page
+    edited = render(values, tmp_path, None)
+    assert "edited by hand" in edited
+    assert "parameters</a> of this run as params.yaml:" in edited
 
 
 def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
@@ -270,7 +270,7 @@ def test_the_page_loads_nothing_from_elsewhere(values, tmp_path) -> None:
 
 def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
     write_knn(tmp_path, 65.44, 39.8)
-    _, markdown = render_both(values, tmp_path, ORIGIN)
+    _, markdown = render_both(values, tmp_path, None)
     lines = markdown.splitlines()
     assert "| knn | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
     assert "| linear | not run | | | |" in lines

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.compose import compose
+from pipeline.support.composition import write
 from tests.support.commands import environment
 from tests.support.project import TINY
 
@@ -83,7 +83,7 @@ def finished(project: Path, temporary: pytest.TempPathFactory) -> Clone:
 def _run(project: Path, folder: Path) -> Clone:
     shutil.copytree(project, folder)
     clone = Clone(folder)
-    compose(folder / "params.yaml", SIZES)
+    write(folder / "params.yaml", SIZES)
     clone.run("git", "init", "-q")
     clone.run("git", "add", "-A")
     clone.run("git", "commit", "-qm", "start")

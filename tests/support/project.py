@@ -1,10 +1,12 @@
 """The project that is tested, and its parameters at a tiny size."""
 
-import tempfile
+import copy
+import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from cl import config
+from pipeline.support import composition
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -16,17 +18,13 @@ TINY = [
 ]
 
 
-def compose(tmp_path: Path, *overrides: str) -> dict:
-    """The parameters that `-S` with these overrides gives; composing the same again takes no time."""
-    (tmp_path / "params.yaml").write_bytes(_composed(overrides))
-    return config.read(tmp_path / "params.yaml")
+def compose(folder: Path, *overrides: str) -> dict[str, Any]:
+    """The parameters that `-S` with these overrides gives, also as params.yaml in the folder."""
+    values = _composed(overrides)
+    (folder / "params.yaml").write_text(json.dumps(values))  # JSON is YAML too, and takes no time to write
+    return copy.deepcopy(values)
 
 
 @cache
-def _composed(overrides: tuple[str, ...]) -> bytes:
-    from pipeline.compose import compose as write
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "params.yaml"
-        write(path, list(overrides))
-        return path.read_bytes()
+def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+    return composition.compose(list(overrides))

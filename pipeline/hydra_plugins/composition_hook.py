@@ -1,4 +1,4 @@
-"""A Hydra plugin that lets `pipeline.support.composition` check whatever is composed.
+"""A Hydra plugin: `dvc exp run -S` completes and checks parameters with `pipeline.support.composition`.
 
 Neither Hydra nor DVC calls plugins when they compose, so it wraps `Hydra.compose_config`.
 """
@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dvc.exceptions import InvalidArgumentError
 from hydra._internal.hydra import Hydra
 
 PROJECT = Path(__file__).parents[2]
 
 
-def checked(compose: Callable[..., Any]) -> Callable[..., Any]:
+def completed(compose: Callable[..., Any]) -> Callable[..., Any]:
     """`Hydra.compose_config` with what `pipeline.support.composition` adds."""
 
     @functools.wraps(compose)
@@ -23,11 +24,14 @@ def checked(compose: Callable[..., Any]) -> Callable[..., Any]:
             sys.path.insert(0, str(PROJECT))
         from pipeline.support import composition
 
-        return composition.composed(
-            lambda chosen: compose(self, *args, overrides=chosen, **kwargs), overrides
-        )
+        try:
+            return composition.completed(
+                lambda chosen: compose(self, *args, overrides=chosen, **kwargs), overrides
+            )
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from None
 
     return wrapped
 
 
-Hydra.compose_config = checked(Hydra.compose_config)  # type: ignore[method-assign]
+Hydra.compose_config = completed(Hydra.compose_config)  # type: ignore[method-assign]

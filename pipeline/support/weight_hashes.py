@@ -1,0 +1,108 @@
+"""The hashes of the weights that `init` and `start_from` name: files, published weights, experiments."""
+
+import functools
+import hashlib
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.scm import resolve_rev
+
+from cl.config import parse, read
+from cl.hub.published import fetch, torchvision_url
+from cl.training.start import differing
+from pipeline.support import locations
+
+PROJECT = Path(__file__).parents[2]
+
+
+def resolve_init(name: str) -> dict[str, str]:
+    """`init` with the hash of its content: torchvision's weights, a file, or an experiment's backbone.
+
+    Args:
+        name: `<file>:<prefix>` chooses one of several encoders in a file.
+
+    Raises:
+        ValueError: nothing has this name.
+    """
+    if name.startswith("torchvision:"):
+        return {"name": name, "hash": f"sha256:{Path(torchvision_url(name)).stem.rsplit('-', 1)[1]}"}
+    if name.startswith("timm:"):
+        return {"name": name, "hash": sha256(fetch(name)[0])}
+    file, _ = file_and_prefix(name)
+    if file.is_file():
+        return {"name": name, "hash": sha256(file)}
+    outputs = _outputs(
+        name, "init must be torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
+    )
+    return {"name": name, "hash": _md5(outputs, locations.BACKBONE, name)}
+
+
+def file_and_prefix(name: str) -> tuple[Path, str | None]:
+    """The file and the prefix of `<file>:<prefix>`; None without one."""
+    file, colon, prefix = name.rpartition(":")
+    return (Path(file), prefix) if colon and not Path(name).is_file() else (Path(name), None)
+
+
+def resolve_start(name: str, composed: dict[str, Any]) -> dict[str, str]:
+    """`start_from` with the hashes of the experiment's method and optimizer.
+
+    Args:
+        composed: the parameters of the run that is to continue it.
+
+    Raises:
+        ValueError: no experiment has this name, it lacks these files, or it had other parameters.
+    """
+    outputs = _outputs(name, "start_from must be the name of an experiment, a branch or a commit")
+    _check_parameters(name, composed)
+    return {
+        "name": name,
+        "method": _md5(outputs, locations.METHOD, name),
+        "optimizer": _md5(outputs, locations.OPTIMIZER, name),
+    }
+
+
+def _check_parameters(name: str, composed: dict[str, Any]) -> None:
+    """Raises ValueError if the experiment had other parameters; `pretrain` checks what it reads once more."""
+    parents = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
+    declared = read(PROJECT / "dvc.yaml")["stages"]["pretrain"]["params"]
+
+    def relevant(values: dict[str, Any]) -> dict[str, Any]:
+        return {key: functools.reduce(lambda x, part: x[part], key.split("."), values) for key in declared}
+
+    try:
+        difference = differing(relevant(composed), relevant(parents))
+    except KeyError as error:
+        difference = f"other parameters: one of the two lacks {error}"
+    if difference:
+        raise ValueError(f"start_from={name} was trained with {difference}")
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file, as params.yaml records it."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _outputs(name: str, expected: str) -> dict[str, str]:
+    """The outputs of an experiment's pretraining and their MD5 hashes, as recorded in its dvc.lock."""
+    try:
+        lock = _at_revision(name, "dvc.lock")
+    except DvcException:
+        raise ValueError(f"{expected}; nothing is called {name!r}") from None
+    stages = parse(lock, f"dvc.lock of {name}")["stages"] if lock else {}
+    return {output["path"]: output["md5"] for output in stages.get("pretrain", {}).get("outs", [])}
+
+
+def _at_revision(name: str, file: str) -> str:
+    """A file of the project at an experiment, branch or commit; empty if it did not exist."""
+    commit = resolve_rev(Repo().scm, name)
+    return subprocess.run(["git", "show", f"{commit}:./{file}"], capture_output=True, text=True).stdout
+
+
+def _md5(outputs: dict[str, str], path: Path, name: str) -> str:
+    if path.as_posix() not in outputs:
+        raise ValueError(f"{name} has no {path} in its dvc.lock; run that experiment again and commit it")
+    return f"md5:{outputs[path.as_posix()]}"
