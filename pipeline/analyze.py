@@ -19,7 +19,7 @@ def main(name: str) -> None:
     from cl.analyses import Context
     from cl.methods import Setup
     from cl.networks import backbones
-    from cl.runtime.metric_info import explanation
+    from cl.runtime.metric_info import BACKBONE, first_line, measurements
     from cl.runtime.registry import module_of
     from cl.runtime.tensor_files import load_state, load_tensors
 
@@ -48,11 +48,10 @@ def main(name: str) -> None:
             out=results.folder,
         )
         module = module_of("analyses", config.kind)
-        metrics = module.analyze(config, context)
-        results.notes["explained"] = explanation(module.__doc__, config.numbers())
-        results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    summary = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-    progress.say(summary or "done")
+        runs = [{BACKBONE: module.analyze(config, context)}]
+        results.measurements = measurements("analyze", name, runs, config.numbers())
+        results.about[name] = first_line(module.__doc__)
+    command.say(progress, results.measurements)
 
 
 def _epochs(path: Path) -> list[dict[str, float]]:

@@ -11,6 +11,7 @@ from pipeline.support import command, launch, locations, outputs, provenance, re
 if TYPE_CHECKING:
     from cl.config import Params
     from cl.evaluations import Encoder
+    from cl.runtime.metric_info import Measurement
     from cl.training.checkpoints import Checkpoints
 
 
@@ -57,9 +58,9 @@ def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) 
         command.results("evaluate", name, root=notes.get("folder")) as results,
     ):
         results.notes |= {**notes, "identity": provenance.identity("evaluate", name, instead)}
-        metrics, explained = evaluate(name, encoder, params, out=results.folder, checkpoints=checkpoints)
-        results.metrics |= metrics
-        results.notes["explained"] = explained
+        results.about[name], results.measurements = evaluate(
+            name, encoder, params, out=results.folder, checkpoints=checkpoints
+        )
 
 
 def load(params: "Params") -> "Encoder":
@@ -109,10 +110,10 @@ def evaluate(
     *,
     out: "Path",
     checkpoints: "Callable[[str], Checkpoints]",
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds, and what they mean."""
-    from cl.evaluations import Context, numbers_of
-    from cl.runtime.metric_info import explanation
+) -> "tuple[str, list[Measurement]]":
+    """What the evaluation NAME measures, and its numbers over its seeds."""
+    from cl.evaluations import Context
+    from cl.runtime.metric_info import first_line, measurements
     from cl.runtime.registry import module_of
 
     config: Any = params.evaluations[name]
@@ -124,7 +125,7 @@ def evaluate(
         here.place(module).eval()
     module = module_of("evaluations", config.kind)
 
-    def measure(seed: int, folder: "Path") -> dict[str, float]:
+    def measure(seed: int, folder: "Path") -> dict[str, dict[str, float]]:
         context = Context(
             encoder=encoder,
             train=train,
@@ -138,10 +139,10 @@ def evaluate(
         )
         return module.evaluate(config, context)
 
-    metrics = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
-    progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
-    explained = explanation(module.__doc__, numbers_of(config, metrics, train, val))
-    return {f"{name}_{key}": value for key, value in metrics.items()}, explained
+    runs = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
+    measured = measurements("evaluate", name, runs, config.numbers(train, val))
+    command.say(progress, measured)
+    return first_line(module.__doc__), measured
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cl.detection.config import Config
     from cl.detection.data import DataSet
     from cl.networks.backbones import Backbone
+    from cl.runtime.metric_info import Measurement
     from cl.training.checkpoints import Checkpoints
 
 
@@ -35,14 +36,14 @@ def main(name: str) -> None:
         command.results("transfer", name) as results,
     ):
         backbone = backbones.load(params.backbone, locations.BACKBONE)
-        results.metrics |= transfer(
+        results.measurements = transfer(
             name, backbone, dataset, params, out=results.folder, checkpoints=checkpoints
         )
+        results.about[name] = config.about
         results.notes |= {
             "engine": config.engine,
             "data_sha256": dataset.digest(),
             "noted": dataset.findings.lines(),
-            "explained": config.explanation(),
         }
         if config.subset:
             results.notes["subset"] = (
@@ -68,13 +69,14 @@ def transfer(
     *,
     out: "Path",
     checkpoints: "Callable[[str], Checkpoints]",
-) -> dict[str, float]:
-    """The metrics of the transfer NAME, as `<name>_<metric>`, over its seeds."""
+) -> "list[Measurement]":
+    """The numbers of the transfer NAME over its seeds."""
     import copy
 
     import torch
 
     from cl.detection.transfer import Run, fine_tune
+    from cl.runtime.metric_info import BACKBONE, measurements
 
     config = params.transfers[name]
     progress = command.progress(name)
@@ -85,13 +87,14 @@ def transfer(
         progress.say("RoIAlign has no deterministic form on a GPU: deterministic=true is without effect here")
     here = command.machine(progress, config.precision, deterministic=deterministic, fixed_shapes=False)
 
-    def measure(seed: int, folder: "Path") -> dict[str, float]:
+    def measure(seed: int, folder: "Path") -> dict[str, dict[str, float]]:
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
-        return fine_tune(config, copy.deepcopy(backbone), dataset, params.dataset, run)
+        return {BACKBONE: fine_tune(config, copy.deepcopy(backbone), dataset, params.dataset, run)}
 
-    metrics = command.repeated(measure, config.seeds, params.seed, out)
-    progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
-    return {f"{name}_{key}": value for key, value in metrics.items()}
+    runs = command.repeated(measure, config.seeds, params.seed, out)
+    measured = measurements("transfer", name, runs, config.numbers())
+    command.say(progress, measured)
+    return measured
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dic
     rows = [
         {"baseline": baseline, "depends": depends, "metrics": measured}
         for baseline, depends, sharing in groups.values()
-        if any(measured := [mean_over_seeds(sharing, f"{baseline}_{metric}", baseline) for metric in metrics])
+        if any(measured := [mean_over_seeds(sharing, metric, baseline) for metric in metrics])
     ]
     return [{"name": _name(row, rows), "metrics": row["metrics"]} for row in rows]
 

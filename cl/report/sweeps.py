@@ -21,10 +21,13 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
     A line joins experiments on the same data, with the same evaluation, that differ in this number alone.
     """
     for metric in headline_metrics(experiments):
-        having = [experiment for experiment in experiments if metric in experiment.metrics]
-        rows = [{"data": e.data, **(dependencies(metric, e.params) or {})} for e in having]
-        for x in varying_keys(rows):
-            lines = _lines(x, list(zip(rows, having, strict=True)))
+        having = [(each, found) for each in experiments if (found := each.find(metric))]
+        rows = [
+            ({"data": experiment.data, **(dependencies(found, experiment.params) or {})}, experiment)
+            for experiment, found in having
+        ]
+        for x in varying_keys([row for row, _ in rows]):
+            lines = _lines(x, rows)
             if lines:
                 names = labels([line[0][0] for line in lines], x)
                 yield _chart(x, metric, dict(zip(names, lines, strict=True)))

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from cl.config import parse
 from cl.report import charts
-from cl.report.experiments import Experiment, changed_params, result_names, value_at
+from cl.report.experiments import Experiment, changed_params, result_names
+from cl.runtime.metric_info import recorded
 from pipeline.support import command
 
 FILES = ("params.yaml", "dvc.lock")
@@ -79,15 +80,10 @@ def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[
     """The experiment of a candidate.
 
     Raises:
-        ValueError: its files cannot be read, or version 0.1 wrote them.
+        ValueError: its files cannot be read, or version 0.2 wrote them.
     """
     outputs = _Outputs(parse(candidate.lock, "dvc.lock"), path_of)
-    params = parse(candidate.params, "params.yaml")
-    if value_at(params, "optim.chunks") is not None:
-        raise ValueError(
-            "it was made by version 0.1 of cl (its key optim.chunks is now optim.microbatches); run it again"
-        )
-    experiment = _experiment(candidate, params, outputs)
+    experiment = _experiment(candidate, parse(candidate.params, "params.yaml"), outputs)
     if outputs.missing:
         say(
             f"{candidate.name}: {outputs.missing} of its result files are missing from DVC's cache; "
@@ -162,6 +158,8 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
             continue
         found.metrics.update(json.loads(metrics))
         found.provenance[result] = origin
+        if "/" in result:
+            found.measurements.extend(recorded(origin, result))
         if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
             found.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):

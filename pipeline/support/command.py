@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
+from cl.runtime.metric_info import Measurement, flat
 from pipeline.support import energy, outputs, provenance
 
 if TYPE_CHECKING:
@@ -29,12 +29,8 @@ if TYPE_CHECKING:
     from cl.console.progress import Progress, Usage
     from cl.runtime.machine import Machine, Precision
 
+T = TypeVar("T")
 RESULTS = Path("results")
-SETTINGS = {
-    "base_lr",
-    "weight_decay",
-    "labels",
-}  # metrics that are choices: kept if all seeds agree, never averaged
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
 REPLACED = {
     "CL_TENSORBOARD": "CL_LOG=tensorboard, which writes to logs/tensorboard in CL_SCRATCH",
@@ -187,10 +183,16 @@ def scratch() -> Path:
 
 @dataclass
 class Results:
-    """What a stage produces: metrics, notes for the provenance, and files in `folder`."""
+    """What a stage produces: numbers, notes for the provenance, and files in `folder`.
+
+    metrics: numbers of the stage itself, by name; measurements: of evaluations, transfers and analyses.
+    about: what each of these measures, by its name in params.yaml.
+    """
 
     folder: Path
     metrics: dict[str, float] = field(default_factory=dict)
+    measurements: list[Measurement] = field(default_factory=list)
+    about: dict[str, str] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -218,11 +220,13 @@ def results(
         produced.folder.mkdir(parents=True)
         with _measured() as used:
             yield produced
-        _write_json(
-            unfinished / "provenance.json", {**provenance.record(stage, name, used), **produced.notes}
-        )
+        measured = [_rounded_measurement(each) for each in produced.measurements]
+        notes = produced.notes
+        if name:
+            notes |= {"about": produced.about, "measurements": [each._asdict() for each in measured]}
+        _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
         metrics = {key: _rounded(float(value)) for key, value in produced.metrics.items()}
-        _write_json(unfinished / "metrics.json", metrics)
+        _write_json(unfinished / "metrics.json", metrics | flat(measured))
         _publish(unfinished, target, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -246,33 +250,29 @@ def _measured() -> Iterator[dict[str, float]]:
         used |= total.since(then, total.earlier[known:])
 
 
-def repeated(
-    run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, default: int, out: Path
-) -> dict[str, float]:
-    """The metrics of `run(seed, folder)`: with the default seed, or their statistics over several seeds.
+def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: int, out: Path) -> list[T]:
+    """What `run(seed, folder)` gives for each of the seeds, or for the default one.
 
     Each of several seeds gets its own folder in `out`.
     """
     if seeds is None or len(seeds) == 1:
-        return run(seeds[0] if seeds else default, out)
-    measured = []
+        return [run(seeds[0] if seeds else default, out)]
+    results = []
     for seed in seeds:
         folder = out / f"seed-{seed}"
         folder.mkdir()
-        measured.append(run(seed, folder))
-    return {**_statistics(measured), "n": float(len(seeds))}
+        results.append(run(seed, folder))
+    return results
 
 
-def _statistics(measured: list[dict[str, float]]) -> dict[str, float]:
-    """Each metric's mean, and its standard deviation as `<metric>_sd`."""
-    metrics: dict[str, float] = {}
-    for key in measured[0]:
-        values = [metric[key] for metric in measured]
-        if key not in SETTINGS:
-            metrics |= {key: fmean(values), f"{key}_sd": stdev(values)}
-        elif len(set(values)) == 1:
-            metrics[key] = values[0]
-    return metrics
+def say(progress: "Progress", measurements: list[Measurement]) -> None:
+    """Say a result's numbers on one line."""
+    progress.say(", ".join(f"{name} {value:.4g}" for name, value in flat(measurements).items()) or "done")
+
+
+def _rounded_measurement(measured: Measurement) -> Measurement:
+    sd = None if measured.sd is None else _rounded(measured.sd)
+    return measured._replace(mean=_rounded(measured.mean), sd=sd)
 
 
 def _rounded(value: float) -> float:
