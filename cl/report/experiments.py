@@ -173,12 +173,9 @@ def mean_over_seeds(
             by_seed.setdefault(experiment.seed, (experiment, found))
     if not by_seed:
         return None
-    first, measured = having[0]
-    if len(by_seed) == 1:
-        return estimate(measured, first.name)
-    return estimate_over_seeds(
-        {experiment.name: found.mean for experiment, found in by_seed.values()}, measured.images
-    )
+    averaged, measured = zip(*by_seed.values(), strict=True)
+    names = [experiment.name for experiment in averaged]
+    return estimate(*measured, *names) if len(names) == 1 else estimate_over_seeds(measured, *names)
 
 
 def distinct(experiments: list[Experiment]) -> list[Experiment]:

@@ -44,10 +44,11 @@ def estimate(measured: Measurement, *names: str) -> Estimate:
     return Estimate(mean, sd, n, interval(mean, measured.images, sd, n), names)
 
 
-def estimate_over_seeds(values: dict[str, float], images: int | None) -> Estimate:
-    """The mean of at least two experiments' numbers, by the experiments' names."""
-    mean, sd, n = fmean(values.values()), stdev(values.values()), len(values)
-    return Estimate(mean, sd, n, interval(mean, images, sd, n), tuple(values))
+def estimate_over_seeds(measured: Sequence[Measurement], *names: str) -> Estimate:
+    """The mean of a measurement over at least two experiments."""
+    values = [each.mean for each in measured]
+    mean, sd, n = fmean(values), stdev(values), len(values)
+    return Estimate(mean, sd, n, interval(mean, measured[0].images, sd, n), names)
 
 
 def difference(ours: Estimate, other: Estimate) -> Estimate:
