@@ -24,14 +24,14 @@ def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dic
 
 def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
     """What the numbers of a baseline depend on, apart from the data and the seed."""
-    own = flatten(
+    protocol = flatten(
         {
             "training": value_at(experiment.params, f"baselines.{baseline}.training"),
             "evaluations": experiment.params.get("evaluations"),
             "transfers": experiment.params.get("transfers"),
         }
     )
-    return settings(experiment.params, SUPERVISED) | dict(own)
+    return settings(experiment.params, SUPERVISED) | dict(protocol)
 
 
 def _name(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:

@@ -22,6 +22,9 @@ class Interval(NamedTuple):
         """Whether the intervals intersect."""
         return self.low <= other.high and other.low <= self.high
 
+    def __str__(self) -> str:
+        return f"[{self.low:.1f}, {self.high:.1f}]"
+
 
 class Estimate(NamedTuple):
     """A mean over `n` seeds, and how far it can be trusted.
@@ -36,6 +39,14 @@ class Estimate(NamedTuple):
     n: int
     interval: Interval | None = None
     names: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> str:
+        """The mean ± the standard deviation."""
+        return f"{self.mean:.1f}" + ("" if self.sd is None else f" ± {self.sd:.1f}")
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.interval}" if self.interval else self.number
 
 
 def estimate(measured: Measurement, *names: str) -> Estimate:

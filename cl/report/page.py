@@ -93,7 +93,7 @@ def _title(params: dict[str, Any], origin: Origin) -> str:
 
 
 def dataset_name(params: dict[str, Any]) -> str:
-    """The name of the data set: that of the folder for own images."""
+    """The name of the data set; for a folder of your images, the folder's name."""
     dataset = params["dataset"]
     return dataset.get("name") or dataset["kind"]
 
@@ -139,20 +139,21 @@ def environment() -> jinja2.Environment:
 def _verdict(rows: list[dict[str, Any]]) -> str:
     """One sentence that compares the first metric with each baseline's."""
     firsts = [(row, row["lines"][0]) for row in rows if row["lines"]]
-    measured = [(row, line) for row, line in firsts if not isinstance(line["own"], str)]
+    measured = [(row, line) for row, line in firsts if not isinstance(line["pretrained"], str)]
     if not measured:
         return "Nothing has been evaluated yet."
     row, line = measured[0]
-    own = line["own"]
-    between = f" (95 % interval {own.interval.low:.1f} to {own.interval.high:.1f})" if own.interval else ""
+    found = line["pretrained"]
+    within = found.interval
+    between = f" (95 % interval {within.low:.1f} to {within.high:.1f})" if within else ""
     gains = [
         f"{gain.points:+.1f} points against the {baseline} encoder's {other.mean:.1f}"
-        + ("" if gain.verdict or not own.interval else ", which may be chance")
+        + ("" if gain.verdict or not within else ", which may be chance")
         for baseline, (other, gain) in zip(row["baselines"], line["others"], strict=True)
         if gain
     ]
     return (
-        f"{row['name']}, {line['title']}: {own.mean:.1f} %{between}, "
+        f"{row['name']}, {line['title']}: {found.mean:.1f} %{between}, "
         f"{'; '.join(gains) or 'with no baseline to compare with'}."
     )
 

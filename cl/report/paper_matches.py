@@ -59,17 +59,11 @@ class Match:
 
     def text(self) -> str:
         """The paper's number, then ours, for Markdown."""
+        printed = "?" if self.printed is None else f"{self.printed:.1f}"
         if self.ours is None:
-            return f"{_number(self.printed)} / {'quoted' if self.quoted else 'not run'}"
+            return f"{printed} / {'quoted' if self.quoted else 'not run'}"
         gap = "" if self.difference is None else f" ({self.difference:+.1f})"
-        ours = _number(self.ours.mean, self.ours.sd)
-        return f"{_number(self.printed)} / **{ours}**, n = {self.ours.n}{gap}"
-
-
-def _number(value: float | None, sd: float | None = None) -> str:
-    if value is None:
-        return "?"
-    return f"{value:.1f}" + ("" if sd is None else f" ± {sd:.1f}")
+        return f"{printed} / **{self.ours.number}**, n = {self.ours.n}{gap}"
 
 
 class PaperMatches:
@@ -136,8 +130,8 @@ def printed_values(paper: paper_tables.Paper) -> PrintedValues:
     """What a paper prints for its own runs; of several tables with a run and metric, the first one counts."""
     found: PrintedValues = {}
     for cell in (cell for table in paper.tables for row in paper_tables.cells(table) for cell in row):
-        is_own = cell.minus is None and cell.row.quoted is None
-        if is_own and cell.run is not None and cell.printed is not None:
+        is_measured = cell.minus is None and cell.row.quoted is None
+        if is_measured and cell.run is not None and cell.printed is not None:
             found.setdefault((cell.run, cell.metric, cell.row.baseline), cell.printed)
     return found
 

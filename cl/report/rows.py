@@ -51,23 +51,23 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
     baselines = {
         baseline: chosen for baseline in params["baselines"] if (chosen := _selected(params, baseline, group))
     }
-    own = _column(name, read.measurements(result))
+    pretrained = _column(name, read.measurements(result))
     others = [
         _column(name, read.measurements(f"baseline/{baseline}"), requested=name in chosen)
         for baseline, chosen in baselines.items()
     ]
     known: dict[str, Measurement] = {}
-    for column in (own, *others):
+    for column in (pretrained, *others):
         known |= {key: each for key, each in column.measured.items() if key not in known}
     provenance = read.provenance(result)
-    remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(own)]
-    settings = _settings(params[group][name], own) if stage == "evaluate" else []
+    remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(pretrained)]
+    settings = _settings(params[group][name], pretrained) if stage == "evaluate" else []
     return {
         "name": name,
         "about": _about(name, [result, *(f"baseline/{baseline}" for baseline in baselines)], read),
         "settings": ", ".join([*settings, *(remark for remark in remarks if remark)]),
         "baselines": list(baselines),
-        "lines": [_line(measured, own, others) for measured in known.values() if measured.better],
+        "lines": [_line(measured, pretrained, others) for measured in known.values() if measured.better],
     }
 
 
@@ -93,37 +93,37 @@ def _seeds(column: Column) -> str:
     return ""
 
 
-def _settings(config: dict[str, Any], own: Column) -> list[str]:
+def _settings(config: dict[str, Any], pretrained: Column) -> list[str]:
     """The single parameters of an evaluation, and the settings among its metrics."""
     single = {
         key: value
         for key, value in config.items()
         if isinstance(value, int | float | str) and not isinstance(value, bool) and key not in TECHNICAL
     }
-    chosen = {each.title: each.mean for each in own.measured.values() if each.better is None}
+    chosen = {each.title: each.mean for each in pretrained.measured.values() if each.better is None}
     return [
         f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
         for key, value in {**single, **chosen}.items()
     ]
 
 
-def _line(measured: Measurement, own: Column, others: list[Column]) -> dict[str, Any]:
-    cell = own.cell(measured.name)
+def _line(measured: Measurement, pretrained: Column, others: list[Column]) -> dict[str, Any]:
+    cell = pretrained.cell(measured.name)
     cells = [other.cell(measured.name) for other in others]
     return {
         "title": measured.title,
         "meaning": measured.meaning,
         "better": measured.better,
-        "own": cell,
+        "pretrained": cell,
         "others": [(other, gain(cell, other, measured.better)) for other in cells],
     }
 
 
-def gain(own: Cell, other: Cell, better: str | None) -> Gain | None:
+def gain(pretrained: Cell, other: Cell, better: str | None) -> Gain | None:
     """The difference of two numbers, and whether it is for the better (`up`) or worse (`down`)."""
-    if isinstance(own, str) or isinstance(other, str):
+    if isinstance(pretrained, str) or isinstance(other, str):
         return None
-    points = own.mean - other.mean
-    if not (own.interval and other.interval) or own.interval.overlaps(other.interval):
+    points = pretrained.mean - other.mean
+    if not (pretrained.interval and other.interval) or pretrained.interval.overlaps(other.interval):
         return Gain(points, "")
     return Gain(points, "up" if (points > 0) == (better != "lower") else "down")

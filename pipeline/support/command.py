@@ -202,6 +202,8 @@ def results(
 ) -> Iterator[Results]:
     """Write `results/<stage>[/<name>].json`, its provenance and a folder of files; on failure, nothing.
 
+    The JSON file has the numbers by DVC's names, the provenance the measurements that they come from.
+
     Only the main process writes, and energy is that of its machine; results of other processes are dropped.
 
     Args:

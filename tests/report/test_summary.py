@@ -51,7 +51,7 @@ def test_recipes_are_not_composed_for_experiments_on_other_data() -> None:
     assert "for 0 of the" in html
 
 
-def own(name: str, run: str, value: float, **changes: object) -> Experiment:
+def default_run(name: str, run: str, value: float, **changes: object) -> Experiment:
     """An experiment of the default evaluation kNN, with its log and its baseline."""
     knn = measured("knn", "top1", value, meaning="how many are right", images=1000)
     random = knn._replace(mean=39.8, baseline="random")
@@ -60,7 +60,11 @@ def own(name: str, run: str, value: float, **changes: object) -> Experiment:
     return made
 
 
-THREE = [own("a", "seed=0", 60.0), own("b", "seed=0", 62.0, seed=1), own("c", "loss=infonce", 50.0)]
+THREE = [
+    default_run("a", "seed=0", 60.0),
+    default_run("b", "seed=0", 62.0, seed=1),
+    default_run("c", "loss=infonce", 50.0),
+]
 
 
 def test_quoted_numbers_name_their_source_beside_ours() -> None:
@@ -110,7 +114,7 @@ def test_baselines_have_rows_which_experiments_share() -> None:
     assert "39.8 ± 0.0" in html
     assert "supervised <span" not in html, "it has no numbers"
     assert "| random baseline |" in markdown
-    larger = own("d", "seed=0", 61.0, backbone__name="resnet50")
+    larger = default_run("d", "seed=0", 61.0, backbone__name="resnet50")
     html, _ = page([*THREE, larger], composed_of())
     assert ">random (resnet18) <" in html
     assert ">random (resnet50) <" in html
