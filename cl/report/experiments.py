@@ -1,13 +1,15 @@
 """Finished experiments: which of their parameters matter to a number, and means over seeds."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from cl.report.charts import Chart
 from cl.report.intervals import Estimate, estimate, estimate_over_seeds
 from cl.runtime.metric_info import Measurement
 
+T = TypeVar("T")
 PRETRAINING = (
     "backbone",
     "bn_group",
@@ -192,6 +194,14 @@ def distinct(experiments: list[Experiment]) -> list[Experiment]:
 def _is_part_of(experiment: Experiment, other: Experiment) -> bool:
     """Whether the other has the same parameters, and all of the experiment's numbers."""
     return experiment.params == other.params and experiment.metrics.items() <= other.metrics.items()
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
+    """The items with equal keys together, in the order of the first of each; keys hold JSON's types."""
+    groups: dict[str, list[T]] = {}
+    for item in items:
+        groups.setdefault(json.dumps(key(item), sort_keys=True), []).append(item)
+    return list(groups.values())
 
 
 def varying_params(experiments: list[Experiment]) -> list[str]:

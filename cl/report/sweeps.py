@@ -7,6 +7,7 @@ from cl.report.charts import Chart
 from cl.report.experiments import (
     Experiment,
     dependencies,
+    grouped,
     headline_metrics,
     mean_over_seeds,
     varying_keys,
@@ -35,12 +36,9 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
 
 def _lines(x: str, rows: Line) -> list[Line]:
     """Groups of experiments that differ in the number x alone, with at least two values of it."""
-    lines: dict[str, Line] = {}
-    for row, experiment in rows:
-        if _is_number(row.get(x)):
-            rest = repr(sorted((key, repr(value)) for key, value in row.items() if key != x))
-            lines.setdefault(rest, []).append((row, experiment))
-    return [line for line in lines.values() if len({row[x] for row, _ in line}) > 1]
+    numeric = [pair for pair in rows if _is_number(pair[0].get(x))]
+    lines = grouped(numeric, lambda pair: {key: value for key, value in pair[0].items() if key != x})
+    return [line for line in lines if len({row[x] for row, _ in line}) > 1]
 
 
 def _is_number(value: Any) -> bool:
