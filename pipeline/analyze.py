@@ -19,7 +19,7 @@ def main(name: str) -> None:
     from cl.analyses import Context
     from cl.methods import Setup
     from cl.networks import backbones
-    from cl.runtime.metric_info import BACKBONE, first_line, measurements
+    from cl.runtime.metric_info import BACKBONE, measurements
     from cl.runtime.registry import module_of
     from cl.runtime.tensor_files import load_state, load_tensors
 
@@ -50,7 +50,7 @@ def main(name: str) -> None:
         module = module_of("analyses", config.kind)
         runs = [{BACKBONE: module.analyze(config, context)}]
         results.measurements = measurements("analyze", name, runs, config.numbers())
-        results.about[name] = first_line(module.__doc__)
+        results.about[name] = module.__doc__.partition("\n")[0]
     command.say(progress, results.measurements)
 
 

@@ -113,7 +113,7 @@ def evaluate(
 ) -> "tuple[str, list[Measurement]]":
     """What the evaluation NAME measures, and its numbers over its seeds."""
     from cl.evaluations import Context
-    from cl.runtime.metric_info import first_line, measurements
+    from cl.runtime.metric_info import measurements
     from cl.runtime.registry import module_of
 
     config: Any = params.evaluations[name]
@@ -142,7 +142,7 @@ def evaluate(
     runs = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
     measured = measurements("evaluate", name, runs, config.numbers(train, val))
     command.say(progress, measured)
-    return first_line(module.__doc__), measured
+    return module.__doc__.partition("\n")[0], measured
 
 
 if __name__ == "__main__":

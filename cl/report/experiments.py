@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cl.report.charts import Chart
-from cl.report.intervals import Estimate, estimate, estimate_over_seeds
+from cl.report.intervals import Estimate, estimate
 from cl.runtime.metric_info import Measurement
 
 T = TypeVar("T")
@@ -176,8 +176,7 @@ def mean_over_seeds(
     if not by_seed:
         return None
     averaged, measured = zip(*by_seed.values(), strict=True)
-    names = [experiment.name for experiment in averaged]
-    return estimate(*measured, *names) if len(names) == 1 else estimate_over_seeds(measured, *names)
+    return estimate(measured, [experiment.name for experiment in averaged])
 
 
 def distinct(experiments: list[Experiment]) -> list[Experiment]:

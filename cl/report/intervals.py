@@ -49,17 +49,13 @@ class Estimate(NamedTuple):
         return f"{self.number} {self.interval}" if self.interval else self.number
 
 
-def estimate(measured: Measurement, *names: str) -> Estimate:
-    """A measurement with its interval."""
-    mean, sd, n = measured.mean, measured.sd, measured.n
-    return Estimate(mean, sd, n, interval(mean, measured.images, sd, n), names)
-
-
-def estimate_over_seeds(measured: Sequence[Measurement], *names: str) -> Estimate:
-    """The mean of a measurement over at least two experiments."""
+def estimate(measured: Sequence[Measurement], names: Sequence[str] = ()) -> Estimate:
+    """The mean of equal measurements; a single one keeps its deviation over its evaluation's seeds."""
     values = [each.mean for each in measured]
-    mean, sd, n = fmean(values), stdev(values), len(values)
-    return Estimate(mean, sd, n, interval(mean, measured[0].images, sd, n), names)
+    mean, sd, n = measured[0].mean, measured[0].sd, measured[0].n
+    if len(values) > 1:
+        mean, sd, n = fmean(values), stdev(values), len(values)
+    return Estimate(mean, sd, n, interval(mean, measured[0].images, sd, n), tuple(names))
 
 
 def difference(ours: Estimate, other: Estimate) -> Estimate:

@@ -32,7 +32,7 @@ class Column:
 
     def cell(self, name: str) -> Cell:
         if name in self.measured:
-            return estimate(self.measured[name])
+            return estimate([self.measured[name]])
         return "" if self.measured or not self.requested else "not run"
 
 

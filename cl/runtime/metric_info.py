@@ -1,7 +1,6 @@
 """The numbers of a result: what each is a number of, its mean over seeds, and what it means."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Mapping
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
@@ -67,12 +66,18 @@ def measurements(stage: str, entry: str, runs: Runs, infos: Mapping[str, MetricI
         values, info = [float(run[representation][metric]) for run in runs], infos[metric]
         if info.better is None and len(set(values)) > 1:
             continue
-        sd = stdev(values) if info.better and len(values) > 1 else None
+        mean, sd = rounded(fmean(values)), None
+        if info.better and len(values) > 1:
+            sd = rounded(stdev(values))
         if representation != BACKBONE:
             info = info._replace(title=f"{info.title}, {IN_WORDS.get(representation, representation)}")
-        mean = fmean(values)
         found.append(Measurement(stage, entry, representation, metric, mean, sd, len(runs), *info))
     return found
+
+
+def rounded(value: float) -> float:
+    """To four decimals; numbers below 0.1 to four significant digits."""
+    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
 
 
 def flat(numbers: Iterable[Measurement]) -> dict[str, float]:
@@ -80,23 +85,16 @@ def flat(numbers: Iterable[Measurement]) -> dict[str, float]:
 
     Of several seeds, also deviations as `<name>_sd`, and the number of seeds as `[<baseline>_]<entry>_n`.
     """
-    return {name: value for _, group in groupby(numbers, key=_result) for name, value in _flat(list(group))}
-
-
-def _result(number: Measurement) -> tuple[str | None, str]:
-    return number.baseline, number.entry
-
-
-def _flat(numbers: list[Measurement]) -> Iterator[tuple[str, float]]:
-    """Of one encoder in one evaluation."""
-    first = numbers[0]
-    prefix = f"{first.baseline}_" if first.baseline else ""
+    found: dict[str, float] = {}
     for number in numbers:
-        yield f"{prefix}{number.name}", number.mean
+        prefix = f"{number.baseline}_" if number.baseline else ""
+        found[f"{prefix}{number.name}"] = number.mean
         if number.sd is not None:
-            yield f"{prefix}{number.name}_sd", number.sd
-    if first.n > 1:
-        yield f"{prefix}{first.entry}_n", float(first.n)
+            found[f"{prefix}{number.name}_sd"] = number.sd
+        if number.n > 1:
+            seeds = f"{prefix}{number.entry}_n"
+            found[seeds] = found.pop(seeds, float(number.n))  # after all numbers of the entry
+    return found
 
 
 def recorded(provenance: Mapping[str, Any], result: str) -> list[Measurement]:
@@ -111,8 +109,3 @@ def recorded(provenance: Mapping[str, Any], result: str) -> list[Measurement]:
             "run the experiment again with `dvc repro`"
         )
     return [Measurement(**values) for values in provenance["measurements"]]
-
-
-def first_line(docstring: str | None) -> str:
-    """What a kind measures: the first line of its module's docstring."""
-    return (docstring or "").partition("\n")[0]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
-from cl.runtime.metric_info import Measurement, flat
+from cl.runtime.metric_info import Measurement, flat, rounded
 from pipeline.support import energy, outputs, provenance
 
 if TYPE_CHECKING:
@@ -222,13 +222,13 @@ def results(
         produced.folder.mkdir(parents=True)
         with _measured() as used:
             yield produced
-        measured = [_rounded_measurement(each) for each in produced.measurements]
         notes = produced.notes
         if name:
-            notes |= {"about": produced.about, "measurements": [each._asdict() for each in measured]}
+            measured = [each._asdict() for each in produced.measurements]
+            notes |= {"about": produced.about, "measurements": measured}
         _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
-        metrics = {key: _rounded(float(value)) for key, value in produced.metrics.items()}
-        _write_json(unfinished / "metrics.json", metrics | flat(measured))
+        metrics = {key: rounded(float(value)) for key, value in produced.metrics.items()}
+        _write_json(unfinished / "metrics.json", metrics | flat(produced.measurements))
         _publish(unfinished, target, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -270,16 +270,6 @@ def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: in
 def say(progress: "Progress", measurements: list[Measurement]) -> None:
     """Say a result's numbers on one line."""
     progress.say(", ".join(f"{name} {value:.4g}" for name, value in flat(measurements).items()) or "done")
-
-
-def _rounded_measurement(measured: Measurement) -> Measurement:
-    sd = None if measured.sd is None else _rounded(measured.sd)
-    return measured._replace(mean=_rounded(measured.mean), sd=sd)
-
-
-def _rounded(value: float) -> float:
-    """To four decimals; numbers below 0.1 to four significant digits."""
-    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
