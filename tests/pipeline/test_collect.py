@@ -124,7 +124,7 @@ def test_an_outdated_result_is_not_collected(repository) -> None:
     repository.commit({**PARAMS, "evaluations": {"knn": {"k": 5}}})
     (found, _) = collect(print)
     assert "knn_top1" not in found.metrics
-    assert found.problems == ["evaluate/knn was made with a different evaluations.knn"]
+    assert re.match("evaluate/knn .*evaluations.knn", found.problems[0])
     fill(repository, 61.0, loss={"kind": "infonce", "alpha": None})
     repository.commit(PARAMS)
     assert collect(print) == []
@@ -174,10 +174,7 @@ def test_results_missing_from_the_cache_are_reported(repository) -> None:
     (repository.folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:]).unlink()
     told: list[str] = []
     assert "knn_top1" not in collect(told.append)[0].metrics
-    assert (
-        told[0]
-        == "workspace: 1 of its result files are missing from DVC's cache; run `dvc pull` or `dvc exp pull`"
-    )
+    assert re.match("workspace: 1 .*`dvc pull`", told[0])
 
 
 def test_a_repository_without_finished_experiments_gives_a_one_line_error(repository) -> None:
@@ -185,7 +182,7 @@ def test_a_repository_without_finished_experiments_gives_a_one_line_error(reposi
     repository.commit(PARAMS)
     done = CliRunner().invoke(report.main, ["--all"])
     assert done.exit_code == 1
-    assert done.output == "Error: no experiment has finished here yet; run one first: dvc exp run\n"
+    assert re.fullmatch("Error: no experiment .*dvc exp run\n", done.output)
     assert not (repository.folder / "summary").exists()
 
 

@@ -111,7 +111,7 @@ def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
     assert "<img" not in private
     assert not any(picture in private for picture in pictures)
     assert "51.25" in private
-    assert "Pictures of the data are left out (report.pictures=false)." in private
+    assert "report.pictures=false" in private
 
 
 def test_numbers_are_shown_with_intervals_beside_the_baselines(values, tmp_path) -> None:
