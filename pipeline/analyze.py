@@ -20,7 +20,7 @@ def main(name: str) -> None:
     from cl.methods import Setup
     from cl.networks import backbones
     from cl.runtime import machine
-    from cl.runtime.metric_info import explanation
+    from cl.runtime.metric_info import BACKBONE, measurements
     from cl.runtime.registry import module_of
     from cl.runtime.tensor_files import load_state, load_tensors
 
@@ -49,11 +49,10 @@ def main(name: str) -> None:
             out=results.folder,
         )
         module = module_of("analyses", config.kind)
-        metrics = module.analyze(config, context)
-        results.notes["explained"] = explanation(module.__doc__, config.numbers())
-        results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-    summary = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-    progress.say(summary or "done")
+        runs = [{BACKBONE: module.analyze(config, context)}]
+        results.measurements = measurements("analyze", name, runs, config.numbers())
+        results.about[name] = module.__doc__.partition("\n")[0]
+    command.say(progress, results.measurements)
 
 
 def _epochs(path: Path) -> list[dict[str, float]]:

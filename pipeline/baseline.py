@@ -1,6 +1,6 @@
 """baseline: an encoder trained with labels, or untrained, with the same evaluations and transfers."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torchvision.models.resnet import ResNet
 
     from cl.config import Baseline, Params
+    from cl.runtime.metric_info import Measurement
     from cl.training.checkpoints import Checkpoints
 
 
@@ -41,8 +42,7 @@ def main(name: str) -> None:
         results.notes |= run.notes
         backbone = train(config, name, params, run.checkpoints("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
-        metrics: dict[str, float] = {}
-        explained: dict[str, Any] = {}
+        measured: list[Measurement] = []
         for entry in evaluations:
             encoder = Encoder(
                 copy.deepcopy(backbone),
@@ -51,17 +51,16 @@ def main(name: str) -> None:
             )
             out = _folder(results.folder, entry)
             checkpoints = functools.partial(run.checkpoints, entry)
-            measured, explained[entry] = evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
-            metrics |= measured
+            results.about[entry], numbers = evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
+            measured += numbers
         for entry, dataset in datasets.items():
             out = _folder(results.folder, entry)
             checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
-            metrics |= transfer(
+            measured += transfer(
                 entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )
-            explained[entry] = params.transfers[entry].explanation()
-        results.metrics |= {f"{name}_{key}": value for key, value in metrics.items()}
-        results.notes["explained"] = explained
+            results.about[entry] = params.transfers[entry].about
+        results.measurements = [number._replace(baseline=name) for number in measured]
 
 
 def _folder(parent: "Path", name: str) -> "Path":

@@ -56,9 +56,9 @@ def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) 
         command.results("evaluate", name, root=notes.get("folder")) as results,
     ):
         results.notes |= {**notes, **run.notes}
-        metrics, explained = evaluate(name, encoder, params, out=results.folder, checkpoints=run.checkpoints)
-        results.metrics |= metrics
-        results.notes["explained"] = explained
+        results.about[name], results.measurements = evaluate(
+            name, encoder, params, out=results.folder, checkpoints=run.checkpoints
+        )
 
 
 def load(params: "Params") -> "Encoder":

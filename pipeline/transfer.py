@@ -24,15 +24,15 @@ def main(name: str) -> None:
         command.results("transfer", name) as results,
     ):
         backbone = backbones.load(params.backbone, locations.BACKBONE)
-        results.metrics |= transfer(
+        results.measurements = transfer(
             name, backbone, dataset, params, out=results.folder, checkpoints=run.checkpoints
         )
+        results.about[name] = config.about
         results.notes |= {
             **run.notes,
             "engine": config.engine,
             "data_sha256": dataset.digest(),
             "noted": dataset.findings.lines(),
-            "explained": config.explanation(),
         }
         if config.subset:
             results.notes["subset"] = (

@@ -1,12 +1,12 @@
 """Parameters of a detection transfer: the data, the detector and the schedule."""
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from cl.runtime.base_config import BaseConfig, Seeds
-from cl.runtime.metric_info import MetricInfo, explanation
+from cl.runtime.metric_info import MetricInfo
 from cl.training import optim
 
 OVERLAPS = {
@@ -77,25 +77,26 @@ class Config(BaseConfig):
         """Whether the detector predicts masks as well as boxes."""
         return self.detector == "mask_rcnn_c4"
 
-    def explanation(self) -> dict[str, Any]:
-        """What the transfer and its metrics mean, for the report."""
+    @property
+    def about(self) -> str:
+        """What the transfer measures, for the report."""
         network = self.detector.replace("_", " ")
-        about = (
+        return (
             f"Detection with all layers fine-tuned: {network}, tested on {self.kind.upper()}'s {self.test}."
         )
-        numbers = {
-            f"{prefix}{name}": MetricInfo(f"{shape}{title}", f"average precision; {meaning}", "higher")
-            for prefix, shape in (("", ""), ("box_", "box "), ("mask_", "mask "))
-            for name, (title, meaning) in OVERLAPS.items()
-        }
-        return explanation(about, {name: numbers[name] for name in self.metrics})
 
-    @property
-    def metrics(self) -> list[str]:
-        """The names of the metrics."""
-        if self.kind == "voc":
-            return ["ap50", "ap75", "ap"]
-        return [f"{shape}_{name}" for shape in ("box", "mask")[: 1 + self.masks] for name in OVERLAPS]
+    def numbers(self) -> dict[str, MetricInfo]:
+        """What each metric means."""
+        voc = self.kind == "voc"
+        shapes = ("",) if voc else ("box_", "mask_")[: 1 + self.masks]
+        return {
+            f"{shape}{name}": MetricInfo(
+                f"{shape.replace('_', ' ')}{title}", f"average precision; {meaning}", "higher"
+            )
+            for shape in shapes
+            for name, (title, meaning) in OVERLAPS.items()
+            if not voc or name in ("ap", "ap50", "ap75")
+        }
 
     def scaled(self, iterations: int) -> int:
         """Iterations at the reference batch, converted to this batch size: the same number of images."""

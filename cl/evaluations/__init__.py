@@ -1,7 +1,10 @@
-"""Evaluations of a frozen encoder, one file each: a pydantic `Config` and `evaluate(config, context)`."""
+"""Evaluations of a frozen encoder, one file each: a pydantic `Config` and `evaluate(config, context)`.
+
+`evaluate` returns the metrics of each representation: of the "backbone", and perhaps of heads and others.
+"""
 
 import csv
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,14 +19,13 @@ from cl.features.extraction import Unit
 from cl.features.knn import top1
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
-from cl.runtime.metric_info import MetricInfo
+from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from cl.networks.backbones import Backbone
     from cl.sources import Source
 
-REPRESENTATIONS = {"embedding": "projector's embedding", "pixels": "raw pixels"}
 WORST_CLASSES, EXAMPLES = 5, 8
 
 
@@ -57,7 +59,7 @@ class EvaluationConfig(MeasurementConfig):
         """
 
     def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
-        """What each metric of the backbone's features means."""
+        """What each metric means, whatever representation it is of."""
         return {}
 
 
@@ -81,7 +83,7 @@ class Encoder:
 
     def passes(self) -> list[tuple[list[str], Unit]]:
         """The backbone with its heads, and each representation: the names of the outputs, and the module."""
-        together = ["backbone", *self.heads], Unit(self.backbone, list(self.heads.values()))
+        together = [BACKBONE, *self.heads], Unit(self.backbone, list(self.heads.values()))
         return [together, *(([name], Unit(module, [])) for name, module in self.representations.items())]
 
 
@@ -109,19 +111,6 @@ class Context:
     @property
     def classes(self) -> list[str]:
         return self.train.manifest.classes
-
-
-def numbers_of(
-    config: EvaluationConfig, metrics: Collection[str], train: Reader, val: Reader
-) -> dict[str, MetricInfo]:
-    """What these metrics mean, including those of heads and representations (`<name>_<metric>`)."""
-    known = config.numbers(train, val)
-    found = {metric: known[metric] for metric in metrics if metric in known}
-    for name, words in REPRESENTATIONS.items():
-        for metric, number in known.items():
-            if f"{name}_{metric}" in metrics:
-                found[f"{name}_{metric}"] = number._replace(title=f"{number.title}, {words}")
-    return found
 
 
 def write_predictions(predicted: Tensor, labels: Tensor, context: Context) -> None:

@@ -13,7 +13,7 @@ from cl.data.reader import Reader
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.features.extraction import extract_all
 from cl.features.knn import check_k, classify, top1
-from cl.runtime.metric_info import MetricInfo
+from cl.runtime.metric_info import BACKBONE, MetricInfo
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -82,23 +82,23 @@ class Config(EvaluationConfig):
         return int(float(self.memory[:-3]) * UNITS[self.memory[-3:]])
 
 
-def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """top1 of the backbone's features, and `<name>_top1` of each head and representation."""
+def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
+    """top1 of the backbone's features, of each head and of each representation."""
     labels = labels_of(context.train, context.machine.device, config.bank)
     truth = labels_of(context.val, context.machine.device)
-    metrics, grid = {}, []
+    metrics: dict[str, dict[str, float]] = {}
+    grid = []
     for name, bank, queries in _features(config, context):
-        prefix = "" if name == "backbone" else f"{name}_"
         predicted = _classify(config, context, queries, bank, labels)
-        metrics[f"{prefix}top1"] = top1(predicted[0, 0], truth)
+        metrics[name] = {"top1": top1(predicted[0, 0], truth)}
         for i, k in enumerate(config.all_k):
             for j, temperature in enumerate(config.all_temperatures):
                 grid.append((name, k, temperature, round(top1(predicted[i, j], truth), 2)))
         if config.leave_one_out:
             itself = torch.arange(len(bank), device=bank.device)
             predicted_bank = _classify(config, context, bank, bank, labels, itself)
-            metrics[f"{prefix}leave_one_out_top1"] = top1(predicted_bank[0, 0], labels)
-        if name == "backbone":
+            metrics[name]["leave_one_out_top1"] = top1(predicted_bank[0, 0], labels)
+        if name == BACKBONE:
             write_predictions(predicted[0, 0], truth, context)
     with (context.out / "grid.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("representation", "k", "temperature", "top1"), *dict.fromkeys(grid)])

@@ -22,7 +22,7 @@ from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
-from cl.runtime.metric_info import MetricInfo
+from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import Data, train
@@ -133,7 +133,7 @@ class Stored:
         return lambda batch: batch
 
 
-def evaluate(config: Config, context: Context) -> dict[str, float]:
+def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 of the best in any.
 
     The validation images choose the classifier and the epoch, as in the papers; `heads.csv` lists all of
@@ -162,7 +162,8 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     prefix = "cached_" if config.features == "cached" else ""
     metrics = {f"{prefix}{name}": last[name] for name in TOP}
     metrics |= {f"{prefix}best_{name}": best[f"best_{name}"] for name in TOP}
-    return metrics | {"base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
+    metrics |= {"base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
+    return {BACKBONE: metrics}
 
 
 def _train(

@@ -14,7 +14,7 @@ from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
 from cl.features.extraction import BATCH, extract_all
 from cl.features.knn import nearest
-from cl.runtime.metric_info import MetricInfo
+from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.rehearsal import rounds
 
 NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
@@ -41,23 +41,21 @@ class Config(EvaluationConfig):
         }
 
 
-def evaluate(config: Config, context: Context) -> dict[str, float]:
-    """hit1 and hit5 of the backbone's features, and `<name>_hit1`, ... of each head and representation.
+def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
+    """hit1 and hit5 of the backbone's features, of each head and of each representation.
 
     Percent of the queries whose own image, in the evaluation's view, is among the 1 or 5 nearest by cosine.
     """
-    metrics: dict[str, float] = {}
+    metrics = {}
     for names, encoder in context.encoder.passes():
         banks = extract_all(
             encoder, context.val, context.source, context.machine, count=context.progress.count
         )
         positions, queries = _queries(config, context, encoder)
         for name, bank, rows in zip(names, banks, queries, strict=True):
-            prefix = "" if name == "backbone" else f"{name}_"
             hits = _hits(rows, bank, positions)
-            for n in NEAREST:
-                metrics[f"{prefix}hit{n}"] = 100 * float(hits[:, :n].any(1).double().mean())
-            if name == "backbone":
+            metrics[name] = {f"hit{n}": 100 * float(hits[:, :n].any(1).double().mean()) for n in NEAREST}
+            if name == BACKBONE:
                 _write(hits, positions, context)
     return metrics
 

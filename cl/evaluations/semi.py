@@ -21,7 +21,7 @@ from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
-from cl.runtime.metric_info import MetricInfo
+from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import train
@@ -86,7 +86,7 @@ class Config(EvaluationConfig):
         }
 
 
-def evaluate(config: Config, context: Context) -> dict[str, float]:
+def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained.
 
     The encoder itself is not changed.
@@ -110,7 +110,7 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
         )
         predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
         metrics["scratch_top1"] = top1(predicted, truth)
-    return metrics
+    return {BACKBONE: metrics}
 
 
 @torch.no_grad()

@@ -2,36 +2,44 @@
 
 from typing import Any
 
-from cl.report.experiments import SUPERVISED, Experiment, flatten, mean_over_seeds, settings, value_at
+from cl.report.experiments import (
+    SUPERVISED,
+    Experiment,
+    flatten,
+    grouped,
+    mean_over_seeds,
+    settings,
+    value_at,
+)
 from cl.report.sweeps import labels
 
 
 def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dict[str, Any]]:
     """A row for each baseline with different data, encoder, training or protocol: means over seeds."""
-    groups: dict[str, tuple[str, dict[str, Any], list[Experiment]]] = {}
-    for experiment in experiments:
-        for baseline in experiment.params.get("baselines") or {}:
-            depends = {"data": experiment.data, **_dependencies(experiment, baseline)}
-            group = groups.setdefault(repr((baseline, depends)), (baseline, depends, []))
-            group[2].append(experiment)
-    rows = [
-        {"baseline": baseline, "depends": depends, "metrics": measured}
-        for baseline, depends, sharing in groups.values()
-        if any(measured := [mean_over_seeds(sharing, f"{baseline}_{metric}", baseline) for metric in metrics])
+    used = [
+        (name, _dependencies(experiment, name), experiment)
+        for experiment in experiments
+        for name in experiment.params.get("baselines") or {}
     ]
+    rows = []
+    for sharing in grouped(used, lambda use: use[:2]):
+        name, depends, _ = sharing[0]
+        means = [mean_over_seeds([experiment for *_, experiment in sharing], each, name) for each in metrics]
+        if any(means):
+            rows.append({"baseline": name, "depends": depends, "metrics": means})
     return [{"name": _name(row, rows), "metrics": row["metrics"]} for row in rows]
 
 
 def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
-    """What the numbers of a baseline depend on, apart from the data and the seed."""
-    own = flatten(
+    """What the numbers of a baseline depend on, apart from the seed."""
+    protocol = flatten(
         {
             "training": value_at(experiment.params, f"baselines.{baseline}.training"),
             "evaluations": experiment.params.get("evaluations"),
             "transfers": experiment.params.get("transfers"),
         }
     )
-    return settings(experiment.params, SUPERVISED) | dict(own)
+    return {"data": experiment.data, **settings(experiment.params, SUPERVISED), **dict(protocol)}
 
 
 def _name(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:

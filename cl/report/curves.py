@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from cl.report.charts import Chart
-from cl.report.experiments import Experiment, settings
+from cl.report.experiments import Experiment, grouped, settings
 from cl.report.files import ResultFiles
 
 
@@ -72,12 +72,10 @@ def classifiers(params: dict[str, Any], read: ResultFiles) -> Iterator[dict[str,
 
 def overlaid(experiments: list[Experiment]) -> Chart | None:
     """All experiments by epoch, means over seeds: kNN accuracy where it was logged, otherwise the loss."""
-    groups: dict[str, list[Experiment]] = {}
-    for experiment in experiments:
-        groups.setdefault(repr((experiment.data, settings(experiment.params))), []).append(experiment)
+    groups = grouped(experiments, lambda each: (each.data, settings(each.params)))
     for curve, column in ((NEIGHBOURS, "knn_top1"), (LOSS, "loss")):
         chart = Chart("curves", f"{curve.title} by epoch", "epoch", curve.axis)
-        for group in groups.values():
+        for group in groups:
             _add_means(chart, column, group)
         if chart.series:
             return chart

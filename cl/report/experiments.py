@@ -1,13 +1,15 @@
 """Finished experiments: which of their parameters matter to a number, and means over seeds."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from cl.report.charts import Chart
-from cl.report.intervals import Interval, interval
+from cl.report.intervals import Estimate, estimate
+from cl.runtime.metric_info import Measurement
 
+T = TypeVar("T")
 PRETRAINING = (
     "backbone",
     "bn_group",
@@ -22,6 +24,11 @@ PRETRAINING = (
     "views",
 )
 SUPERVISED = ("backbone", "dataset")
+GROUPS = {  # stages that measure, and the parameters that name what they measure
+    "evaluate": "evaluations",
+    "transfer": "transfers",
+    "analyze": "analyses",
+}
 # These change how a result is computed, or what is computed beside it, but not what it means.
 IRRELEVANT = (
     "backbone.checkpointing",
@@ -41,7 +48,8 @@ class Experiment:
     """Parameters and results of one experiment.
 
     revision: the commit that holds it; empty for the workspace.
-    metrics: numbers by name; provenance: by result, such as `evaluate/knn`; charts: by analysis.
+    metrics: all numbers by DVC's names; measurements: what evaluations, transfers and analyses measured.
+    provenance: by result, such as `evaluate/knn`; charts: by analysis.
     epochs: the rows of pretraining's log.
     problems: why some results were left out: they do not belong to these parameters.
     """
@@ -51,6 +59,7 @@ class Experiment:
     params: dict[str, Any]
     metrics: dict[str, float]
     provenance: dict[str, dict[str, Any]]
+    measurements: list[Measurement] = field(default_factory=list)
     charts: dict[str, list[Chart]] = field(default_factory=dict)
     epochs: list[dict[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -74,40 +83,15 @@ class Experiment:
         ]
         return tuple(int(number) for number in numbers)
 
-    def number(self, metric: str, baseline: str | None = None) -> dict[str, Any]:
-        """What the stage recorded about a metric (see `cl.runtime.metric_info`); empty for older results."""
-        plain = _without_baseline(metric, baseline)
-        entry = entry_of(plain, self.params)
-        if entry is None:
-            return {}
-        stage = {"evaluations": "evaluate", "transfers": "transfer"}[entry[0]]
-        result = f"baseline/{baseline}" if baseline else f"{stage}/{entry[1]}"
-        explained = self.provenance.get(result, {}).get("explained", {})
-        numbers = (explained.get(entry[1], {}) if baseline else explained).get("numbers", {})
-        return numbers.get(plain.removeprefix(f"{entry[1]}_"), {})
-
-
-class Measurement(NamedTuple):
-    """A mean over `n` seeds, its standard deviation (None for a single seed), and the experiments' names.
-
-    interval: the 95 % interval of the mean; None if nothing gives one.
-    """
-
-    mean: float
-    sd: float | None
-    n: int
-    names: list[str]
-    interval: Interval | None = None
+    def find(self, metric: str, baseline: str | None = None) -> Measurement | None:
+        """The measurement of this name, of the pretrained encoder or of a baseline; None if it has none."""
+        named = (each for each in self.measurements if each.baseline == baseline and each.name == metric)
+        return next(named, None)
 
 
 def result_names(params: dict[str, Any]) -> list[str]:
     """The names of the results of an experiment with these parameters, such as `evaluate/knn`."""
-    groups = {
-        "evaluate": "evaluations",
-        "transfer": "transfers",
-        "analyze": "analyses",
-        "baseline": "baselines",
-    }
+    groups = GROUPS | {"baseline": "baselines"}
     entries = [f"{stage}/{name}" for stage, group in groups.items() for name in params.get(group) or {}]
     return ["prepare", "pretrain", *entries]
 
@@ -147,29 +131,18 @@ def _is_irrelevant(key: str) -> bool:
     return any(key == path or key.startswith(f"{path}.") for path in IRRELEVANT)
 
 
-def entry_of(metric: str, params: dict[str, Any]) -> tuple[str, str] | None:
-    """Group and name of the metric's evaluation or transfer: the longest name that the metric begins with."""
-    known = [(group, name) for group in ("evaluations", "transfers") for name in params.get(group) or {}]
-    fitting = [(group, name) for group, name in known if metric.startswith(f"{name}_")]
-    return max(fitting, key=lambda entry: len(entry[1]), default=None)
-
-
-def _without_baseline(metric: str, baseline: str | None) -> str:
-    return metric.removeprefix(f"{baseline}_") if baseline else metric
-
-
-def dependencies(metric: str, params: dict[str, Any], baseline: str | None = None) -> dict[str, Any] | None:
-    """All parameters that a metric depends on, except seeds; None if these parameters do not measure it.
+def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any] | None:
+    """All parameters that a measurement depends on, except seeds; None if these parameters do not measure it.
 
     A baseline depends on its own training instead of the method's.
     """
-    entry = entry_of(_without_baseline(metric, baseline), params)
-    if entry is None:
+    path, baseline = f"{GROUPS[measured.stage]}.{measured.entry}", measured.baseline
+    config = value_at(params, path)
+    if config is None:
         return None
-    path = ".".join(entry)
     protocol = {
         key: value
-        for key, value in flatten(value_at(params, path), path)
+        for key, value in flatten(config, path)
         if value is not None and key.rsplit(".", 1)[1] not in IRRELEVANT_IN_ENTRIES
     }
     if baseline is None:
@@ -178,49 +151,32 @@ def dependencies(metric: str, params: dict[str, Any], baseline: str | None = Non
     return settings(params, SUPERVISED) | protocol | dict(training)
 
 
-def is_same_measurement(
-    metric: str, expected: dict[str, Any], params: dict[str, Any], baseline: str | None = None
-) -> bool:
+def is_same_measurement(measured: Measurement, expected: dict[str, Any], params: dict[str, Any]) -> bool:
     """Whether `params` measure the same as the `expected` parameters, whatever the seed.
 
     Data set, encoder, objective, training, protocol and engine must be equal; precision may differ.
     """
-    wanted = dependencies(metric, expected, baseline)
-    return wanted is not None and wanted == dependencies(metric, params, baseline)
+    wanted = dependencies(measured, expected)
+    return wanted is not None and wanted == dependencies(measured, params)
 
 
 def mean_over_seeds(
     experiments: Iterable[Experiment], metric: str, baseline: str | None = None
-) -> Measurement | None:
+) -> Estimate | None:
     """The mean of a metric over experiments that differ in nothing but the seed; None if none has the metric.
 
     Experiments on other data than the first one's are ignored, and so are repeated seeds. A single
     experiment's standard deviation is that over its evaluation's seeds.
     """
-    having = [experiment for experiment in experiments if metric in experiment.metrics]
-    by_seed: dict[int, Experiment] = {}
-    for experiment in having:
-        if experiment.data == having[0].data:
-            by_seed.setdefault(experiment.seed, experiment)
+    having = [(each, found) for each in experiments if (found := each.find(metric, baseline))]
+    by_seed: dict[int, tuple[Experiment, Measurement]] = {}
+    for experiment, found in having:
+        if experiment.data == having[0][0].data:
+            by_seed.setdefault(experiment.seed, (experiment, found))
     if not by_seed:
         return None
-    if len(by_seed) == 1:
-        return _of_one(having[0], metric, baseline)
-    values = [experiment.metrics[metric] for experiment in by_seed.values()]
-    names = [experiment.name for experiment in by_seed.values()]
-    mean, sd, images = fmean(values), stdev(values), having[0].number(metric, baseline).get("images")
-    return Measurement(mean, sd, len(values), names, interval(mean, images, sd, len(values)))
-
-
-def _of_one(experiment: Experiment, metric: str, baseline: str | None) -> Measurement:
-    """The metric of one experiment, with the deviation and number of its evaluation's seeds."""
-    metrics = experiment.metrics
-    entry = entry_of(_without_baseline(metric, baseline), experiment.params)
-    prefix = f"{baseline}_" if baseline else ""
-    repeats = int(metrics.get(f"{prefix}{entry[1]}_n", 1)) if entry else 1
-    mean, sd = metrics[metric], metrics.get(f"{metric}_sd")
-    within = interval(mean, experiment.number(metric, baseline).get("images"), sd, repeats)
-    return Measurement(mean, sd, repeats, [experiment.name], within)
+    averaged, measured = zip(*by_seed.values(), strict=True)
+    return estimate(measured, [experiment.name for experiment in averaged])
 
 
 def distinct(experiments: list[Experiment]) -> list[Experiment]:
@@ -237,6 +193,14 @@ def distinct(experiments: list[Experiment]) -> list[Experiment]:
 def _is_part_of(experiment: Experiment, other: Experiment) -> bool:
     """Whether the other has the same parameters, and all of the experiment's numbers."""
     return experiment.params == other.params and experiment.metrics.items() <= other.metrics.items()
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
+    """The items with equal keys together, in the order of the first of each; keys hold JSON's types."""
+    groups: dict[str, list[T]] = {}
+    for item in items:
+        groups.setdefault(json.dumps(key(item), sort_keys=True), []).append(item)
+    return list(groups.values())
 
 
 def varying_params(experiments: list[Experiment]) -> list[str]:
@@ -257,8 +221,7 @@ def varying_keys(rows: list[dict[str, Any]]) -> list[str]:
 def headline_metrics(experiments: list[Experiment]) -> list[str]:
     """The first metric of every evaluation and transfer in any of the experiments."""
     found: dict[str, str] = {}
-    for experiment in experiments:
-        for metric in experiment.metrics:
-            if entry := entry_of(metric, experiment.params):
-                found.setdefault(entry[1], metric)
-    return list(dict.fromkeys(found.values()))
+    for measured in (each for experiment in experiments for each in experiment.measurements):
+        if measured.baseline is None and measured.stage != "analyze":
+            found.setdefault(measured.entry, measured.name)
+    return list(found.values())

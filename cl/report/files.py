@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cl.runtime.metric_info import Measurement, recorded
+
 
 class ResultFiles:
     """Reads results below a folder; without `pictures` no picture.
@@ -21,6 +23,11 @@ class ResultFiles:
 
     def provenance(self, result: str) -> dict[str, Any]:
         return self._json(f"{result}.provenance.json")
+
+    def measurements(self, result: str) -> list[Measurement]:
+        """What an evaluation, transfer, analysis or baseline measured."""
+        provenance = self.provenance(result)
+        return recorded(provenance, result) if provenance else []
 
     def table(self, result: str, file: str) -> list[dict[str, str]]:
         path = self.folder(result) / file

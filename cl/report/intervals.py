@@ -1,4 +1,4 @@
-"""95 % confidence intervals of percentages, over images and over seeds."""
+"""95 % confidence intervals: of percentages over images and seeds, of means, and of differences."""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +6,8 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from scipy.stats import binomtest, t
+
+from cl.runtime.metric_info import Measurement
 
 LEVEL = 0.95
 
@@ -20,23 +22,51 @@ class Interval(NamedTuple):
         """Whether the intervals intersect."""
         return self.low <= other.high and other.low <= self.high
 
-
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """The mean ± the standard deviation, if there are several values."""
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    def __str__(self) -> str:
+        return f"[{self.low:.1f}, {self.high:.1f}]"
 
 
-def interval_of_mean(values: list[float]) -> Interval | None:
-    """Student's interval of the mean of independent values; None for fewer than two."""
-    if len(values) < 2:
-        return None
-    half = _over_seeds(stdev(values), len(values))
-    return Interval(fmean(values) - half, fmean(values) + half)
+class Estimate(NamedTuple):
+    """A mean over `n` seeds, and how far it can be trusted.
+
+    sd: standard deviation over the seeds; None for a single one.
+    interval: the 95 % interval of the mean; None if nothing gives one.
+    names: of the experiments whose mean it is.
+    """
+
+    mean: float
+    sd: float | None
+    n: int
+    interval: Interval | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> str:
+        """The mean ± the standard deviation."""
+        return f"{self.mean:.1f}" + ("" if self.sd is None else f" ± {self.sd:.1f}")
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.interval}" if self.interval else self.number
 
 
-def _over_seeds(sd: float, seeds: int) -> float:
-    """Half of Student's interval of a mean."""
-    return float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
+def estimate(measured: Sequence[Measurement], names: Sequence[str] = ()) -> Estimate:
+    """The mean of equal measurements; a single one keeps its deviation over its evaluation's seeds."""
+    values = [each.mean for each in measured]
+    mean, sd, n = measured[0].mean, measured[0].sd, measured[0].n
+    if len(values) > 1:
+        mean, sd, n = fmean(values), stdev(values), len(values)
+    return Estimate(mean, sd, n, interval(mean, measured[0].images, sd, n), tuple(names))
+
+
+def difference(ours: Estimate, other: Estimate) -> Estimate:
+    """`ours` minus `other`, which are independent: deviations and distances add up in quadrature."""
+    mean, within = ours.mean - other.mean, None
+    sd = None if ours.sd is None or other.sd is None else math.hypot(ours.sd, other.sd)
+    if ours.interval and other.interval:
+        below = math.hypot(ours.mean - ours.interval.low, other.interval.high - other.mean)
+        above = math.hypot(ours.interval.high - ours.mean, other.mean - other.interval.low)
+        within = Interval(mean - below, mean + above)
+    return Estimate(mean, sd, min(ours.n, other.n), within, (*ours.names, *other.names))
 
 
 def interval(percent: float, images: int | None, sd: float | None = None, seeds: int = 1) -> Interval | None:
@@ -60,3 +90,21 @@ def interval(percent: float, images: int | None, sd: float | None = None, seeds:
         return None
     below, above = math.hypot(percent - low, over_seeds), math.hypot(high - percent, over_seeds)
     return Interval(max(0.0, percent - below), min(100.0, percent + above))
+
+
+def interval_of_mean(values: list[float]) -> Interval | None:
+    """Student's interval of the mean of independent values; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    half = _over_seeds(stdev(values), len(values))
+    return Interval(fmean(values) - half, fmean(values) + half)
+
+
+def _over_seeds(sd: float, seeds: int) -> float:
+    """Half of Student's interval of a mean."""
+    return float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """The mean ± the standard deviation, if there are several values."""
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")

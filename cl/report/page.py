@@ -66,8 +66,7 @@ def model_card(
 
 def _overview(params: dict[str, Any], read: ResultFiles, command: str | None) -> dict[str, Any]:
     """What was trained on what, and its results beside those of the baselines."""
-    baselines = {name: read.metrics(f"baseline/{name}") for name in params["baselines"]}
-    found = tables(params, read, baselines)
+    found = tables(params, read)
     return {
         "params": params,
         "title": _title(params),
@@ -98,7 +97,7 @@ def _method(params: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def dataset_name(params: dict[str, Any]) -> str:
-    """The name of the data set: that of the folder for own images."""
+    """The name of the data set; for a folder of your images, the folder's name."""
     dataset = params["dataset"]
     return dataset.get("name") or dataset["kind"]
 
@@ -144,45 +143,35 @@ def environment() -> jinja2.Environment:
 def _verdict(rows: list[dict[str, Any]]) -> str:
     """One sentence that compares the first metric with each baseline's."""
     firsts = [(row, row["lines"][0]) for row in rows if row["lines"]]
-    measured = [(row, line) for row, line in firsts if not isinstance(line["own"].value, str)]
+    measured = [(row, line) for row, line in firsts if not isinstance(line["pretrained"], str)]
     if not measured:
         return "Nothing has been evaluated yet."
     row, line = measured[0]
-    own = line["own"]
-    between = f" (95 % interval {own.interval.low:.1f} to {own.interval.high:.1f})" if own.interval else ""
+    found = line["pretrained"]
+    within = found.interval
+    between = f" (95 % interval {within.low:.1f} to {within.high:.1f})" if within else ""
     gains = [
-        f"{gain.points:+.1f} points against the {baseline} encoder's {other.value:.1f}"
-        + ("" if gain.verdict or not own.interval else ", which may be chance")
+        f"{gain.points:+.1f} points against the {baseline} encoder's {other.mean:.1f}"
+        + ("" if gain.verdict or not within else ", which may be chance")
         for baseline, (other, gain) in zip(row["baselines"], line["others"], strict=True)
         if gain
     ]
     return (
-        f"{row['name']}, {line['title']}: {own.value:.1f} %{between}, "
+        f"{row['name']}, {line['title']}: {found.mean:.1f} %{between}, "
         f"{'; '.join(gains) or 'with no baseline to compare with'}."
     )
 
 
 def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:
     """What one analysis means, its numbers, charts and pictures; empty if it was not run."""
-    provenance = read.provenance(f"analyze/{name}")
-    explained = provenance.get("explained", {})
+    result = f"analyze/{name}"
+    provenance = read.provenance(result)
     if not provenance:
         return {}
-    numbers = explained.get("numbers", {})
-    metrics = {key.removeprefix(f"{name}_"): value for key, value in read.metrics(f"analyze/{name}").items()}
-    found = charts.load_folder(read.folder(f"analyze/{name}"))
+    found = charts.load_folder(read.folder(result))
     return {
-        "about": explained.get("about", ""),
-        "numbers": [
-            {
-                "title": key.replace("_", " "),
-                "meaning": "",
-                "better": None,
-                **numbers.get(key, {}),
-                "value": value,
-            }
-            for key, value in metrics.items()
-        ],
+        "about": provenance.get("about", {}).get(name, ""),
+        "numbers": read.measurements(result),
         "drawings": [drawing(replace(chart, name=f"{name}-{chart.name}")) for chart in found],
-        "pictures": read.picture_rows(f"analyze/{name}", "pictures"),
+        "pictures": read.picture_rows(result, "pictures"),
     }

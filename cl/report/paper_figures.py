@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from cl.report.charts import Chart, Point
-from cl.report.experiments import Experiment, flatten, settings, value_at
+from cl.report.experiments import Experiment, flatten, grouped, settings, value_at
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides
 from cl.report.sweeps import labels, needs_log_axis
@@ -74,13 +74,13 @@ def _by_settings(
     figure: Figure, experiments: list[Experiment], expected: dict[str, Any]
 ) -> list[list[Experiment]]:
     """The experiments that belong in the figure, those with the same settings together."""
-    groups: dict[str, list[Experiment]] = {}
-    for experiment in experiments:
-        is_expected = _fixed(figure, experiment.params) == _fixed(figure, expected)
-        if is_expected and figure.analysis in experiment.charts:
-            key = repr(sorted(settings(experiment.params).items(), key=str))
-            groups.setdefault(key, []).append(experiment)
-    return list(groups.values())
+    wanted = _fixed(figure, expected)
+    fitting = [
+        experiment
+        for experiment in experiments
+        if figure.analysis in experiment.charts and _fixed(figure, experiment.params) == wanted
+    ]
+    return grouped(fitting, lambda each: settings(each.params))
 
 
 def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:

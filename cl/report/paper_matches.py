@@ -7,18 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cl.report import paper_tables
-from cl.report.experiments import (
-    Experiment,
-    Measurement,
-    is_same_measurement,
-    mean_over_seeds,
-    value_at,
-)
-from cl.report.intervals import Interval
+from cl.report.experiments import Experiment, is_same_measurement, mean_over_seeds, value_at
+from cl.report.intervals import Estimate, difference
 from cl.report.paper_tables import Cell
 
 Compose = Callable[[str], dict[str, Any]]  # from Hydra overrides to the parameters they compose to
-PrintedValues = dict[tuple[str | None, str | None], float]  # by run and metric
+PrintedValues = dict[tuple[str | None, str | None, str | None], float]  # by run, metric and baseline
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class Match:
 
     run: str | None
     printed: float | None
-    ours: Measurement | None
+    ours: Estimate | None
     computed: float | None = None
     quoted: str | None = None
 
@@ -65,17 +59,11 @@ class Match:
 
     def text(self) -> str:
         """The paper's number, then ours, for Markdown."""
+        printed = "?" if self.printed is None else f"{self.printed:.1f}"
         if self.ours is None:
-            return f"{_number(self.printed)} / {'quoted' if self.quoted else 'not run'}"
+            return f"{printed} / {'quoted' if self.quoted else 'not run'}"
         gap = "" if self.difference is None else f" ({self.difference:+.1f})"
-        ours = _number(self.ours.mean, self.ours.sd)
-        return f"{_number(self.printed)} / **{ours}**, n = {self.ours.n}{gap}"
-
-
-def _number(value: float | None, sd: float | None = None) -> str:
-    if value is None:
-        return "?"
-    return f"{value:.1f}" + ("" if sd is None else f" ± {sd:.1f}")
+        return f"{printed} / **{self.ours.number}**, n = {self.ours.n}{gap}"
 
 
 class PaperMatches:
@@ -88,7 +76,7 @@ class PaperMatches:
 
     def result_of_run(
         self, run: str | None, metric: str | None, baseline: str | None = None
-    ) -> Measurement | None:
+    ) -> Estimate | None:
         """The metric over the experiments equal to this run except for the seed; None if there are none."""
         if run is None or metric is None or not self.has_data_of(run):
             return None
@@ -96,7 +84,8 @@ class PaperMatches:
         matching = [
             experiment
             for experiment in self.full_size(params)
-            if is_same_measurement(metric, params, experiment.params, baseline)
+            if (found := experiment.find(metric, baseline))
+            and is_same_measurement(found, params, experiment.params)
         ]
         return mean_over_seeds(matching, metric, baseline)
 
@@ -130,36 +119,20 @@ class PaperMatches:
         if cell.minus is None:
             return Match(cell.run, cell.printed, ours, quoted=cell.row.quoted)
         other = self.result_of_run(cell.minus, cell.minus_metric)
-        value = printed.get((cell.run, cell.metric))
-        subtracted = printed.get((cell.minus, cell.minus_metric))
+        value = printed.get((cell.run, cell.metric, cell.row.baseline))
+        subtracted = printed.get((cell.minus, cell.minus_metric, None))
         computed = None if value is None or subtracted is None else value - subtracted
-        return Match(cell.run, cell.printed, _difference(ours, other), computed, cell.row.quoted)
-
-
-def _difference(ours: Measurement | None, other: Measurement | None) -> Measurement | None:
-    if ours is None or other is None:
-        return None
-    sd = None if ours.sd is None or other.sd is None else math.hypot(ours.sd, other.sd)
-    mean, names = ours.mean - other.mean, [*ours.names, *other.names]
-    return Measurement(mean, sd, min(ours.n, other.n), names, _interval(mean, ours, other))
-
-
-def _interval(mean: float, ours: Measurement, other: Measurement) -> Interval | None:
-    """Of the difference of two independent numbers."""
-    if ours.interval is None or other.interval is None:
-        return None
-    below = math.hypot(ours.mean - ours.interval.low, other.interval.high - other.mean)
-    above = math.hypot(ours.interval.high - ours.mean, other.mean - other.interval.low)
-    return Interval(mean - below, mean + above)
+        gain = difference(ours, other) if ours and other else None
+        return Match(cell.run, cell.printed, gain, computed, cell.row.quoted)
 
 
 def printed_values(paper: paper_tables.Paper) -> PrintedValues:
     """What a paper prints for its own runs; of several tables with a run and metric, the first one counts."""
     found: PrintedValues = {}
     for cell in (cell for table in paper.tables for row in paper_tables.cells(table) for cell in row):
-        is_own = cell.minus is None and cell.row.quoted is None
-        if is_own and cell.run is not None and cell.printed is not None:
-            found.setdefault((cell.run, cell.metric), cell.printed)
+        is_measured = cell.minus is None and cell.row.quoted is None
+        if is_measured and cell.run is not None and cell.printed is not None:
+            found.setdefault((cell.run, cell.metric, cell.row.baseline), cell.printed)
     return found
 
 

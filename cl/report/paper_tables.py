@@ -34,7 +34,7 @@ class Row(BaseConfig):
     run: Hydra overrides of the run that reproduces it, added to the column's; null: no run here does.
     runs: overrides for each column, instead of `run` and the columns'; null where the paper has no number.
     minus: overrides of the run to subtract, if the row is a gain, a drop or a change.
-    metric: its name in our results; null: the column's.
+    metric: its name in our results, such as knn_embedding_top1; null: the column's.
     minus_metric: the metric of the run to subtract, if it differs.
     baseline: the baseline that provides the encoder, instead of pretraining.
     quoted: the source of numbers that the paper quotes; `run` is then the closest run here, if there is one.
@@ -184,8 +184,6 @@ def _run(row: Row, column: Column) -> str | None:
 
 def _cell(row: Row, column: Column, printed: float | None, run: str | None) -> Cell:
     metric = row.metric or column.metric
-    if row.baseline:
-        metric = f"{row.baseline}_{metric}"
     return Cell(
         row=row,
         column=column,

@@ -7,8 +7,8 @@ from cl.report import paper_tables
 from cl.report.baselines import baseline_rows
 from cl.report.curves import drawing, overlaid
 from cl.report.experiments import (
+    GROUPS,
     Experiment,
-    entry_of,
     headline_metrics,
     mean_over_seeds,
     settings,
@@ -20,6 +20,7 @@ from cl.report.page import environment
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
 from cl.report.sweeps import sweeps
+from cl.runtime.metric_info import Measurement
 
 MAX_COLUMNS = 8  # of parameters
 
@@ -95,10 +96,9 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
     }
 
 
-def _meanings(metrics: list[str], experiments: list[Experiment]) -> dict[str, dict[str, Any]]:
-    """What the metrics mean, as the first experiment that explains each recorded it."""
-    recorded = {metric: [experiment.number(metric) for experiment in experiments] for metric in metrics}
-    return {metric: next(filter(None, numbers)) for metric, numbers in recorded.items() if any(numbers)}
+def _meanings(metrics: list[str], experiments: list[Experiment]) -> dict[str, Measurement]:
+    """What the metrics mean, as the first experiment that has each recorded it."""
+    return {metric: next(filter(None, (e.find(metric) for e in experiments))) for metric in metrics}
 
 
 def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[str, Any]:
@@ -119,16 +119,15 @@ def _short_names(keys: list[str]) -> list[str]:
     return [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
 
 
-def _best(metric: str, experiments: list[Experiment]) -> tuple[str, Experiment] | None:
-    """The experiment with the largest value; None if those with the metric differ in data or protocol."""
-    having = [experiment for experiment in experiments if metric in experiment.metrics]
+def _best(metric: str, experiments: list[Experiment]) -> tuple[Measurement, Experiment] | None:
+    """The largest value; None if the experiments with the metric differ in data or protocol."""
+    having = [(found, each) for each in experiments if (found := each.find(metric))]
     protocols = [
-        (experiment.data, value_at(experiment.params, ".".join(entry_of(metric, experiment.params) or ())))
-        for experiment in having
+        (each.data, value_at(each.params, f"{GROUPS[found.stage]}.{found.entry}")) for found, each in having
     ]
     if any(protocol != protocols[0] for protocol in protocols):
         return None
-    return metric, max(having, key=lambda experiment: experiment.metrics[metric])
+    return max(having, key=lambda pair: pair[0].mean)
 
 
 def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from cl.report.charts import Chart
 from cl.report.experiments import (
     Experiment,
     dependencies,
+    grouped,
     headline_metrics,
     mean_over_seeds,
     varying_keys,
@@ -21,10 +22,13 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
     A line joins experiments on the same data, with the same evaluation, that differ in this number alone.
     """
     for metric in headline_metrics(experiments):
-        having = [experiment for experiment in experiments if metric in experiment.metrics]
-        rows = [{"data": e.data, **(dependencies(metric, e.params) or {})} for e in having]
-        for x in varying_keys(rows):
-            lines = _lines(x, list(zip(rows, having, strict=True)))
+        having = [(each, found) for each in experiments if (found := each.find(metric))]
+        rows = [
+            ({"data": experiment.data, **(dependencies(found, experiment.params) or {})}, experiment)
+            for experiment, found in having
+        ]
+        for x in varying_keys([row for row, _ in rows]):
+            lines = _lines(x, rows)
             if lines:
                 names = labels([line[0][0] for line in lines], x)
                 yield _chart(x, metric, dict(zip(names, lines, strict=True)))
@@ -32,12 +36,9 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
 
 def _lines(x: str, rows: Line) -> list[Line]:
     """Groups of experiments that differ in the number x alone, with at least two values of it."""
-    lines: dict[str, Line] = {}
-    for row, experiment in rows:
-        if _is_number(row.get(x)):
-            rest = repr(sorted((key, repr(value)) for key, value in row.items() if key != x))
-            lines.setdefault(rest, []).append((row, experiment))
-    return [line for line in lines.values() if len({row[x] for row, _ in line}) > 1]
+    numeric = [pair for pair in rows if _is_number(pair[0].get(x))]
+    lines = grouped(numeric, lambda pair: {key: value for key, value in pair[0].items() if key != x})
+    return [line for line in lines if len({row[x] for row, _ in line}) > 1]
 
 
 def _is_number(value: Any) -> bool:

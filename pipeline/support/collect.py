@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from cl.config import parse
 from cl.report import charts
 from cl.report.experiments import Experiment, changed_params, result_names
+from cl.runtime.metric_info import recorded
 from pipeline.support import command
 
 FILES = ("params.yaml", "dvc.lock")
@@ -76,7 +77,11 @@ def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
 
 
 def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[str], None]) -> Experiment:
-    """The experiment of a candidate; raises ValueError if its files cannot be read."""
+    """The experiment of a candidate.
+
+    Raises:
+        ValueError: its files cannot be read, or version 0.2 wrote them.
+    """
     outputs = _Outputs(parse(candidate.lock, "dvc.lock"), path_of)
     params = parse(candidate.params, "params.yaml")
     params.pop("overrides", None)  # other overrides may give the same experiment
@@ -155,6 +160,8 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
             continue
         found.metrics.update(json.loads(metrics))
         found.provenance[result] = origin
+        if "/" in result:
+            found.measurements.extend(recorded(origin, result))
         if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
             found.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):

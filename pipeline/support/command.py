@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
+from cl.runtime.metric_info import Measurement, flat, rounded
 from pipeline.support import locations, outputs, provenance
 
 if TYPE_CHECKING:
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
     from cl.console.loggers import Loggers
     from cl.console.progress import Progress, Usage
 
+T = TypeVar("T")
 RESULTS = Path("results")
-SETTINGS = {
-    "base_lr",
-    "weight_decay",
-    "labels",
-}  # metrics that are choices: kept if all seeds agree, never averaged
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
 
@@ -158,10 +154,16 @@ def scratch() -> Path:
 
 @dataclass
 class Results:
-    """What a stage produces: metrics, notes for the provenance, and files in `folder`."""
+    """What a stage produces: numbers, notes for the provenance, and files in `folder`.
+
+    metrics: numbers of the stage itself, by name; measurements: of evaluations, transfers and analyses.
+    about: what each of these measures, by its name in params.yaml.
+    """
 
     folder: Path
     metrics: dict[str, float] = field(default_factory=dict)
+    measurements: list[Measurement] = field(default_factory=list)
+    about: dict[str, str] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -171,6 +173,7 @@ def results(
 ) -> Iterator[Results]:
     """Write `results/<stage>[/<name>].json`, its provenance and a folder of files; on failure, nothing.
 
+    The JSON file has the numbers by DVC's names, the provenance has the measurements that they come from.
     Only the main process writes; results of other processes are dropped.
 
     Args:
@@ -189,11 +192,13 @@ def results(
         produced.folder.mkdir(parents=True)
         with _measured() as used:
             yield produced
-        _write_json(
-            unfinished / "provenance.json", {**provenance.record(stage, name, used), **produced.notes}
-        )
-        metrics = {key: _rounded(float(value)) for key, value in produced.metrics.items()}
-        _write_json(unfinished / "metrics.json", metrics)
+        notes = produced.notes
+        if name:
+            measured = [each._asdict() for each in produced.measurements]
+            notes |= {"about": produced.about, "measurements": measured}
+        _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
+        metrics = {key: rounded(float(value)) for key, value in produced.metrics.items()}
+        _write_json(unfinished / "metrics.json", metrics | flat(produced.measurements))
         _publish(unfinished, target, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -216,38 +221,24 @@ def _measured() -> Iterator[dict[str, float]]:
     used |= total.since(then, total.earlier[known:])
 
 
-def repeated(
-    run: Callable[[int, Path], dict[str, float]], seeds: list[int] | None, default: int, out: Path
-) -> dict[str, float]:
-    """The metrics of `run(seed, folder)`: with the default seed, or their statistics over several seeds.
+def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: int, out: Path) -> list[T]:
+    """What `run(seed, folder)` gives for each of the seeds, or for the default one.
 
     Each of several seeds gets its own folder in `out`.
     """
     if seeds is None or len(seeds) == 1:
-        return run(seeds[0] if seeds else default, out)
-    measured = []
+        return [run(seeds[0] if seeds else default, out)]
+    results = []
     for seed in seeds:
         folder = out / f"seed-{seed}"
         folder.mkdir()
-        measured.append(run(seed, folder))
-    return {**_statistics(measured), "n": float(len(seeds))}
+        results.append(run(seed, folder))
+    return results
 
 
-def _statistics(measured: list[dict[str, float]]) -> dict[str, float]:
-    """Each metric's mean, and its standard deviation as `<metric>_sd`."""
-    metrics: dict[str, float] = {}
-    for key in measured[0]:
-        values = [metric[key] for metric in measured]
-        if key not in SETTINGS:
-            metrics |= {key: fmean(values), f"{key}_sd": stdev(values)}
-        elif len(set(values)) == 1:
-            metrics[key] = values[0]
-    return metrics
-
-
-def _rounded(value: float) -> float:
-    """To four decimals; numbers below 0.1 to four significant digits."""
-    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
+def say(progress: "Progress", measurements: list[Measurement]) -> None:
+    """Say a result's numbers on one line."""
+    progress.say(", ".join(f"{name} {value:.4g}" for name, value in flat(measurements).items()) or "done")
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

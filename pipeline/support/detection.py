@@ -13,6 +13,7 @@ from cl.detection.engines import engine
 from cl.detection.transfer import Run, fine_tune
 from cl.networks.backbones import Backbone
 from cl.runtime import machine
+from cl.runtime.metric_info import BACKBONE, Measurement, measurements
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import command, locations
 
@@ -31,8 +32,8 @@ def transfer(
     *,
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
-) -> dict[str, float]:
-    """The metrics of the transfer NAME, as `<name>_<metric>`, over its seeds."""
+) -> list[Measurement]:
+    """The numbers of the transfer NAME over its seeds."""
     config = params.transfers[name]
     progress = command.progress(name)
     for line in dataset.findings.lines():
@@ -42,10 +43,11 @@ def transfer(
         progress.say("RoIAlign has no deterministic form on a GPU: deterministic=true is without effect here")
     here = machine.find(config.precision, deterministic=deterministic, fixed_shapes=False)
 
-    def measure(seed: int, folder: Path) -> dict[str, float]:
+    def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
-        return fine_tune(config, copy.deepcopy(backbone), dataset, params.dataset, run)
+        return {BACKBONE: fine_tune(config, copy.deepcopy(backbone), dataset, params.dataset, run)}
 
-    metrics = command.repeated(measure, config.seeds, params.seed, out)
-    progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
-    return {f"{name}_{key}": value for key, value in metrics.items()}
+    runs = command.repeated(measure, config.seeds, params.seed, out)
+    measured = measurements("transfer", name, runs, config.numbers())
+    command.say(progress, measured)
+    return measured

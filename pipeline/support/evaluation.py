@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from cl.config import Params
-from cl.evaluations import Context, Encoder, numbers_of
+from cl.evaluations import Context, Encoder
 from cl.runtime import machine
-from cl.runtime.metric_info import explanation
+from cl.runtime.metric_info import Measurement, measurements
 from cl.runtime.registry import module_of
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import command, locations
@@ -20,8 +20,8 @@ def evaluate(
     *,
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics of the evaluation NAME, as `<name>_<metric>`, over its seeds, and what they mean."""
+) -> tuple[str, list[Measurement]]:
+    """What the evaluation NAME measures, and its numbers over its seeds."""
     config: Any = params.evaluations[name]
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
@@ -31,7 +31,7 @@ def evaluate(
         here.place(module).eval()
     module = module_of("evaluations", config.kind)
 
-    def measure(seed: int, folder: Path) -> dict[str, float]:
+    def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
         context = Context(
             encoder=encoder,
             train=train,
@@ -45,7 +45,7 @@ def evaluate(
         )
         return module.evaluate(config, context)
 
-    metrics = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
-    progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
-    explained = explanation(module.__doc__, numbers_of(config, metrics, train, val))
-    return {f"{name}_{key}": value for key, value in metrics.items()}, explained
+    runs = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
+    measured = measurements("evaluate", name, runs, config.numbers(train, val))
+    command.say(progress, measured)
+    return module.__doc__.partition("\n")[0], measured

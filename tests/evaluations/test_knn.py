@@ -48,18 +48,18 @@ def test_every_representation_is_evaluated(context) -> None:
     wide = replace(context, encoder=replace(context.encoder, heads={"embedding": head}))
     metrics = knn.evaluate(config(), wide)
     assert not any(module.training for module in context.backbone.modules())
-    assert set(metrics) == {"top1", "embedding_top1", "pixels_top1"}
-    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
+    assert set(metrics) == {"backbone", "embedding", "pixels"}
+    assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context))
     # The head's score is that of a backbone that ends in this head.
     whole = replace(context, encoder=Encoder(nn.Sequential(context.backbone, head)))
-    assert metrics["embedding_top1"] == knn.evaluate(config(), whole)["top1"]
-    assert metrics["top1"] == knn.evaluate(config(), context)["top1"]
+    assert metrics["embedding"] == knn.evaluate(config(), whole)["backbone"]
+    assert metrics["backbone"] == knn.evaluate(config(), context)["backbone"]
     assert len((context.out / "classes.csv").read_text().splitlines()) == 21
 
 
 def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
     metrics = knn.evaluate(config(grid_k=[1, 20], grid_temperature=[0.5]), context)
-    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context))
+    assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context))
     with (context.out / "grid.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["representation"] == "pixels"]
     assert len(rows) == 6
@@ -71,20 +71,20 @@ def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
 
 def test_a_part_of_the_training_images_votes(context) -> None:
     metrics = knn.evaluate(config(bank=30, leave_one_out=True), context)
-    assert metrics["pixels_top1"] == pytest.approx(by_pixels(context, most=30))
+    assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context, most=30))
     alone = by_pixels(context, itself=True, most=30)
-    assert metrics["pixels_leave_one_out_top1"] == pytest.approx(alone)
-    assert metrics["pixels_top1"] != pytest.approx(by_pixels(context))
+    assert metrics["pixels"]["leave_one_out_top1"] == pytest.approx(alone)
+    assert metrics["pixels"]["top1"] != pytest.approx(by_pixels(context))
     with pytest.raises(ValueError, match="k=31 needs at least 31 labelled"):
         config(bank=30, k=31).check(context.train, context.val)
 
 
 def test_leave_one_out_and_half_precision(context) -> None:
     metrics = knn.evaluate(config(leave_one_out=True), context)
-    assert metrics["pixels_leave_one_out_top1"] == pytest.approx(by_pixels(context, itself=True))
+    assert metrics["pixels"]["leave_one_out_top1"] == pytest.approx(by_pixels(context, itself=True))
     half = knn.evaluate(config(leave_one_out=True, half=True), context)
-    assert half.keys() == metrics.keys()
-    assert half["pixels_top1"] == pytest.approx(metrics["pixels_top1"], abs=4)
+    assert half["pixels"].keys() == metrics["pixels"].keys()
+    assert half["pixels"]["top1"] == pytest.approx(metrics["pixels"]["top1"], abs=4)
 
 
 @pytest.mark.parametrize(

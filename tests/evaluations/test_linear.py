@@ -31,7 +31,9 @@ def test_each_classifier_of_a_grid_equals_one_trained_alone(context, params, fea
     config = short(params.evaluations["linear"], epochs=2).model_copy(update={"features": features})
     before = fingerprint(context.backbone)
     rates, decays = [1.0, 0.01], [0.0, 0.3]
-    metrics = linear.evaluate(config.model_copy(update={"base_lrs": rates, "weight_decays": decays}), context)
+    metrics = linear.evaluate(
+        config.model_copy(update={"base_lrs": rates, "weight_decays": decays}), context
+    )["backbone"]
     table = read_heads(context)
     grid = trained(context)
     assert [(row["base_lr"], row["weight_decay"]) for row in table] == list(itertools.product(rates, decays))
@@ -81,7 +83,7 @@ def test_the_best_epoch_is_the_best_of_all(context, params) -> None:
     ends = []
     for epochs in (1, 2, 3, 4):
         of = config.model_copy(update={"optim": config.optim.model_copy(update={"epochs": epochs})})
-        metrics = linear.evaluate(of, context)
+        metrics = linear.evaluate(of, context)["backbone"]
         ends.append((metrics["top1"], metrics["top5"]))
         best = max(ends, key=lambda pair: pair[0])
         assert (metrics["best_top1"], metrics["best_top5"]) == best
@@ -93,7 +95,7 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
     """SGD with momentum written out on features of the evaluation view; top-5 counted one by one."""
     config = short(params.evaluations["linear"], weight_decay=0.01)
     config = config.model_copy(update={"features": "cached", "views": {}, "base_lrs": []})
-    metrics = linear.evaluate(config, context)
+    metrics = linear.evaluate(config, context)["backbone"]
 
     features, queries = (
         extract(context.backbone, r, context.source, context.machine) for r in (context.train, context.val)

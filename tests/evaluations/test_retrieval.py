@@ -67,8 +67,8 @@ def test_an_image_counts_as_found_if_it_is_among_the_nearest(config, shard_folde
     agreeing = sum(place == shown[key] for key, place in found.items())
     assert agreeing >= 19  # rounding may swap two of nearly equal colour
     places = [int(place) if place else 6 for place in found.values()]
-    assert metrics["hit1"] == 100 * np.mean(np.array(places) == 1)
-    assert metrics["hit5"] == 100 * np.mean(np.array(places) <= 5)
+    assert metrics["backbone"]["hit1"] == 100 * np.mean(np.array(places) == 1)
+    assert metrics["backbone"]["hit5"] == 100 * np.mean(np.array(places) <= 5)
 
 
 def test_an_encoder_of_constants_finds_by_chance(config, shard_folder, params, tmp_path) -> None:
@@ -78,5 +78,5 @@ def test_an_encoder_of_constants_finds_by_chance(config, shard_folder, params, t
 
     reader = Reader(shard_folder, "val")
     metrics = retrieval.evaluate(config, evaluated(reader, reader, params, Constant(), tmp_path))
-    assert metrics["hit5"] <= 50
-    assert metrics["pixels_hit1"] > metrics["hit1"]
+    assert metrics["backbone"]["hit5"] <= 50
+    assert metrics["pixels"]["hit1"] > metrics["backbone"]["hit1"]

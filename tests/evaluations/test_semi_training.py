@@ -31,7 +31,7 @@ def test_a_stratified_sample_has_labels_of_every_class(fraction, expected) -> No
 
 def test_a_copy_is_trained_on_the_chosen_labels(context, params) -> None:
     before = fingerprint(context.backbone)
-    metrics = semi.evaluate(short(params.evaluations["semi_1"]), context)
+    metrics = semi.evaluate(short(params.evaluations["semi_1"]), context)["backbone"]
     assert set(metrics) == {"top1", "labels"}
     assert metrics["labels"] == 20
     assert len((context.out / "labels.txt").read_text().splitlines()) == 20
@@ -44,10 +44,10 @@ def test_an_untrained_encoder_is_also_trained_from_scratch(context, params) -> N
     scratch = settings.optim.model_copy(update={"base_lr": 0.3, "epochs": 8})
     settings = settings.model_copy(update={"from_scratch": scratch})
     untrained = replace(context, encoder=replace(context.encoder, untrained=True))
-    metrics = semi.evaluate(settings, untrained)
-    assert metrics["top1"] == semi.evaluate(settings, context)["top1"]
+    metrics = semi.evaluate(settings, untrained)["backbone"]
+    assert metrics["top1"] == semi.evaluate(settings, context)["backbone"]["top1"]
     alone = settings.model_copy(update={"optim": scratch, "backbone_lr": 1.0})
-    assert metrics["scratch_top1"] == semi.evaluate(alone, context)["top1"] != metrics["top1"]
+    assert metrics["scratch_top1"] == semi.evaluate(alone, context)["backbone"]["top1"] != metrics["top1"]
     first, second = trained(context, 1), trained(context, 3)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -90,7 +90,10 @@ def test_with_all_labels_and_a_frozen_backbone_it_is_the_linear_evaluation(conte
     config = semi.Config(
         **same, kind="semi", fraction=1.0, backbone_lr=0.0, from_scratch=linear_config.optim, **no_list
     )
-    assert semi.evaluate(config, context)["top1"] == linear.evaluate(linear_config, context)["top1"]
+    assert (
+        semi.evaluate(config, context)["backbone"]["top1"]
+        == linear.evaluate(linear_config, context)["backbone"]["top1"]
+    )
 
 
 def test_layers_learn_at_rates_by_their_depth(params) -> None:

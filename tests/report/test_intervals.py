@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from cl.report.intervals import Interval, interval
+from cl.report.intervals import Estimate, Interval, difference, interval
 
 
 @pytest.mark.parametrize("images", [1000, 10_000])
@@ -40,3 +40,13 @@ def test_intervals_stay_between_0_and_100() -> None:
 def test_intervals_that_touch_overlap() -> None:
     assert Interval(1, 2).overlaps(Interval(2, 3))
     assert not Interval(1, 2).overlaps(Interval(2.1, 3))
+
+
+def test_a_difference_of_independent_numbers_adds_in_quadrature() -> None:
+    """Equal halves of 3 and 4 points give 5; the sides keep their own lengths."""
+    ours = Estimate(60.0, 1.5, 5, Interval(57, 62), ("a",))
+    other = Estimate(50.0, 2.0, 3, Interval(47, 54), ("b",))
+    gain = difference(ours, other)
+    assert (gain.mean, gain.sd, gain.n, gain.names) == (10.0, 2.5, 3, ("a", "b"))
+    assert gain.interval == pytest.approx((10 - (3**2 + 4**2) ** 0.5, 10 + (2**2 + 3**2) ** 0.5))
+    assert difference(ours, other._replace(sd=None, interval=None))[1:4] == (None, 3, None)

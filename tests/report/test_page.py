@@ -10,9 +10,11 @@ import pytest
 
 from cl.config import load
 from cl.report.page import render as render_both
+from cl.runtime.metric_info import Measurement
+from tests.support.experiments import measured
 from tests.support.project import ROOT
 
-HIGHER = {"title": "top-1", "meaning": "how many are right", "better": "higher", "images": 1000}
+HIGHER = {"title": "top-1", "meaning": "how many are right", "images": 1000}
 PICTURES = ["row", "title", "file", "caption", "mark"]
 
 
@@ -35,10 +37,12 @@ def values() -> dict:
     return load(ROOT / "params.yaml").model_dump(mode="json")
 
 
-def write(root: Path, name: str, metrics: dict, **provenance: object) -> None:
+def write(root: Path, name: str, *found: Measurement, about: str = "", **provenance: object) -> None:
+    """A result as a stage leaves it."""
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / f"{name}.json").write_text(json.dumps(metrics))
-    (root / f"{name}.provenance.json").write_text(json.dumps({"stage": name, **provenance}))
+    made = {"stage": name, "measurements": [each._asdict() for each in found]}
+    entries = dict.fromkeys([name.partition("/")[2], *(each.entry for each in found)], about)
+    (root / f"{name}.provenance.json").write_text(json.dumps({**made, "about": entries, **provenance}))
 
 
 def write_table(path: Path, rows: list[list[object]]) -> None:
@@ -47,14 +51,11 @@ def write_table(path: Path, rows: list[list[object]]) -> None:
         csv.writer(file).writerows(rows)
 
 
-def explained(**numbers: dict) -> dict:
-    return {"about": "What it is about.", "numbers": numbers}
-
-
 def write_knn(root: Path, own: float, random: float) -> None:
-    write(root, "evaluate/knn", {"knn_top1": own}, explained=explained(top1=HIGHER))
-    about_random = {"knn": explained(top1=HIGHER)}
-    write(root, "baseline/random", {"random_knn_top1": random}, explained=about_random)
+    about = "What it is about."
+    write(root, "evaluate/knn", measured("knn", "top1", own, **HIGHER), about=about)
+    number = measured("knn", "top1", random, baseline="random", **HIGHER)
+    write(root, "baseline/random", number, about=about)
 
 
 def test_a_page_without_results_says_not_run(values, tmp_path) -> None:
@@ -76,7 +77,7 @@ def test_the_title_names_method_and_data_set_and_what_was_changed(values, tmp_pa
 
 
 def test_the_page_gives_the_command_that_repeats_the_run(values, tmp_path) -> None:
-    write(tmp_path, "pretrain", {}, **PRETRAINED)
+    write(tmp_path, "pretrain", **PRETRAINED)
     page = render(values, tmp_path, "dvc exp run -S loss=dclw -S 'evaluation=[knn]'")
     assert "git checkout 0123456789ab\ndvc exp run -S loss=dclw -S &#39;evaluation=[knn]&#39;</pre>" in page
     assert "edited by hand" not in page
@@ -93,8 +94,9 @@ def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
         "analyze/neighbours/pictures/0-0.jpg",
         "evaluate/knn/worst/0-0.jpg",
     )
-    write(tmp_path, "evaluate/knn", {"knn_top1": 50.0})
-    write(tmp_path, "analyze/neighbours", {"neighbours_same_class": 51.25})
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 50.0))
+    same_class = measured("neighbours", "same_class", 51.25, stage="analyze")
+    write(tmp_path, "analyze/neighbours", same_class)
     for number, name in enumerate(names):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(f"private {number}".encode())
@@ -109,7 +111,7 @@ def test_private_images_stay_out_of_the_report(values, tmp_path) -> None:
     assert "<img" not in private
     assert not any(picture in private for picture in pictures)
     assert "51.25" in private
-    assert "Pictures of the data are left out (report.pictures=false)." in private
+    assert "report.pictures=false" in private
 
 
 def test_numbers_are_shown_with_intervals_beside_the_baselines(values, tmp_path) -> None:
@@ -125,15 +127,15 @@ def test_a_difference_is_coloured_only_where_the_intervals_do_not_overlap(values
     for own, colour in ((65.4, "up"), (41.0, "soft"), (30.0, "down")):
         write_knn(tmp_path, own, 39.8)
         assert f'<span class="gain {colour}">({own - 39.8:+.1f})</span>' in render(values, tmp_path)
-    write(tmp_path, "evaluate/knn", {"knn_top1": 65.4})
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4))
     assert '<span class="gain soft">(+25.6)</span>' in render(values, tmp_path), "without an interval"
 
 
 def test_every_number_says_what_it_means_and_which_direction_is_good(values, tmp_path) -> None:
     write_knn(tmp_path, 65.4, 39.8)
-    ratio = {"title": "ratio", "meaning": "smallest by largest", "better": "lower", "images": None}
-    about = {"about": "What an analysis is about.", "numbers": {"margin_ratio": ratio}}
-    write(tmp_path, "analyze/gradient_norm", {"gradient_norm_margin_ratio": 2.5}, explained=about)
+    words = {"title": "ratio", "meaning": "smallest by largest", "better": "lower"}
+    ratio = measured("gradient_norm", "margin_ratio", 2.5, stage="analyze", **words)
+    write(tmp_path, "analyze/gradient_norm", ratio, about="What an analysis is about.")
     page = render(values, tmp_path)
     assert "What it is about." in page
     assert "how many are right; higher is better" in page
@@ -142,12 +144,10 @@ def test_every_number_says_what_it_means_and_which_direction_is_good(values, tmp
 
 
 def test_several_seeds_are_shown_as_mean_and_deviation_and_one_as_one(values, tmp_path) -> None:
-    several = {"linear_top1": 60.04, "linear_top1_sd": 0.52, "linear_base_lr": 0.5, "linear_n": 3}
-    base_lr = {"title": "base learning rate", "meaning": "", "better": None, "images": None}
-    numbers = explained(top1=HIGHER, base_lr=base_lr)
-    write(tmp_path, "evaluate/linear", several, explained=numbers)
-    random = {"random_linear_top1": 50.0, "random_linear_top1_sd": 1.5, "random_linear_n": 3}
-    write(tmp_path, "baseline/random", random, explained={"linear": numbers})
+    top1 = measured("linear", "top1", 60.04, sd=0.52, n=3, **HIGHER)
+    base_lr = measured("linear", "base_lr", 0.5, n=3, title="base learning rate", better=None)
+    write(tmp_path, "evaluate/linear", top1, base_lr)
+    write(tmp_path, "baseline/random", top1._replace(mean=50.0, sd=1.5, baseline="random"))
     page = render(values, tmp_path)
     assert '<td>60.0 ± 0.5 <span class="soft gain">[56.7, 63.3]</span></td>' in page
     assert "50.0 ± 1.5" in page
@@ -165,7 +165,7 @@ def test_several_seeds_are_shown_as_mean_and_deviation_and_one_as_one(values, tm
 
 
 def test_confused_classes_are_shown_with_pictures(values, tmp_path) -> None:
-    write(tmp_path, "evaluate/knn", {"knn_top1": 50.0})
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 50.0))
     rows = [["image", "truth", "predicted"], ["a", "robin", "wren"], ["b", "wren", "wren"]]
     write_table(tmp_path / "evaluate/knn/predictions.csv", rows)
     listed = [PICTURES, [0, "robin: 100 % wrong", "0-0.jpg", "wren", ""]]
@@ -181,11 +181,11 @@ def test_confused_classes_are_shown_with_pictures(values, tmp_path) -> None:
 def test_the_encoder_is_named_and_batch_norm_only_where_there_is_any(values, tmp_path) -> None:
     del values["backbone"]["stem"]  # as of a transformer
     assert ">resnet18<" in render(values, tmp_path)
-    write(tmp_path, "pretrain", {}, **PRETRAINED, backbone="transformer of 12 blocks", batch_norm=True)
+    write(tmp_path, "pretrain", **PRETRAINED, backbone="transformer of 12 blocks", batch_norm=True)
     page = render(values, tmp_path).split("all parameters")[0]
     assert ">transformer of 12 blocks<" in page
     assert "batch norm over" in page
-    write(tmp_path, "pretrain", {}, **PRETRAINED, batch_norm=False)
+    write(tmp_path, "pretrain", **PRETRAINED, batch_norm=False)
     assert "batch norm" not in render(values, tmp_path).split("all parameters")[0]
 
 
@@ -197,7 +197,7 @@ def test_augmentations_are_listed(values, tmp_path) -> None:
 
 
 def test_neighbours_are_named_with_a_legend_where_there_are_classes(values, tmp_path) -> None:
-    write(tmp_path, "analyze/neighbours", {}, explained={"about": "Neighbours.", "numbers": {}})
+    write(tmp_path, "analyze/neighbours", about="Neighbours.")
     folder = tmp_path / "analyze/neighbours/pictures"
     for marks in (["", "right", "wrong"], ["", "", ""]):
         rows = [[0, "robin", f"0-{x}.jpg", f"bird {x}", mark] for x, mark in enumerate(marks)]
@@ -208,7 +208,7 @@ def test_neighbours_are_named_with_a_legend_where_there_are_classes(values, tmp_
 
 
 def test_neighbours_without_classes_have_a_row_for_each_image(values, tmp_path) -> None:
-    write(tmp_path, "analyze/neighbours", {}, explained={"about": "Neighbours.", "numbers": {}})
+    write(tmp_path, "analyze/neighbours", about="Neighbours.")
     rows = [[y, "", f"{y}-{x}.jpg", "", ""] for y in range(2) for x in range(3)]
     write_table(tmp_path / "analyze/neighbours/pictures/pictures.csv", [PICTURES, *rows])
     assert render(values, tmp_path).count('<div class="row">') == 2
@@ -216,15 +216,22 @@ def test_neighbours_without_classes_have_a_row_for_each_image(values, tmp_path) 
 
 def test_evaluations_with_similar_names_are_told_apart(values, tmp_path) -> None:
     values["evaluations"]["knn_200"] = values["evaluations"]["knn"]
-    write(tmp_path, "baseline/random", {"random_knn_top1": 39.8, "random_knn_200_top1": 29.3})
+    found = [measured("knn", "top1", 39.8), measured("knn_200", "top1", 29.3)]
+    write(tmp_path, "baseline/random", *(each._replace(baseline="random") for each in found))
     page = render(values, tmp_path)
-    assert "200 top1" not in page
     assert page.count(">39.8 <") == page.count(">29.3 <") == 1
 
 
 def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
-    write(tmp_path, "evaluate/stale", {"stale_top1": 98.7})
+    write(tmp_path, "evaluate/stale", measured("stale", "top1", 98.7))
     assert "98.7" not in render(values, tmp_path)
+
+
+def test_results_of_an_earlier_version_are_refused(values, tmp_path) -> None:
+    write(tmp_path, "evaluate/knn")
+    (tmp_path / "evaluate/knn.provenance.json").write_text('{"explained": {}}')
+    with pytest.raises(ValueError, match=r"evaluate/knn.*dvc repro"):
+        render(values, tmp_path)
 
 
 def test_curves_are_drawn_of_all_that_was_logged(values, tmp_path) -> None:
@@ -252,7 +259,7 @@ def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:
 
 def test_the_verdict_compares_with_the_baselines_that_were_run(values, tmp_path) -> None:
     assert "Nothing has been evaluated yet." in render(values, tmp_path)
-    write(tmp_path, "evaluate/knn", {"knn_top1": 65.4})
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4))
     assert "knn, top1: 65.4 %, with no baseline to compare with." in render(values, tmp_path)
     write_knn(tmp_path, 65.4, 39.8)
     within = "knn, top-1: 65.4 % (95 % interval 62.4 to 68.3)"

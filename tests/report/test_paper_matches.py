@@ -18,18 +18,18 @@ def match(found: list[Experiment], paper: str, table: str, row: str, column: int
 
 def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> None:
     found = [
-        experiment("a", TABLE3.replace("loss=dcl", "loss=infonce"), {KNN: 80.0}),
-        experiment("b", TABLE3, {KNN: 83.5}),
+        experiment("a", TABLE3.replace("loss=dcl", "loss=infonce"), 80.0),
+        experiment("b", TABLE3, 83.5),
     ]
     cell = match(found, "dcl", "Table 3", "Baseline")
     assert (cell.printed, cell.ours.mean, round(cell.difference, 6)) == (81.8, 80.0, -1.8)
     cell = match(found, "dcl", "Table 3", "DCL, gain")
-    assert (cell.printed, cell.ours.mean, cell.ours.names) == (3.1, 3.5, ["b", "a"])
+    assert (cell.printed, cell.ours.mean, cell.ours.names) == (3.1, 3.5, ("b", "a"))
     assert cell.computed == pytest.approx(2.4)
     assert cell.disagrees
     assert cell.ours.sd is None
-    again = [experiment("c", TABLE3.replace("loss=dcl", "loss=infonce"), {KNN: 82.0}, seed=1)]
-    again.append(experiment("d", TABLE3, {KNN: 84.5}, seed=1))
+    again = [experiment("c", TABLE3.replace("loss=dcl", "loss=infonce"), 82.0, seed=1)]
+    again.append(experiment("d", TABLE3, 84.5, seed=1))
     both = match([*found, *again], "dcl", "Table 3", "DCL, gain").ours
     assert (both.mean, both.n) == (3.0, 2)
     assert both.sd == pytest.approx((0.5 + 2) ** 0.5), "of a difference of two independent numbers"
@@ -40,22 +40,20 @@ def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> Non
 def test_a_quoted_number_is_beside_ours_and_says_whose_it_is() -> None:
     cell = match([], "dcl", "Table 2", "NPID")
     assert cell.text() == "80.8 / quoted"
-    cell = match([experiment("a", "recipe=quoted/npid_cifar10", {KNN: 79.3})], "dcl", "Table 2", "NPID")
-    assert (cell.printed, cell.ours.mean, cell.ours.names) == (80.8, 79.3, ["a"])
+    cell = match([experiment("a", "recipe=quoted/npid_cifar10", 79.3)], "dcl", "Table 2", "NPID")
+    assert (cell.printed, cell.ours.mean, cell.ours.names) == (80.8, 79.3, ("a",))
     assert cell.quoted == "CLD; the CIFAR numbers equal those in its repository"
     assert cell.text() == "80.8 / **79.3**, n = 1 (-1.5)"
 
 
 def test_an_experiment_on_part_of_the_data_matches_no_paper() -> None:
-    small, other = (
-        experiment(name, TABLE3, {KNN: 80.0}, seed=seed) for name, seed in (("small", 0), ("other", 1))
-    )
+    small, other = (experiment(name, TABLE3, 80.0, seed=seed) for name, seed in (("small", 0), ("other", 1)))
     assert match([small], "dcl", "Table 3", "DCL").ours.mean == 80
     small.metrics["train_images"] -= 1
     assert match([small], "dcl", "Table 3", "DCL").ours is None
     assert mean_over_seeds([small, other], KNN).n == 2
     other.provenance["prepare"]["data_manifest_sha256"] = "e"
-    assert mean_over_seeds([small, other], KNN).names == ["small"], (
+    assert mean_over_seeds([small, other], KNN).names == ("small",), (
         "experiments on different data are not averaged"
     )
 

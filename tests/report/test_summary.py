@@ -6,12 +6,12 @@ from collections.abc import Callable
 from cl.report import paper_tables
 from cl.report.experiments import Experiment
 from cl.report.summary import page
-from tests.support.experiments import KNN, TABLE3, composed, curve, experiment
+from tests.support.experiments import TABLE3, composed, curve, experiment, knn_200, measured
 
 
 def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once(tmp_path) -> None:
     """With "not run" in empty cells and names escaped, in HTML and in Markdown."""
-    found = [experiment(f"e{n}", TABLE3, {KNN: 80 + n / 100}, seed=n) for n in range(99)]
+    found = [experiment(f"e{n}", TABLE3, 80 + n / 100, seed=n) for n in range(99)]
     found += [
         curve(f"c{n}", "recipe=dcl/fig4_cifar10", n, seed=n % 10, temperature=0.1 + n // 10 / 100)
         for n in range(100)
@@ -21,7 +21,7 @@ def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once
         known = ("recipe=dcl/table3_cifar10", "recipe=dcl/fig4_cifar10")
         return composed(run) if run.split()[0] in known else {}
 
-    html, markdown = page([*found, experiment("<b>", TABLE3, {KNN: 5})], compose)
+    html, markdown = page([*found, experiment("<b>", TABLE3, 5.0)], compose)
     assert html.count('id="exp-') == 200
     assert "<b></td>" not in html
     assert "80.5 ± 0.3" in html
@@ -47,28 +47,33 @@ def test_recipes_are_not_composed_for_experiments_on_other_data() -> None:
     def refuse(run: str) -> dict:
         raise AssertionError(run)
 
-    html, _ = page([experiment("a", "seed=0", {"knn_top1": 60.0})], refuse)
+    html, _ = page([experiment("a", "seed=0", [measured("knn", "top1", 60.0)])], refuse)
     assert "for 0 of the" in html
 
 
-def own(name: str, run: str, value: float, **changes: object) -> Experiment:
+def default_run(name: str, run: str, value: float, **changes: object) -> Experiment:
     """An experiment of the default evaluation kNN, with its log and its baseline."""
-    number = {"meaning": "how many are right", "better": "higher", "images": 1000}
-    explained = {"about": "", "numbers": {"top1": number}}
-    made = experiment(name, run, {"knn_top1": value, "random_knn_top1": 39.8}, **changes)
-    made.provenance["evaluate/knn"] = {"explained": explained}
-    made.provenance["baseline/random"] = {"explained": {"knn": explained}}
+    knn = measured("knn", "top1", value, meaning="how many are right", images=1000)
+    random = knn._replace(mean=39.8, baseline="random")
+    made = experiment(name, run, [knn, random], **changes)
     made.epochs.extend({"epoch": str(epoch), "knn_top1": str(value + epoch)} for epoch in (1, 2))
     return made
 
 
-THREE = [own("a", "seed=0", 60.0), own("b", "seed=0", 62.0, seed=1), own("c", "loss=infonce", 50.0)]
+THREE = [
+    default_run("a", "seed=0", 60.0),
+    default_run("b", "seed=0", 62.0, seed=1),
+    default_run("c", "loss=infonce", 50.0),
+]
 
 
 def test_quoted_numbers_name_their_source_beside_ours() -> None:
     """In a table with a system per column, and in one with a system per row."""
     small, large = "recipe=quoted/npid_cifar10", "recipe=quoted/npid_imagenet"
-    found = [experiment("small", small, {KNN: 79.3}), experiment("large", large, {"moco_lin_top1": 53.1})]
+    found = [
+        experiment("small", small, 79.3),
+        experiment("large", large, [measured("moco_lin", "top1", 53.1)]),
+    ]
     html, markdown = page(found, composed_of(small, large))
     source = "CLD; the CIFAR numbers equal those in its repository"
     assert re.search(rf'<th>NPID <span[^>]* title="{source}">quoted</span></th>', html)
@@ -80,7 +85,7 @@ def test_quoted_numbers_name_their_source_beside_ours() -> None:
 
 
 def test_tables_without_a_number_of_ours_are_collapsed() -> None:
-    html, _ = page([experiment("a", TABLE3, {KNN: 80.0})], composed_of(TABLE3))
+    html, _ = page([experiment("a", TABLE3, 80.0)], composed_of(TABLE3))
     opened = re.findall(r"<details open><summary><h([23])>([^<]+?) *<", html)
     assert ("2", "Decoupled Contrastive Learning") in opened
     assert ("3", "Table 3") in opened
@@ -109,7 +114,7 @@ def test_baselines_have_rows_which_experiments_share() -> None:
     assert "39.8 ± 0.0" in html
     assert "supervised <span" not in html, "it has no numbers"
     assert "| random baseline |" in markdown
-    larger = own("d", "seed=0", 61.0, backbone__name="resnet50")
+    larger = default_run("d", "seed=0", 61.0, backbone__name="resnet50")
     html, _ = page([*THREE, larger], composed_of())
     assert ">random (resnet18) <" in html
     assert ">random (resnet50) <" in html
@@ -123,11 +128,8 @@ def test_numbers_of_experiments_have_intervals_and_explanations() -> None:
 
 
 def test_a_difference_to_a_paper_is_coloured_where_its_number_is_outside_our_interval() -> None:
-    metric = KNN.removeprefix("knn_200_")
     for value, colour in ((84.5, "soft"), (70.0, "down"), (95.0, "up")):
-        found = experiment("a", TABLE3, {KNN: value})
-        numbers = {metric: {"meaning": "", "better": "higher", "images": 10_000}}
-        found.provenance["evaluate/knn_200"] = {"explained": {"numbers": numbers}}
+        found = experiment("a", TABLE3, [knn_200(value, images=10_000)])
         html, _ = page([found], composed_of(TABLE3))
         assert f'<span class="gain {colour}">({value - 84.2:+.1f})</span>' in html
         assert "one seed" in html

@@ -7,7 +7,7 @@ from tests.support.experiments import KNN, TABLE3, experiment
 
 
 def test_a_sweep_joins_experiments_that_differ_in_one_number() -> None:
-    metrics = iter([60, 62, 70, 64, 66, 50])
+    metrics = iter([60.0, 62.0, 70.0, 64.0, 66.0, 50.0])
     runs = [
         ("infonce", 32, 0),
         ("infonce", 32, 1),
@@ -19,8 +19,8 @@ def test_a_sweep_joins_experiments_that_differ_in_one_number() -> None:
     found = []
     for loss, batch, seed in runs:
         run = f"recipe=dcl/table3_cifar10 loss={loss}"
-        found.append(experiment(loss, run, {KNN: next(metrics)}, seed=seed, optim__batch_size=batch))
-    found[-1] = experiment("else", TABLE3, {KNN: 50}, optim__batch_size=128, temperature=0.5)
+        found.append(experiment(loss, run, next(metrics), seed=seed, optim__batch_size=batch))
+    found[-1] = experiment("else", TABLE3, 50.0, optim__batch_size=128, temperature=0.5)
     (chart,) = sweeps(found)
     assert (chart.x, chart.y) == ("optim.batch_size", f"{KNN}, %")
     assert {label: [(point.x, point.y) for point in points] for label, points in chart.series.items()} == {
@@ -34,7 +34,7 @@ def test_a_sweep_joins_experiments_that_differ_in_one_number() -> None:
 def test_a_sweep_does_not_mix_protocols_or_data() -> None:
     ks = [20, 20, 200]
     found = [
-        experiment(f"{n}", TABLE3, {KNN: 50 + n}, optim__batch_size=32 * 2**n, evaluations__knn_200__k=k)
+        experiment(f"{n}", TABLE3, 50.0 + n, optim__batch_size=32 * 2**n, evaluations__knn_200__k=k)
         for n, k in enumerate(ks)
     ]
     (chart,) = sweeps(found)

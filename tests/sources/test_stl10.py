@@ -117,7 +117,7 @@ def context(stl, params, here, quiet, tiny_backbone, tmp_path) -> Context:
 def test_the_knn_bank_contains_only_labelled_images(context, params) -> None:
     """The test images are also among the unlabelled ones, where they would be the nearest."""
     settings = params.evaluations["knn"].model_copy(update={"k": 12})
-    assert knn.evaluate(settings, context)["pixels_top1"] == 100
+    assert knn.evaluate(settings, context)["pixels"]["top1"] == 100
     with pytest.raises(ValueError, match="k=13 needs at least 13 labelled training images, found 12"):
         knn.evaluate(settings.model_copy(update={"k": 13}), context)
 
@@ -129,11 +129,11 @@ def test_linear_evaluation_trains_on_the_labelled_images_only(context, params) -
 
 def test_semi_chooses_among_the_labelled_images_only(context, params) -> None:
     settings = params.evaluations["semi_1"]
-    metrics = semi.evaluate(settings.model_copy(update={"fraction": 1.0}), context)
+    metrics = semi.evaluate(settings.model_copy(update={"fraction": 1.0}), context)["backbone"]
     keys = (context.out / "labels.txt").read_text().split()
     assert metrics["labels"] == 12
     assert sorted(keys) == [f"train/{number:06d}" for number in range(12)]
-    assert semi.evaluate(settings, context)["labels"] == 4
+    assert semi.evaluate(settings, context)["backbone"]["labels"] == 4
 
 
 def test_the_monitor_uses_the_first_labelled_images(context, params, here, quiet) -> None:

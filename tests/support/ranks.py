@@ -180,7 +180,11 @@ def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
                 update={"optim": optim, "fraction": 0.5} if entry == "semi_10" else {"optim": optim}
             )
         metrics = module_of("evaluations", config.kind).evaluate(config, context)
-        found |= {f"{entry} of {batch}: {key}": torch.tensor(value) for key, value in metrics.items()}
+        found |= {
+            f"{entry} of {batch}, {representation}: {key}": torch.tensor(value)
+            for representation, numbers in metrics.items()
+            for key, value in numbers.items()
+        }
     for file in sorted(out.glob("checkpoints/*/*.safetensors")):
         found |= {f"{file.parent.name}: {key}": value for key, value in load_tensors(file)[0].items()}
     return found

@@ -1,4 +1,4 @@
-"""A run of one process or several that is killed again and again ends with the weights of an undisturbed one."""
+"""A run of one process or several that is killed repeatedly ends with the weights of an undisturbed run."""
 
 import multiprocessing
 import os

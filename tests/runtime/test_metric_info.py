@@ -1,0 +1,64 @@
+"""Numbers of a result: means over seeds, DVC's names for them, and what a provenance gives back."""
+
+import json
+
+import pytest
+
+from cl.runtime.metric_info import MetricInfo, flat, measurements, recorded
+
+INFOS = {
+    "top1": MetricInfo("top-1", "how many are right", "higher", 1000),
+    "labels": MetricInfo("labels used", "how many"),
+    "base_lr": MetricInfo("base learning rate", "of the best"),
+}
+RUNS = [
+    {"backbone": {"top1": top1, "labels": 20, "base_lr": rate}, "pixels": {"top1": 30.0}}
+    for top1, rate in ((60.0, 0.1), (63.0, 0.3), (57.0, 0.1))
+]
+
+
+def test_several_seeds_give_means_and_deviations_but_settings_are_never_averaged() -> None:
+    top1, labels, pixels = measurements("evaluate", "linear", RUNS, INFOS)
+    assert (top1.mean, top1.sd, top1.n) == (60.0, pytest.approx(3.0), 3)
+    assert (labels.mean, labels.sd) == (20.0, None)
+    assert (pixels.representation, pixels.title, pixels.images) == ("pixels", "top-1, raw pixels", 1000)
+    assert "base_lr" not in {top1.metric, labels.metric, pixels.metric}, "the seeds chose different ones"
+
+
+def test_one_seed_has_no_deviation_and_keeps_its_settings() -> None:
+    found = measurements("evaluate", "linear", RUNS[1:2], INFOS)
+    assert {each.metric: each.mean for each in found if each.representation == "backbone"} == {
+        "top1": 63.0,
+        "labels": 20.0,
+        "base_lr": 0.3,
+    }
+    assert {each.sd for each in found} == {None}
+
+
+def test_dvc_sees_flat_names() -> None:
+    several = measurements("evaluate", "linear", RUNS, INFOS)
+    one = measurements("evaluate", "linear_2", RUNS[:1], INFOS)
+    random = [each._replace(baseline="random") for each in several[:1]]
+    assert list(flat([*several, *one, *random]).items()) == [
+        ("linear_top1", 60.0),
+        ("linear_top1_sd", 3.0),
+        ("linear_labels", 20.0),
+        ("linear_pixels_top1", 30.0),
+        ("linear_pixels_top1_sd", 0.0),
+        ("linear_n", 3.0),
+        ("linear_2_top1", 60.0),
+        ("linear_2_labels", 20.0),
+        ("linear_2_base_lr", 0.1),
+        ("linear_2_pixels_top1", 30.0),
+        ("random_linear_top1", 60.0),
+        ("random_linear_top1_sd", 3.0),
+        ("random_linear_n", 3.0),
+    ]
+
+
+def test_a_provenance_gives_back_what_was_measured_and_an_older_one_is_refused() -> None:
+    found = measurements("evaluate", "linear", RUNS, INFOS)
+    stored = json.loads(json.dumps({"measurements": [each._asdict() for each in found]}))
+    assert recorded(stored, "evaluate/linear") == found
+    with pytest.raises(ValueError, match=r"evaluate/linear.*version 0.2.*dvc repro"):
+        recorded({"explained": {}}, "evaluate/linear")
