@@ -179,8 +179,8 @@ def replicated(task: Task) -> nn.Module:
     """The task, with its gradients averaged over all ranks."""
     if ranks() == 1:
         return task
-    # `find_unused_parameters` keeps it from packing gradients in another order after the first step. Sums over
-    # three ranks or more depend on that order, and a resumed run would differ in the last digit.
+    # `find_unused_parameters` keeps it from packing gradients in another order after the first step: sums over
+    # three ranks or more depend on the order, and a resumed run would differ in the last digit.
     return DistributedDataParallel(
         task, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
     )

@@ -1,4 +1,4 @@
-"""A run of one process or several that is killed again and again ends with the weights of an undisturbed one."""
+"""A run of one process or several that is killed again and again ends with the weights of a quiet one."""
 
 import multiprocessing
 import os
