@@ -26,11 +26,10 @@ from cl.console.wording import counted
 from pipeline.support import command
 
 BEAT = 2.0  # seconds between signs of life
-LOST = 25.0  # seconds without a sign of life after which a process counts as lost
+LOST = 20.0  # seconds without a sign of life after which a process counts as lost
 GRACE = 3.0  # seconds in which a launcher ends a process whose failure another one has already explained
 START = timedelta(minutes=5)  # for all processes to join
 PATIENCE = timedelta(minutes=30)  # for a process that is alive but slow
-QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # PyTorch warns of options that the training loop needs
 LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")
 
 
@@ -47,6 +46,8 @@ def in_one_process(function: Callable[..., Any]) -> Callable[..., Any]:
 def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        # Before PyTorch is imported: every process would warn of an option that the training loop needs.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             with joined() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext():
                 return function(*args, **kwargs)
@@ -73,13 +74,12 @@ def _launcher_variables(launcher: str) -> dict[str, str]:
             f"CL_LAUNCH={launcher} started this process without RANK and WORLD_SIZE; "
             "choose a launcher that sets them, such as torchrun"
         )
-    return {"CL_LAUNCHED": "1", **QUIET}
+    return {"CL_LAUNCHED": "1"}
 
 
 def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
     """What torchrun would set."""
     return {
-        **QUIET,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
