@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.parameters import parameters
-from cl.data import augment_gpu
+from cl.data import augment_gpu, views
 from cl.data.augment import augment
-from cl.data.to_device import normalisation
-from cl.data.views import draw_colour_params, generator
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
@@ -167,8 +165,9 @@ def colours(on_gpu: bool, smaller: int) -> Run:
     (view,) = params.views.values()
     count = 16
     images = torch.randint(0, 256, (count, view.size, view.size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-    drawn = torch.tensor([draw_colour_params(view, generator(0, 0, image, 0)) for image in range(count)])
-    mean, std = normalisation(params.dataset, torch.device("cpu"))
+    numbers_of = views.RandomNumbers if hasattr(views, "RandomNumbers") else views.generator
+    drawn = torch.tensor([views.draw_colour_params(view, numbers_of(0, 0, i, 0)) for i in range(count)])
+    mean, std = torch.tensor([params.dataset.mean, params.dataset.std]).view(2, 3, 1, 1)
 
     def before() -> Tensor:
         x = augment_gpu.recolour(images.contiguous().float().div_(255), drawn, view)

@@ -19,7 +19,7 @@ from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.to_device import HostBatch, ToDevice
-from cl.data.views import View, draw_colour_params, generator
+from cl.data.views import RandomNumbers, View, draw_colour_params
 from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.distributed import local_part, mean_over_ranks
@@ -46,7 +46,7 @@ def random_images(view: View, count: int) -> tuple[Tensor, Tensor]:
     """Crops (count, 3, S, S) uint8 as data workers make them, and their colour parameters (count, DRAWS)."""
     rng = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, view.size, view.size, 3), dtype=torch.uint8, generator=rng)
-    colour_params = [draw_colour_params(view, generator(0, 0, image, 0)) for image in range(count)]
+    colour_params = [draw_colour_params(view, RandomNumbers(0, 0, image, 0)) for image in range(count)]
     return images.permute(0, 3, 1, 2), torch.tensor(colour_params, dtype=torch.float32)
 
 

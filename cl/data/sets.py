@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cl.data import ring, surrogate
+from cl.data import ring
 from cl.data.order import CHUNK, WINDOW, Plan
 from cl.data.reader import Reader
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import (
     DRAWS,
+    RandomNumbers,
     View,
     centre,
     cut_patches,
     draw_colour_params,
-    generator,
     random_crop_box,
     resize,
 )
@@ -25,7 +25,6 @@ from cl.data.views import (
 if TYPE_CHECKING:
     from cl.sources import Source
 
-PATCH = 2**32  # in place of a view's number: the stream of what is the same in every epoch
 AHEAD = CHUNK * WINDOW // 2  # samples, over all processes, that are fetched ahead from remote shards
 
 
@@ -65,18 +64,11 @@ class TrainSet:
         for row, position in enumerate(positions[rows].tolist()):
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, (view, copy) in enumerate(zip(self.views, self.copies, strict=True)):
-                if view.surrogate and copy == 0:
-                    everywhere = generator(self.plan.seed, 0, position, PATCH)
-                    patch = surrogate.choose_patch(pixels, view.area, view.surrogate.sizes, everywhere)
-                rng = generator(self.plan.seed, epoch, position, number)
-                if view.surrogate:
-                    how = surrogate.draw(view.surrogate, rng)
-                    warped = surrogate.warp(pixels, patch, how, view.size, view.interpolation)
-                    images[number][row] = surrogate.recolour(warped, how, self.source.mean)
-                elif view.jigsaw is None:
+                rng = RandomNumbers(self.plan.seed, epoch, position, number)
+                if view.jigsaw is None:
                     box = random_crop_box(pixels.shape[:2], view.area, rng)
                     resize(pixels, box, view, images[number][row : row + 1])
-                elif copy == 0:  # its stream gives all patches
+                elif copy == 0:  # its random numbers give all patches
                     cut_patches(pixels, view, rng, [x[row] for x in images[number : number + view.count]])
                 colour_params[row, number] = draw_colour_params(view, rng)
 

@@ -7,7 +7,7 @@ import torch
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
-from cl.data.views import View, centre, cut_patches, draw_colour_params, generator
+from cl.data.views import RandomNumbers, View, centre, cut_patches, draw_colour_params
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -94,14 +94,14 @@ def test_patches_of_a_jigsaw_are_views_of_their_own(shard_folder, params, worker
     assert all(torch.equal(a, b) for a, b in zip(batch.images, plain.images, strict=False))
     assert torch.equal(batch.colour_params[:2], plain.colour_params)
     row, position = 20, int(batch.positions[20])
-    rng = generator(7, 0, position, 2)
+    rng = RandomNumbers(7, 0, position, 2)
     expected = np.empty((9, 10, 10, 3), np.uint8)
     cut_patches(reader.pixels(position), patches, rng, list(expected))
     for number in range(9):
         found = batch.images[2 + number][row].permute(1, 2, 0).numpy()
         assert np.array_equal(found, expected[number])
         if number:
-            rng = generator(7, 0, position, 2 + number)
+            rng = RandomNumbers(7, 0, position, 2 + number)
         expected_params = np.array(draw_colour_params(patches, rng), np.float32)
         assert np.array_equal(batch.colour_params[2 + number, row].numpy(), expected_params)
     moved = data.inputs(torch.device("cpu"))(batch)

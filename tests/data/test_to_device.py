@@ -5,7 +5,7 @@ import torch
 
 from cl import config
 from cl.data.to_device import HostBatch, ToDevice
-from cl.data.views import View, draw_colour_params, generator
+from cl.data.views import RandomNumbers, View, draw_colour_params
 from tests.support.counting import GPU, Counting
 from tests.support.project import compose
 
@@ -15,7 +15,7 @@ IMAGES = 32
 def host_batch(views: list[View]) -> HostBatch:
     """Black images, with colours as drawn in training."""
     rows = [
-        [draw_colour_params(view, generator(0, 0, sample, number)) for number, view in enumerate(views)]
+        [draw_colour_params(view, RandomNumbers(0, 0, sample, number)) for number, view in enumerate(views)]
         for sample in range(IMAGES)
     ]
     numbers = torch.arange(IMAGES)
