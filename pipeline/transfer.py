@@ -85,9 +85,11 @@ def transfer(
         progress.say("RoIAlign has no deterministic form on a GPU: deterministic=true is without effect here")
     here = command.machine(progress, config.precision, deterministic=deterministic, fixed_shapes=False)
 
+    transform = locations.transform(params.dataset)
+
     def measure(seed: int, folder: "Path") -> dict[str, float]:
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
-        return fine_tune(config, copy.deepcopy(backbone), dataset, params.dataset, run)
+        return fine_tune(config, copy.deepcopy(backbone), dataset, transform, run)
 
     metrics = command.repeated(measure, config.seeds, params.seed, out)
     progress.say(", ".join(f"{key} {value:.4g}" for key, value in metrics.items()))

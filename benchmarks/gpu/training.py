@@ -31,6 +31,7 @@ from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
 from pipeline.pretrain import build
+from pipeline.support.locations import transform
 
 CPU = torch.device("cpu")
 STEPS, BATCH, LR = 3, 16, 0.05  # of a trajectory
@@ -61,7 +62,7 @@ class RepeatedBatch:
         self.plan = Plan(size * 10**6, size, 0)
         self.session, self.steps, self.warm, self.prepared = session, steps, warm, prepared
         self.views = [view for view in params.views.values() for _ in range(view.count)]
-        self.source = params.dataset
+        self.transform = transform(params.dataset)
         images, colour_params = zip(*(random_images(view, size) for view in self.views), strict=True)
         labels, positions = torch.zeros(size, dtype=torch.int64), torch.arange(size)
         self.batch = HostBatch(list(images), torch.stack(colour_params), labels, positions, None)
@@ -80,7 +81,7 @@ class RepeatedBatch:
 
     def inputs(self, device: torch.device) -> Callable[[HostBatch], Batch]:
         """What augments the batch on the device, or returns the one prepared."""
-        augment = ToDevice(self.source, self.views, device)
+        augment = ToDevice(self.transform, self.views, device)
         if not self.prepared:
             return augment
         ready = augment(self.batch)
@@ -159,7 +160,7 @@ def pretrain(
     reader = Reader(shards, "train")
     task = build(params, here, len(reader))
     plan = Plan(len(reader), params.optim.batch_size, params.seed)
-    data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
+    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
     optimizer = optim.build(params.optim, [optim.Part(task)])
     rows = train(task, data, params.optim, optimizer, progress=quiet(), checkpoints=checkpoints)
     return task, rows

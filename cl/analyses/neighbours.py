@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.evaluations import labels_of
 from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit, extract
@@ -38,10 +39,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     bank, queries = (
         extract(
             encoder,
-            reader,
-            context.source,
+            EvalSet(reader, context.transform, reader.evaluated(most)),
             context.machine,
-            reader.evaluated(most),
             context.progress.count,
         )
         for reader, most in parts

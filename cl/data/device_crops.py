@@ -92,7 +92,7 @@ class CropOnDevice(ToDevice):
     """
 
     def __init__(self, data: DeviceTrainSet, device: torch.device) -> None:
-        super().__init__(data.plain.source, data.plain.views, device)
+        super().__init__(data.plain.transform, data.plain.views, device)
         self.data = data
         if self.stream:
             self.stream.wait_stream(torch.cuda.current_stream(device))  # which copies resident images

@@ -174,7 +174,7 @@ class RandomNumbers:
     """The random numbers of a view: uniform in [0, 1), the same for equal (seed, epoch, sample, view).
 
     NumPy's Philox, keyed by the seed, gives them; the rest is its counter. All objects share one Philox,
-    because creating one takes longer than drawing, but each keeps what it drew: several can be in use at once.
+    because creating one takes longer than drawing, but each keeps what it drew, so several can be in use.
     """
 
     __slots__ = ("_numbers", "_place", "_used")

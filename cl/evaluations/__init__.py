@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
+from cl.data.transform import Transform
 from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit
 from cl.features.knn import top1
@@ -23,7 +24,6 @@ from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from cl.networks.backbones import Backbone
-    from cl.sources import Source
 
 REPRESENTATIONS = {"embedding": "projector's embedding", "pixels": "raw pixels"}
 WORST_CLASSES, EXAMPLES = 5, 8
@@ -90,7 +90,7 @@ class Context:
     encoder: Encoder
     train: Reader
     val: Reader
-    source: "Source"
+    transform: Transform
     seed: int
     machine: Machine
     progress: Progress

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.features.extraction import extract_all
 from cl.features.knn import check_k, classify, top1
@@ -107,22 +108,19 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
 
 def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Name, bank and queries of the backbone and its heads (one pass), then of each representation."""
-    dtype = torch.float16 if config.half else torch.float32
+    half = torch.float16 if config.half else torch.float32
+    train, val = context.train, context.val
+    parts = ((train, train.labelled[: config.bank], half), (val, val.labelled, torch.float32))
     for names, encoder in context.encoder.passes():
         banks, queries = (
             extract_all(
                 encoder,
-                reader,
-                context.source,
+                EvalSet(reader, context.transform, positions),
                 context.machine,
-                reader.labelled[:most],
-                stored_as,
-                context.progress.count,
+                dtype=dtype,
+                count=context.progress.count,
             )
-            for reader, most, stored_as in (
-                (context.train, config.bank, dtype),
-                (context.val, None, torch.float32),
-            )
+            for reader, positions, dtype in parts
         )
         yield from zip(names, banks, queries, strict=True)
 

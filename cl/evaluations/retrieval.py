@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import TrainSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
 from cl.features.extraction import BATCH, extract_all
@@ -48,9 +48,8 @@ def evaluate(config: Config, context: Context) -> dict[str, float]:
     """
     metrics: dict[str, float] = {}
     for names, encoder in context.encoder.passes():
-        banks = extract_all(
-            encoder, context.val, context.source, context.machine, count=context.progress.count
-        )
+        images = EvalSet(context.val, context.transform)
+        banks = extract_all(encoder, images, context.machine, count=context.progress.count)
         positions, queries = _queries(config, context, encoder)
         for name, bank, rows in zip(names, banks, queries, strict=True):
             prefix = "" if name == "backbone" else f"{name}_"
@@ -84,7 +83,7 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
     Each process looks up all of them, so that they are the same on any number of processes.
     """
     plan, steps = _plan(config, context.val, context.seed)
-    data = TrainSet(context.val, context.source, list(config.views.values()), plan)
+    data = TrainSet(context.val, context.transform, list(config.views.values()), plan)
     to_input = data.inputs(context.machine.device)
     positions: list[Tensor] = []
     outputs: list[tuple[Tensor, ...]] = []

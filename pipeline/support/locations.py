@@ -14,7 +14,9 @@ from cl.runtime.stores import is_url, path_of
 if TYPE_CHECKING:
     from cl.data.cache import Cache
     from cl.data.reader import Reader
+    from cl.data.transform import Transform
     from cl.detection.config import Config as Transfer
+    from cl.shards.images import Levels
     from cl.sources import Source
 
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
@@ -82,6 +84,18 @@ def reader(split: str, dataset: "Source") -> "Reader":
             "`dvc repro -f prepare`"
         )
     return found
+
+
+def transform(dataset: "Source", levels: "Levels | None" = None) -> "Transform":
+    """How the images of a data set are normalised, and their evaluation view.
+
+    Args:
+        levels: those of the manifest, which files of weights record for deep gray images.
+    """
+    from cl.data.transform import Transform
+
+    shared = dataset.model_dump(include=set(Transform.model_fields))
+    return Transform.model_validate({**shared, "levels": dict(levels or {})})
 
 
 def _check_source(dataset: "Source", kind: str) -> None:

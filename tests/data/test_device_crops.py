@@ -18,6 +18,7 @@ from cl.data.sets import TrainSet
 from cl.runtime.machine import Machine
 from cl.shards import images
 from pipeline.pretrain import cropped
+from pipeline.support.locations import transform
 from tests.support.counting import GPU, Counting
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
 from tests.support.project import compose
@@ -55,7 +56,7 @@ def here() -> Machine:
 def plain(reader: Reader, params: config.Params, rank: int = 0, ranks: int = 1) -> TrainSet:
     views = [view.model_copy(update={"count": 2}) for view in params.views.values()]
     views.append(views[0].model_copy(update={"count": 1, "size": 17, "interpolation": "bicubic"}))
-    return TrainSet(reader, params.dataset, views, Plan(len(reader), SIZE, 7, rank, ranks))
+    return TrainSet(reader, transform(params.dataset), views, Plan(len(reader), SIZE, 7, rank, ranks))
 
 
 def on_cpu(data: TrainSet, here: Machine) -> DeviceTrainSet:

@@ -17,6 +17,7 @@ from cl.data.order import Order, Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from pipeline.support import locations
+from pipeline.support.locations import transform
 from tests.support.remote import (
     assert_reads_equal,
     cache_bytes,
@@ -44,7 +45,7 @@ def test_data_workers_read_the_same_batches(folder, server, cache, params) -> No
     there.ahead(np.arange(100))  # its threads and locks do not survive the fork
     there.read(0)
     views, plan = list(params.views.values()), Plan(320, 32, 0)
-    local, remote = (TrainSet(reader, params.dataset, views, plan) for reader in (here, there))
+    local, remote = (TrainSet(reader, transform(params.dataset), views, plan) for reader in (here, there))
     for ours, theirs in zip(remote.batches(0, 10, 2), local.batches(0, 10, 0), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours.images, theirs.images, strict=True))
     copy = pickle.loads(pickle.dumps(there))

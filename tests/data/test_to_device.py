@@ -6,6 +6,7 @@ import torch
 from cl import config
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import RandomNumbers, View, draw_colour_params
+from pipeline.support.locations import transform
 from tests.support.counting import GPU, Counting
 from tests.support.project import compose
 
@@ -34,7 +35,7 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices, most) -> None:
     views = [view for view in params.views.values() for _ in range(view.count)]
     batch = host_batch(views)
     with Counting() as counting:
-        ready = ToDevice(params.dataset, views, GPU)(batch)
+        ready = ToDevice(transform(params.dataset), views, GPU)(batch)
     assert not counting.waits
     assert counting.operations.total() <= most * len(views)
     assert [tuple(x.shape) for x in ready.views] == [(IMAGES, 3, view.size, view.size) for view in views]
@@ -43,7 +44,7 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices, most) -> None:
 
 def test_views_are_normalised_by_the_statistics_of_the_data(params) -> None:
     views = list(params.views.values())
-    ready = ToDevice(params.dataset, views, torch.device("cpu"))(host_batch(views))
+    ready = ToDevice(transform(params.dataset), views, torch.device("cpu"))(host_batch(views))
     black = [-mean / std for mean, std in zip(params.dataset.mean, params.dataset.std, strict=True)]
     expected = torch.tensor(black)[:, None, None].expand_as(ready.views[0])
     torch.testing.assert_close(ready.views[0], expected)

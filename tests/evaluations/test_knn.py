@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import nn
 
+from cl.data.sets import EvalSet
 from cl.evaluations import Context, Encoder, knn
 from cl.features.extraction import Pixels, extract
 
@@ -29,7 +30,7 @@ def by_pixels(
     context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False, most: int | None = None
 ) -> float:
     bank, queries = (
-        F.normalize(extract(Pixels(), r, context.source, context.machine))
+        F.normalize(extract(Pixels(), EvalSet(r, context.transform), context.machine))
         for r in (context.train, context.val)
     )
     labels, truth = (torch.from_numpy(reader.labels()) for reader in (context.train, context.val))
