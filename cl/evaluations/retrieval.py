@@ -18,7 +18,6 @@ from cl.runtime.metric_info import MetricInfo
 from cl.runtime.rehearsal import rounds
 
 NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
-MEMORY = 256 * 2**20  # bytes
 
 
 class Config(EvaluationConfig):
@@ -98,5 +97,5 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
 def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:
     """(Q, k) bool: which of the nearest images of each query is its own."""
     k = min(max(NEAREST), len(bank))
-    blocks = nearest(queries, bank, k, memory=MEMORY)
+    blocks = nearest(queries, bank, k)
     return torch.cat([found == positions[block, None] for block, _, found in blocks])

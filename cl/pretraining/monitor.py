@@ -19,7 +19,6 @@ from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
 from cl.runtime.machine import to_device
 
-MEMORY = 64 * 2**20  # bytes
 EARLY = 0.25  # fraction of the run without alarm: untrained encoders map all images to nearly one point
 
 
@@ -103,7 +102,6 @@ def _knn(
             len(images.reader.manifest.classes),
             k=[config.k],
             temperature=[config.temperature],
-            memory=MEMORY,
         )
         measured[name] = top1(predicted[0, 0], truth)
     return measured

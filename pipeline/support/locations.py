@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cl.data.reader import Reader
     from cl.data.transform import Transform
     from cl.detection.config import Config as Transfer
-    from cl.shards.images import Levels
     from cl.sources import Source
 
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
@@ -86,7 +85,7 @@ def reader(split: str, dataset: "Source") -> "Reader":
     return found
 
 
-def transform(dataset: "Source", levels: "Levels | None" = None) -> "Transform":
+def transform(dataset: "Source", levels: Mapping[str, tuple[float, float]] = {}) -> "Transform":
     """How the images of a data set are normalised, and their evaluation view.
 
     Args:
@@ -95,7 +94,7 @@ def transform(dataset: "Source", levels: "Levels | None" = None) -> "Transform":
     from cl.data.transform import Transform
 
     shared = dataset.model_dump(include=set(Transform.model_fields))
-    return Transform.model_validate({**shared, "levels": dict(levels or {})})
+    return Transform.model_validate({**shared, "levels": levels})
 
 
 def _check_source(dataset: "Source", kind: str) -> None:

@@ -18,7 +18,6 @@ def config(**changes: object) -> knn.Config:
     usual = {
         "grid_k": [],
         "grid_temperature": [],
-        "memory": "8MiB",
         "bank": None,
         "half": False,
         "leave_one_out": False,
@@ -91,8 +90,6 @@ def test_leave_one_out_and_half_precision(context) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory": "512"}, "memory=512 must be a number with KiB, MiB or GiB, for example 512MiB"),
-        ({"memory": "MiB"}, "memory=MiB must be a number"),
         ({"grid_k": [0]}, "0 must be greater than 0"),
         ({"grid_temperature": [-0.1]}, "-0.1 must be greater than 0"),
     ],
@@ -100,4 +97,3 @@ def test_leave_one_out_and_half_precision(context) -> None:
 def test_wrong_settings_are_named(changes, message) -> None:
     with pytest.raises(ValidationError, match=message):
         config(**changes)
-    assert config(memory="1.5GiB").bytes == 1.5 * 2**30

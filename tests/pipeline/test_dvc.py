@@ -189,7 +189,6 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
         len(reader.manifest.classes),
         k=[config.k],
         temperature=[config.temperature],
-        memory=config.bytes,
     )
     assert round(top1(predicted[0, 0], labels[1]), 4) == clone.metrics("evaluate/knn")["knn_top1"]
 
