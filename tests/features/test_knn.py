@@ -49,7 +49,7 @@ def winners(
 @pytest.mark.parametrize(("queries_each", "rows_each"), [(256, 2**16), (17, 100), (10, 7), (1, 299)])
 @pytest.mark.parametrize("but_itself", [False, True])
 def test_it_equals_a_plain_loop(queries_each, rows_each, but_itself, monkeypatch) -> None:
-    """For any blocks of queries and of the bank, also smaller than k; whether or not the bank has the queries."""
+    """For any blocks of queries and of the bank, also below k; whether or not the bank has the queries."""
     monkeypatch.setattr(knn, "QUERIES", queries_each)
     monkeypatch.setattr(knn, "ROWS", rows_each)
     torch.manual_seed(0)
