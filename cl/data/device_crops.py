@@ -204,7 +204,7 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
 
     def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
         if rows.start == 0:
-            reader.ahead(np.arange(start, min(start + 2 * BLOCK, len(reader))))
+            reader.prefetch(np.arange(start, min(start + 2 * BLOCK, len(reader))))
         pixels, fits = arrays
         for row, position in enumerate(range(start + rows.start, start + rows.stop)):
             image = reader.pixels(position)

@@ -22,7 +22,7 @@ from cl.data.views import (
     resize,
 )
 
-AHEAD = CHUNK * WINDOW // 2  # samples, over all processes, that are fetched ahead from remote shards
+PREFETCHED = CHUNK * WINDOW // 2  # samples, over all processes, that are prefetched from remote shards
 
 
 class TrainSet:
@@ -70,10 +70,10 @@ class TrainSet:
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def prefetch(self, step: int) -> None:
-        """Have the images of this and the next steps fetched ahead, if the shards are remote."""
+        """Have the images of this and the next steps prefetched, if the shards are remote."""
         if self.reader.remote:
-            after = range(step, step + 1 + AHEAD // self.plan.batch_size)
-            self.reader.ahead(np.concatenate([self.samples(number)[1] for number in after]))
+            after = range(step, step + 1 + PREFETCHED // self.plan.batch_size)
+            self.reader.prefetch(np.concatenate([self.samples(number)[1] for number in after]))
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
         """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
@@ -117,7 +117,7 @@ class EvalSet:
 
         def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
             if rows.start == 0:
-                self.reader.ahead(self.positions[start : start + batch_size + AHEAD])
+                self.reader.prefetch(self.positions[start : start + batch_size + PREFETCHED])
             for row, position in enumerate(self.positions[start + rows.start : start + rows.stop].tolist()):
                 arrays[0][row] = centre(self.reader.pixels(position), short_side, side)
 

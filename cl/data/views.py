@@ -291,9 +291,9 @@ def _draw_photometric_params(config: Photometric | None, rng: RandomNumbers) -> 
     flag, bits, *places = rng.take(4)
     ranges = config.sharpness, config.threshold
     fewest, most = config.bits
-    kept = fewest + int((most - fewest + 1) * bits)
+    chosen_bits = fewest + int((most - fewest + 1) * bits)
     values = [low + (high - low) * place for (low, high), place in zip(ranges, places, strict=True)]
-    return [flag < config.p, kept, *values]
+    return [flag < config.p, chosen_bits, *values]
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:

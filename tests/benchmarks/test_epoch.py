@@ -54,7 +54,7 @@ def read_epoch(readers: list[Reader], node: int, nodes: int) -> None:
     for step in range(plans[0].steps_per_epoch):
         ahead = range(step, min(step + 1 + sets.AHEAD // BATCH, plans[0].steps_per_epoch))
         for plan, reader in zip(plans, readers, strict=True):
-            reader.ahead(np.concatenate([plan.step(later)[1] for later in ahead]))
+            reader.prefetch(np.concatenate([plan.step(later)[1] for later in ahead]))
             while reader._files._running:
                 time.sleep(0.001)
         for plan, reader in zip(plans, readers, strict=True):
