@@ -155,7 +155,7 @@ def _by_first_use(pieces: np.ndarray) -> list[int]:
 def replay(plan: Plan, pieces: Pieces, numbers: Sequence[int], limits: dict[int, float]) -> list[Nodes]:
     """One epoch on each of these numbers of nodes."""
     nodes = [Nodes(number, pieces, limits) for number in numbers]
-    ahead = sets.AHEAD // plan.batch_size
+    ahead = sets.PREFETCHED // plan.batch_size
     for step in range(plan.steps_per_epoch + ahead):
         if step < plan.steps_per_epoch:
             batch = pieces.of(plan.step(step)[1])

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cl.training.tasks import Probes
 
 BANK, QUERIES, WIDTH, CLASSES, K, TEMPERATURE = 50_000, 10_000, 512, 1000, 200, 0.07
-MEMORY = 128 * 2**20
 CASES = ("blocks", "half", "dense", "scikit-learn")
 ROUNDS, GRID = 3, 16
 
@@ -64,10 +63,8 @@ def measure(case: str) -> None:
         centres[torch.randint(0, CLASSES, (QUERIES,))] + 4 * torch.randn(QUERIES, WIDTH), dim=1
     )
 
-    def ours(bank: Tensor = bank, memory: int = MEMORY) -> Tensor:
-        return classify(queries, bank, labels, CLASSES, k=[K], temperature=[TEMPERATURE], memory=memory)[0][
-            0, 0
-        ]
+    def ours(bank: Tensor = bank) -> Tensor:
+        return classify(queries, bank, labels, CLASSES, k=[K], temperature=[TEMPERATURE])[0][0, 0]
 
     def dense() -> Tensor:
         cosines, positions = (queries @ bank.T).topk(K, dim=1)

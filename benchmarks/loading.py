@@ -35,6 +35,7 @@ from cl.data.sets import TrainSet
 from cl.shards import writing
 from cl.sources import Image, Splits, Storage
 from cl.sources._shared import photographs
+from pipeline.support.locations import transform
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet-sample"
@@ -45,6 +46,7 @@ WARM = 4  # batches before the loader is timed
 PARAMS = parameters("dataset=imagenet", "backbone=resnet50", "views=mocov2")
 SOURCE, VIEW = PARAMS.dataset, PARAMS.views["random"]
 MEAN, STD = SOURCE.mean, SOURCE.std
+TRANSFORM = transform(SOURCE)
 STORED = {"originals": {}, "short side 256": {"shrink": 256}, "raw 256": {"shrink": 256, "encode": "raw"}}
 
 
@@ -164,7 +166,7 @@ def ours(readers: dict[str, Reader], contents: list[bytes]) -> dict[str, Callabl
         "read alone": lambda: read(readers["originals"]),
     }
     for kind, reader in readers.items():
-        data = TrainSet(reader, SOURCE, [VIEW], Plan(len(reader), len(reader), 0))
+        data = TrainSet(reader, TRANSFORM, [VIEW], Plan(len(reader), len(reader), 0))
         cases[f"worker, {kind}"] = worker(data)
         cases[f"whole, {kind}"] = lambda data=data: whole(data)  # type: ignore[misc]
     return cases
@@ -208,7 +210,7 @@ def with_ffcv(folder: Path, reader: Reader) -> tuple[float, float] | None:
     theirs = Loader(
         path, batch_size=100, num_workers=1, order=OrderOption.SEQUENTIAL, os_cache=True, pipelines=pipelines
     )
-    data = TrainSet(reader, SOURCE, [VIEW], Plan(len(reader), 100, 0))
+    data = TrainSet(reader, TRANSFORM, [VIEW], Plan(len(reader), 100, 0))
     fill = worker(data)
     cases = {
         "theirs": lambda: [None for _ in theirs],
@@ -249,7 +251,7 @@ def loader(files: list[Path], folder: Path) -> None:
     """
     for kind, steps in {"originals": 12, "short side 256": 30, "raw 256": 60}.items():
         reader = stored(files * -(-BATCH // len(files)), folder / f"{kind}, a batch", STORED[kind])
-        data = TrainSet(reader, SOURCE, [VIEW], Plan(len(reader), BATCH, 0))
+        data = TrainSet(reader, TRANSFORM, [VIEW], Plan(len(reader), BATCH, 0))
         ratios = []
         for _ in range(ROUNDS + 4):
             barrier = multiprocessing.Barrier(3)

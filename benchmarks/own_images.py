@@ -27,7 +27,7 @@ from cl.config import Params
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import TrainSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.features.extraction import extract
 from cl.features.knn import classify, top1
 from cl.hub import foreign
@@ -40,6 +40,7 @@ from cl.sources._shared import photographs
 from cl.training import optim, start
 from cl.training.loop import train
 from pipeline.pretrain import build
+from pipeline.support.locations import transform
 
 SEEDS = (0, 1, 2)
 OBJECTS, FRAMES = 100, 20
@@ -156,14 +157,16 @@ def pretrained(
     )
     task = build(params, machine.find("fp32", deterministic=False), len(reader), beginning)
     plan = Plan(len(reader), params.optim.batch_size, seed)
-    data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
+    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
     optimizer = optim.build(params.optim, [optim.Part(task)])
     train(task, data, params.optim, optimizer, progress=Progress("", Console(file=io.StringIO())))
     return task
 
 
 def features_of(network: nn.Module, reader: Reader, params: Params) -> Tensor:
-    return extract(network, reader, params.dataset, machine.find("fp32", deterministic=False))
+    return extract(
+        network, EvalSet(reader, transform(params.dataset)), machine.find("fp32", deterministic=False)
+    )
 
 
 def knn(network: nn.Module, bank: Reader, val: Reader, params: Params) -> float:
@@ -171,7 +174,7 @@ def knn(network: nn.Module, bank: Reader, val: Reader, params: Params) -> float:
     rows, queries = (F.normalize(features_of(network, reader, params), dim=1) for reader in (bank, val))
     labels, truth = (torch.from_numpy(reader.labels()) for reader in (bank, val))
     classes = len(bank.manifest.classes)
-    predicted, _ = classify(queries, rows, labels, classes, k=[20], temperature=[0.07], memory=2**29)
+    predicted, _ = classify(queries, rows, labels, classes, k=[20], temperature=[0.07])
     return top1(predicted[0, 0], truth)
 
 

@@ -118,7 +118,7 @@ def read(reader: Reader, order: np.ndarray, ahead: int) -> float:
     began = time.perf_counter()
     for start in range(0, len(reader), BATCH):
         if ahead and start + BATCH < len(reader):
-            reader.ahead(order[start + BATCH : start + BATCH * (1 + ahead)])
+            reader.prefetch(order[start + BATCH : start + BATCH * (1 + ahead)])
         for position in order[start : start + BATCH].tolist():
             bytes(reader.read(position))  # copy: a memory-mapped file is only read when accessed
     return time.perf_counter() - began

@@ -22,7 +22,7 @@ from cl.config import Params
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import TrainSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.evaluations import Context, Encoder
 from cl.evaluations.retrieval import evaluate
 from cl.features.extraction import extract
@@ -38,6 +38,7 @@ from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from pipeline.pretrain import build
+from pipeline.support.locations import transform
 
 if TYPE_CHECKING:
     from cl.pretraining.task import PretrainingTask
@@ -102,11 +103,12 @@ def pretrain(name: str, folder: Path) -> Rows:
     here, progress = machine.find("fp32", deterministic=False), Progress(name)
     task = build(params, here, len(data))
     plan = Plan(len(data), params.optim.batch_size, params.seed, 0, 1)
-    training = TrainSet(data, params.dataset, list(params.views.values()), plan)
+    eval_view = transform(params.dataset)
+    training = TrainSet(data, eval_view, list(params.views.values()), plan)
     optimizer = optim.build(params.optim, [optim.Part(task)], fixed(task, params))
 
     def measured(epoch: int) -> dict[str, float]:
-        row = watch(task, params.optim.monitor, bank, val, source=params.dataset, progress=progress)
+        row = watch(task, params.optim.monitor, bank, val, transform=eval_view, progress=progress)
         return row | of_features(task, params, val, folder)
 
     return train(task, training, params.optim, optimizer, progress=progress, each_epoch=measured)
@@ -127,14 +129,15 @@ def fixed(task: "PretrainingTask", params: Params) -> torch.nn.Module | None:
 
 def of_features(task: "PretrainingTask", params: Params, val: Reader, folder: Path) -> dict[str, float]:
     """RankMe (of unit rows, and as they are), uniformity, alpha-ReQ and retrieval by the backbone."""
-    features = extract(task.method.backbone, val, params.dataset, task.machine)
+    eval_view = transform(params.dataset)
+    features = extract(task.method.backbone, EvalSet(val, eval_view), task.machine)
     unit = collapse.measures(F.normalize(features, dim=1))
     here = replace(task.machine, workers=0)  # starting a data worker takes longer than reading the images
     context = Context(
         encoder=Encoder(task.method.backbone),
         train=val,
         val=val,
-        source=params.dataset,
+        transform=eval_view,
         seed=0,
         machine=here,
         progress=Progress(""),

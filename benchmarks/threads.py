@@ -28,7 +28,7 @@ import numpy as np
 import psutil
 import torch
 
-from benchmarks.loading import BATCH, SOURCE, STORED, VIEW, WARM, images, stored
+from benchmarks.loading import BATCH, STORED, TRANSFORM, VIEW, WARM, images, stored
 from cl.data import ring, views
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
@@ -190,7 +190,7 @@ def main() -> None:
         for kind, settings in STORED.items():
             assert isinstance(settings, dict)
             reader = stored(files * -(-BATCH // len(files)), Path(name) / kind, settings)
-            sets[kind] = TrainSet(reader, SOURCE, [VIEW], Plan(len(reader), BATCH, 0))
+            sets[kind] = TrainSet(reader, TRANSFORM, [VIEW], Plan(len(reader), BATCH, 0))
         for run in kinds.values():
             assert_equal_batches(run, sets["originals"])
         print("| images | workers | | rate | / ring | per CPU second | MiB |\n" + "|---" * 7 + "|")

@@ -16,8 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from benchmarks.parameters import parameters
 from cl.data import augment_gpu
 from cl.data.augment import augment
-from cl.data.to_device import normalisation
-from cl.data.views import draw_colour_params, generator
+from cl.data.views import RandomNumbers, draw_colour_params
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
@@ -26,6 +25,7 @@ from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime import machine
 from cl.training import optim
 from pipeline.pretrain import build
+from pipeline.support.locations import transform
 
 TEMPERATURE, WIDTH = 0.1, 128
 SECONDS = 0.2  # of a turn, at least
@@ -168,8 +168,8 @@ def colours(on_gpu: bool, smaller: int) -> Run:
     (view,) = params.views.values()
     count = 16
     images = torch.randint(0, 256, (count, view.size, view.size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-    drawn = torch.tensor([draw_colour_params(view, generator(0, 0, image, 0)) for image in range(count)])
-    mean, std = normalisation(params.dataset, torch.device("cpu"))
+    drawn = torch.tensor([draw_colour_params(view, RandomNumbers(0, 0, image, 0)) for image in range(count)])
+    mean, std = transform(params.dataset).mean_and_std(torch.device("cpu"))
 
     def before() -> Tensor:
         x = augment_gpu.recolour(images.contiguous().float().div_(255), drawn, view)

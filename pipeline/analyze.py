@@ -38,7 +38,7 @@ def main(name: str) -> None:
             views=list(params.views.values()),
             train=train,
             val=val,
-            source=params.dataset,
+            transform=locations.transform(params.dataset, train.manifest.levels),
             loss=params.loss,
             scale=params.method.scale,
             batch_size=params.optim.batch_size,

@@ -89,6 +89,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     progress = command.progress(name)
     here = machine.find(params.precision, deterministic=params.deterministic)
     reader = locations.reader("train", params.dataset)
+    transform = locations.transform(params.dataset, reader.manifest.levels)
     settings, labelled = config.training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))
@@ -96,7 +97,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     task = here.place(Classification(backbone, head, here, seed=params.seed, shared=shared))
     run(
         task,
-        TrainSet(reader, params.dataset, list(config.training.views.values()), plan, labelled),
+        TrainSet(reader, transform, list(config.training.views.values()), plan, labelled),
         settings,
         optim.build(settings, [optim.Part(task)]),
         progress=progress,

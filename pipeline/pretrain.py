@@ -39,7 +39,6 @@ def main() -> None:
     params = command.params()
     outputs.require_inputs("pretrain")
     from cl.config.rules import check_data
-    from cl.data.transform import Transform
     from cl.pretraining import selection
     from cl.pretraining.monitor import watch
     from cl.runtime import machine
@@ -62,7 +61,9 @@ def main() -> None:
         data = train_set(params, bank, beginning.epochs)
         progress.say(_summary(params, data, here))
         progress.say(f"each epoch's row is added to {checkpoints.epochs}")
-        measure = partial(watch, task, params.optim.monitor, bank, queries, source=params.dataset, kept={})
+        measure = partial(
+            watch, task, params.optim.monitor, bank, queries, transform=data.transform, cache={}
+        )
         rows = train(
             task,
             cropped(params, data, here, progress.say),
@@ -77,8 +78,7 @@ def main() -> None:
             results.notes["verdict"] = selection.verdict(rows, params.method.embedding_width).sentence
             progress.say(results.notes["verdict"])
             parent = results.notes["parent"] = beginning.summary(params.start_name)
-            transform = Transform.of_source(params.dataset, bank.manifest.levels)
-            _save_models(task, optimizer, parent, transform, epochs=rows[-1]["epoch"])
+            _save_models(task, optimizer, parent, data.transform, epochs=rows[-1]["epoch"])
 
 
 def _warn(params: "Params", progress: "Progress") -> None:
@@ -155,7 +155,8 @@ def train_set(params: "Params", reader: "Reader", first_epoch: int = 0) -> "Trai
     from cl.runtime.distributed import rank, ranks
 
     plan = Plan(len(reader), params.optim.batch_size, params.seed, rank(), ranks(), first_epoch)
-    return TrainSet(reader, params.dataset, list(params.views.values()), plan)
+    transform = locations.transform(params.dataset, reader.manifest.levels)
+    return TrainSet(reader, transform, list(params.views.values()), plan)
 
 
 def cropped(

@@ -37,7 +37,6 @@ from cl.data.augment import augment
 from cl.data.device_crops import DeviceTrainSet, UncutBatch, decode, resident
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
-from cl.data.to_device import normalisation
 from cl.networks import _reference_batch_norm, _sync_batch_norm
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
@@ -45,6 +44,7 @@ from cl.runtime import machine
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
+from pipeline.support.locations import transform
 
 EXACT, SINGLE = 1e-8, 2e-3  # largest relative errors, in float64 and float32
 NORMALISED = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2}  # the same of batch norm
@@ -148,7 +148,7 @@ def augmentation(session: Session) -> None:
             params = parameters(f"views={choice}")
             view = next(iter(params.views.values()))
             images, colour_params = random_images(view, 4 if session.tiny else 64)
-            mean, std = normalisation(params.dataset, CPU)
+            mean, std = transform(params.dataset).mean_and_std(CPU)
             expected = augment(images, colour_params, view, mean=mean, std=std)
             numbers = {"mean": mean.to(session.device), "std": std.to(session.device)}
             found = augment_gpu.augment(images.to(session.device), colour_params, view, **numbers).cpu()
@@ -172,7 +172,7 @@ def cropping(session: Session) -> None:
                     params = parameters(f"views={choice}")
                     reader = stored(files, params, folder / f"{what}, {choice}")
                     plan = Plan(count, count, 0)
-                    data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
+                    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
                     images = None if what.startswith("JPEG") else resident(reader, here)
                     mean, most = _difference(DeviceTrainSet(data, images), session.device)
                     bounds = DECODED if images is None else RESIDENT

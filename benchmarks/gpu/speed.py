@@ -22,7 +22,7 @@ from cl.data.augment import augment
 from cl.data.device_crops import DeviceTrainSet, resident
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
-from cl.data.to_device import ToDevice, normalisation
+from cl.data.to_device import ToDevice
 from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.objective import blocks
@@ -31,6 +31,7 @@ from cl.objective.negatives import Negatives
 from cl.runtime.cores import cores
 from cl.runtime.machine import Machine
 from cl.sources import Image
+from pipeline.support.locations import transform
 
 
 def ceilings(session: Session) -> None:
@@ -158,7 +159,7 @@ def augmentation(session: Session) -> None:
         params = parameters(f"views={choice}")
         view = next(iter(params.views.values()))
         images, colour_params = random_images(view, 8 if session.tiny else 256)
-        mean, std = normalisation(params.dataset, session.device)
+        mean, std = transform(params.dataset).mean_and_std(session.device)
         run = partial(augment, images.to(session.device), colour_params, view, mean=mean, std=std)
         rate = len(images) / session.seconds(run)
         session.report(f"views={choice}", images_per_second=rate, **session.profile(run)[1])
@@ -178,7 +179,9 @@ def loading(session: Session) -> None:
         files = photographs(Path(folder), count)
         for number, (name, changes) in enumerate(cases.items()):
             reader = stored(files, params, Path(folder) / f"shards{number}", **changes)
-            data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(count, batch, 0))
+            data = TrainSet(
+                reader, transform(params.dataset), list(params.views.values()), Plan(count, batch, 0)
+            )
             began = 0.0
             for done, _ in enumerate(data.batches(0, steps, workers)):
                 if done == 1:
@@ -204,7 +207,9 @@ def cropping(session: Session) -> None:
         with session.attempt(name), tempfile.TemporaryDirectory() as folder:
             params = parameters(*choices)
             reader = stored(files(Path(folder)), params, Path(folder) / "shards")
-            plain = TrainSet(reader, params.dataset, list(params.views.values()), Plan(count, batch, 0))
+            plain = TrainSet(
+                reader, transform(params.dataset), list(params.views.values()), Plan(count, batch, 0)
+            )
             images = None if name.startswith("JPEG") else resident(reader, here)
             on_it = DeviceTrainSet(plain, images)
             session.report(

@@ -19,7 +19,7 @@ from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.to_device import HostBatch, ToDevice
-from cl.data.views import View, draw_colour_params, generator
+from cl.data.views import RandomNumbers, View, draw_colour_params
 from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.distributed import local_part, mean_over_ranks
@@ -31,6 +31,7 @@ from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
 from pipeline.pretrain import build
+from pipeline.support.locations import transform
 
 CPU = torch.device("cpu")
 STEPS, BATCH, LR = 3, 16, 0.05  # of a trajectory
@@ -46,7 +47,7 @@ def random_images(view: View, count: int) -> tuple[Tensor, Tensor]:
     """Crops (count, 3, S, S) uint8 as data workers make them, and their colour parameters (count, DRAWS)."""
     rng = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, view.size, view.size, 3), dtype=torch.uint8, generator=rng)
-    colour_params = [draw_colour_params(view, generator(0, 0, image, 0)) for image in range(count)]
+    colour_params = [draw_colour_params(view, RandomNumbers(0, 0, image, 0)) for image in range(count)]
     return images.permute(0, 3, 1, 2), torch.tensor(colour_params, dtype=torch.float32)
 
 
@@ -61,7 +62,7 @@ class RepeatedBatch:
         self.plan = Plan(size * 10**6, size, 0)
         self.session, self.steps, self.warm, self.prepared = session, steps, warm, prepared
         self.views = [view for view in params.views.values() for _ in range(view.count)]
-        self.source = params.dataset
+        self.transform = transform(params.dataset)
         images, colour_params = zip(*(random_images(view, size) for view in self.views), strict=True)
         labels, positions = torch.zeros(size, dtype=torch.int64), torch.arange(size)
         self.batch = HostBatch(list(images), torch.stack(colour_params), labels, positions, None)
@@ -80,7 +81,7 @@ class RepeatedBatch:
 
     def inputs(self, device: torch.device) -> Callable[[HostBatch], Batch]:
         """What augments the batch on the device, or returns the one prepared."""
-        augment = ToDevice(self.source, self.views, device)
+        augment = ToDevice(self.transform, self.views, device)
         if not self.prepared:
             return augment
         ready = augment(self.batch)
@@ -159,7 +160,7 @@ def pretrain(
     reader = Reader(shards, "train")
     task = build(params, here, len(reader))
     plan = Plan(len(reader), params.optim.batch_size, params.seed)
-    data = TrainSet(reader, params.dataset, list(params.views.values()), plan)
+    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
     optimizer = optim.build(params.optim, [optim.Part(task)])
     rows = train(task, data, params.optim, optimizer, progress=quiet(), checkpoints=checkpoints)
     return task, rows

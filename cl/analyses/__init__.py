@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
+from cl.data.transform import Transform
 from cl.data.views import View
 from cl.evaluations import MeasurementConfig
 from cl.losses import LossConfig
@@ -25,9 +26,6 @@ from cl.objective.terms import Contrast
 from cl.report.charts import Chart
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import MetricInfo
-
-if TYPE_CHECKING:
-    from cl.sources import Source
 
 
 class AnalysisConfig(MeasurementConfig):
@@ -66,7 +64,7 @@ class Context:
     views: list[View]
     train: Reader
     val: Reader
-    source: "Source"
+    transform: Transform
     loss: LossConfig
     scale: float
     batch_size: int
@@ -133,7 +131,7 @@ class Context:
 
     def _batches(self, views: list[View], batch_size: int, batches: int) -> Iterator[Batch]:
         plan = Plan(len(self.train), batch_size, self.seed)
-        data = TrainSet(self.train, self.source, views, plan)
+        data = TrainSet(self.train, self.transform, views, plan)
         inputs = data.inputs(self.machine.device)
         for batch in data.batches(0, batches, self.machine.workers):
             yield inputs(batch)

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from cl.analyses import AnalysisConfig, Context
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.features.extraction import Unit, extract_all
 from cl.report.charts import Chart
 from cl.runtime.metric_info import MetricInfo
@@ -40,7 +41,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     positions = np.arange(len(context.val))[: config.images]
     backbone, projector = context.method.evaluated
     encoder = Unit(backbone, [projector])
-    features, embeddings = extract_all(encoder, context.val, context.source, context.machine, positions)
+    images = EvalSet(context.val, context.transform, positions)
+    features, embeddings = extract_all(encoder, images, context.machine)
     rows = (embeddings if config.of == "embedding" else features).cpu().numpy()
     points = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
     labels = context.val.labels(positions)

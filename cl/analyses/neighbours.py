@@ -8,9 +8,11 @@ from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.evaluations import labels_of
 from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit, extract
+from cl.features.knn import nearest
 from cl.runtime.metric_info import MetricInfo
 
 
@@ -38,40 +40,38 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     bank, queries = (
         extract(
             encoder,
-            reader,
-            context.source,
+            EvalSet(reader, context.transform, reader.evaluated(most)),
             context.machine,
-            reader.evaluated(most),
             context.progress.count,
         )
         for reader, most in parts
     )
-    k = min(config.nearest, len(bank))
-    nearest = torch.cat([(part @ bank.T).topk(k).indices for part in queries.split(256)])
+    blocks = nearest(queries, bank, min(config.nearest, len(bank)))
+    found = torch.cat([positions for _, _, positions in blocks])
     if not context.train.manifest.classes:
-        draw(nearest, spread(len(queries), config.rows), context)
+        draw(found, spread(len(queries), config.rows), context)
         return {}
     labels, truth = (labels_of(reader, context.machine.device, most) for reader, most in parts)
-    same = labels[nearest] == truth[:, None]
-    draw(nearest, _one_per_class(truth, config.rows), context)
+    same = labels[found] == truth[:, None]
+    draw(found, _one_per_class(truth, config.rows), context)
     return {"same_class": 100 * float(same.float().mean())}
 
 
-def draw(nearest: Tensor, shown: Tensor, context: Context) -> None:
+def draw(found: Tensor, shown: Tensor, context: Context) -> None:
     """Write `pictures/`: a row per validation image, which comes first, with its nearest training images.
 
     Args:
-        nearest: (N, k), places among the training images in the order of the index.
-        shown: the rows of `nearest` to show.
+        found: (N, k), places among the training images in the order of the index.
+        shown: the rows of `found` to show.
     """
-    bank, queries = context.train.evaluated(int(nearest.max()) + 1), context.val.evaluated(len(nearest))
+    bank, queries = context.train.evaluated(int(found.max()) + 1), context.val.evaluated(len(found))
     rows = []
     for row in shown.tolist():
         query = int(queries[row])
         pictures = [_captioned(context.val, query)]
         pictures += [
             _captioned(context.train, position, int(context.val.labels(query)))
-            for position in bank[nearest[row].cpu()].tolist()
+            for position in bank[found[row].cpu()].tolist()
         ]
         rows.append((pictures[0].caption, pictures))
     write_rows(context.out / "pictures", rows)

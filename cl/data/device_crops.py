@@ -1,6 +1,6 @@
 """Training batches whose images are decoded and cropped on the training device instead of in data workers.
 
-This process draws the boxes and colours, from the same random streams as the workers. Images of one size that
+This process draws the boxes and colours, from the same random numbers as the workers. Images of one size that
 fit stay on the device (CIFAR, STL-10); otherwise it gets the files of each batch and decodes the JPEGs.
 """
 
@@ -19,7 +19,7 @@ from cl.data import resample, ring
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.to_device import HostBatch, ToDevice
-from cl.data.views import DRAWS, draw_colour_params, generator, random_crop_box
+from cl.data.views import DRAWS, RandomNumbers, draw_colour_params, random_crop_box
 from cl.runtime import memory
 from cl.runtime.machine import Machine, to_device
 
@@ -71,7 +71,7 @@ class DeviceTrainSet:
         for row, position in enumerate(positions.tolist()):
             size = self.resident.shape[2:] if self.resident is not None else contents[row][1:3]
             for number, view in enumerate(plain.views):
-                rng = generator(self.plan.seed, epoch, position, number)
+                rng = RandomNumbers(self.plan.seed, epoch, position, number)
                 boxes[number, row] = random_crop_box(size, view.area, rng)
                 colour_params[row, number] = draw_colour_params(view, rng)
         rest = plain.batch(step, [], colour_params)
@@ -89,7 +89,7 @@ class CropOnDevice(ToDevice):
     """
 
     def __init__(self, data: DeviceTrainSet, device: torch.device) -> None:
-        super().__init__(data.plain.source, data.plain.views, device)
+        super().__init__(data.plain.transform, data.plain.views, device)
         self.data = data
         if self.stream:
             self.stream.wait_stream(torch.cuda.current_stream(device))  # which copies resident images
@@ -202,7 +202,7 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
 
     def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
         if rows.start == 0:
-            reader.ahead(np.arange(start, min(start + 2 * BLOCK, len(reader))))
+            reader.prefetch(np.arange(start, min(start + 2 * BLOCK, len(reader))))
         pixels, fits = arrays
         for row, position in enumerate(range(start + rows.start, start + rows.stop)):
             image = reader.pixels(position)

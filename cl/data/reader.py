@@ -55,8 +55,8 @@ class Reader:
         self._files: LocalFiles | RemoteFiles
         if store and stores.is_url(store):
             assert cache
-            kept = f"{hashlib.sha256(store.encode() + content).hexdigest()}/{split}"
-            self._files = RemoteFiles(store, cache, kept, shards, self.index)
+            cached_in = f"{hashlib.sha256(store.encode() + content).hexdigest()}/{split}"
+            self._files = RemoteFiles(store, cache, cached_in, shards, self.index)
         else:
             self._files = LocalFiles(Path(store) if store else folder, shards)
 
@@ -65,12 +65,12 @@ class Reader:
 
     @property
     def remote(self) -> bool:
-        """Whether announcing what will be read (`ahead`) has an effect."""
+        """Whether `prefetch` has an effect."""
         return isinstance(self._files, RemoteFiles)
 
-    def ahead(self, positions: np.ndarray) -> None:
-        """Announce the positions to be read next, in order; remote ones are fetched in the background."""
-        self._files.ahead(positions)
+    def prefetch(self, positions: np.ndarray) -> None:
+        """Fetch the positions to be read next in the background, in this order, if the shards are remote."""
+        self._files.prefetch(positions)
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -180,7 +180,7 @@ class LocalFiles:
         # Open in this process, the least recently used first.
         self._open: OrderedDict[int, tuple[int, mmap.mmap]] = OrderedDict()
 
-    def ahead(self, positions: np.ndarray) -> None:
+    def prefetch(self, positions: np.ndarray) -> None:
         """Does nothing: the kernel reads ahead."""
 
     def __getstate__(self) -> dict:

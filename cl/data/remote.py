@@ -30,7 +30,7 @@ class RemoteFiles:
 
     Args:
         store: the URL below which the shards are.
-        kept: the folder in the cache for this split of these shards.
+        cached_in: the folder of the cache for this split of these shards.
         index: the rows of all samples, in order.
 
     Raises:
@@ -38,8 +38,10 @@ class RemoteFiles:
             manifest or has changed, the server does not support range requests, or it remains unreachable.
     """
 
-    def __init__(self, store: str, cache: Cache, kept: str, shards: list[Shard], index: np.ndarray) -> None:
-        self._cache, self._kept, self._shards = cache, kept, shards
+    def __init__(
+        self, store: str, cache: Cache, cached_in: str, shards: list[Shard], index: np.ndarray
+    ) -> None:
+        self._cache, self._cached_in, self._shards = cache, cached_in, shards
         self._urls = [f"{store.rstrip('/')}/{shard.name}" for shard in shards]
         total = sum(shard.bytes for shard in shards)
         self._check_room(store, total * min(1.0, 2 * WINDOW * CHUNK / len(index)))
@@ -87,13 +89,13 @@ class RemoteFiles:
         try:
             content = bytearray(length)
             if os.preadv(file, [content], offset - int(self._start[piece])) != length:
-                kept = self._cache.folder / self._file(piece)
-                raise ValueError(f"{kept} is too short: remove it and start again")
+                path = self._cache.folder / self._file(piece)
+                raise ValueError(f"{path} is too short: remove it and start again")
             return memoryview(content)
         finally:
             os.close(file)
 
-    def ahead(self, positions: np.ndarray) -> None:
+    def prefetch(self, positions: np.ndarray) -> None:
         """Fetch these positions of the index in the background, in order; replaces an earlier call."""
         pieces, first_use = np.unique(
             np.searchsorted(self._firsts, positions, side="right") - 1, return_index=True
@@ -121,7 +123,7 @@ class RemoteFiles:
                 self._cache.fill(self._file(piece), self._size(piece), fetch, wait=False)
 
     def _file(self, piece: int) -> str:
-        return f"{self._kept}/{piece:06d}.piece"
+        return f"{self._cached_in}/{piece:06d}.piece"
 
     def _size(self, piece: int) -> int:
         return int(self._stop[piece] - self._start[piece])
@@ -153,12 +155,12 @@ class RemoteFiles:
             self._check_size(shard, info["size"])
         url, version = self._urls[shard], stores.version(info)
         if shard not in self._versions:
-            name = f"{self._kept}/{self._shards[shard].name}.version"
+            name = f"{self._cached_in}/{self._shards[shard].name}.version"
             self._versions[shard] = self._cache.setdefault(name, version)
         if version != self._versions[shard]:
             raise ValueError(
                 f"{url} changed since it was first read (version {self._versions[shard]}, now {version}): "
-                f"{AGAIN}, remove {self._cache.folder / self._kept} and start again"
+                f"{AGAIN}, remove {self._cache.folder / self._cached_in} and start again"
             )
 
     def _check_size(self, shard: int, size: int | None) -> None:

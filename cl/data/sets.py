@@ -1,46 +1,42 @@
 """Batches of views for training, in the order of `cl.data.order`, and whole splits for evaluation."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cl.data import ring, surrogate
+from cl.data import ring
 from cl.data.order import CHUNK, WINDOW, Plan
 from cl.data.reader import Reader
 from cl.data.to_device import HostBatch, ToDevice
+from cl.data.transform import Transform
 from cl.data.views import (
     DRAWS,
+    RandomNumbers,
     View,
     centre,
     cut_patches,
     draw_colour_params,
-    generator,
     random_crop_box,
     resize,
 )
 
-if TYPE_CHECKING:
-    from cl.sources import Source
-
-PATCH = 2**32  # in place of a view's number: the stream of what is the same in every epoch
-AHEAD = CHUNK * WINDOW // 2  # samples, over all processes, that are fetched ahead from remote shards
+PREFETCHED = CHUNK * WINDOW // 2  # samples, over all processes, that are prefetched from remote shards
 
 
 class TrainSet:
-    """The batch of each step, normalised as in `source`; `subset`: only these positions of the index."""
+    """The batch of each step, normalised as in `transform`; `subset`: only these positions of the index."""
 
     def __init__(
         self,
         reader: Reader,
-        source: "Source",
+        transform: Transform,
         views: list[View],
         plan: Plan,
         subset: np.ndarray | None = None,
     ) -> None:
-        self.reader, self.source, self.plan, self.subset = reader, source, plan, subset
+        self.reader, self.transform, self.plan, self.subset = reader, transform, plan, subset
         self.views = [view for view in views for _ in range(view.count)]
         self.copies = [copy for view in views for copy in range(view.count)]  # 0 in the first of each kind
         assert (len(reader) if subset is None else len(subset)) == plan.samples
@@ -65,26 +61,19 @@ class TrainSet:
         for row, position in enumerate(positions[rows].tolist()):
             pixels = self.reader.pixels(position)  # one decode for all views
             for number, (view, copy) in enumerate(zip(self.views, self.copies, strict=True)):
-                if view.surrogate and copy == 0:
-                    everywhere = generator(self.plan.seed, 0, position, PATCH)
-                    patch = surrogate.choose_patch(pixels, view.area, view.surrogate.sizes, everywhere)
-                rng = generator(self.plan.seed, epoch, position, number)
-                if view.surrogate:
-                    how = surrogate.draw(view.surrogate, rng)
-                    warped = surrogate.warp(pixels, patch, how, view.size, view.interpolation)
-                    images[number][row] = surrogate.recolour(warped, how, self.source.mean)
-                elif view.jigsaw is None:
+                rng = RandomNumbers(self.plan.seed, epoch, position, number)
+                if view.jigsaw is None:
                     box = random_crop_box(pixels.shape[:2], view.area, rng)
                     resize(pixels, box, view, images[number][row : row + 1])
-                elif copy == 0:  # its stream gives all patches
+                elif copy == 0:  # its random numbers give all patches
                     cut_patches(pixels, view, rng, [x[row] for x in images[number : number + view.count]])
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def prefetch(self, step: int) -> None:
-        """Have the images of this and the next steps fetched ahead, if the shards are remote."""
+        """Have the images of this and the next steps prefetched, if the shards are remote."""
         if self.reader.remote:
-            after = range(step, step + 1 + AHEAD // self.plan.batch_size)
-            self.reader.ahead(np.concatenate([self.samples(number)[1] for number in after]))
+            after = range(step, step + 1 + PREFETCHED // self.plan.batch_size)
+            self.reader.prefetch(np.concatenate([self.samples(number)[1] for number in after]))
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
         """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
@@ -105,35 +94,37 @@ class TrainSet:
 
     def inputs(self, device: torch.device) -> ToDevice:
         """A function that moves a batch to the device, augments and normalises it."""
-        return ToDevice(self.source, self.views, device)
+        return ToDevice(self.transform, self.views, device)
 
     def __getitem__(self, step: int) -> HostBatch:
         return next(self.batches(step, step + 1, 0))
 
 
 class EvalSet:
-    """Every sample once, in the order of the index or of `positions`, in the evaluation view."""
+    """Images in the evaluation view: all, in the order of the index, or those at `positions`."""
 
-    def __init__(
-        self, reader: Reader, *, resize: int, crop: int, positions: np.ndarray | None = None
-    ) -> None:
-        self.reader, self.resize, self.crop = reader, resize, crop
+    def __init__(self, reader: Reader, transform: Transform, positions: np.ndarray | None = None) -> None:
+        self.reader, self.transform = reader, transform
         self.positions = np.arange(len(reader)) if positions is None else positions
 
+    def __len__(self) -> int:
+        return len(self.positions)
+
     def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        """All samples in batches (N, 3, S, S) uint8, N <= batch_size; memory is reused as in training."""
-        starts = range(0, len(self.positions), batch_size)
+        """All images in batches (N, 3, S, S) uint8, N <= batch_size; memory is reused as in training."""
+        starts = range(0, len(self), batch_size)
+        short_side, side = self.transform.resize, self.transform.crop
 
         def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
             if rows.start == 0:
-                self.reader.ahead(self.positions[start : start + batch_size + AHEAD])
+                self.reader.prefetch(self.positions[start : start + batch_size + PREFETCHED])
             for row, position in enumerate(self.positions[start + rows.start : start + rows.stop].tolist()):
-                arrays[0][row] = centre(self.reader.pixels(position), self.resize, self.crop)
+                arrays[0][row] = centre(self.reader.pixels(position), short_side, side)
 
         def rows(start: int) -> int:
-            return min(batch_size, len(self.positions) - start)
+            return min(batch_size, len(self) - start)
 
-        array = ring.Array((self.crop, self.crop, 3), np.uint8)
+        array = ring.Array((side, side, 3), np.uint8)
         for (images,) in ring.filled(fill, starts, rows, [array], workers):
             yield _channels_first(images)
 

@@ -2,19 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from cl.data.augment import augment
+from cl.data.transform import Transform
 from cl.data.views import View
 from cl.objective.batch import Batch
 from cl.runtime.machine import to_device
-
-if TYPE_CHECKING:
-    from cl.data.transform import Transform
-    from cl.sources import Source
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,9 @@ class HostBatch:
 class ToDevice:
     """Moves a batch to the device, augments and normalises it; on a GPU, during the previous step."""
 
-    def __init__(self, source: "Source", views: list[View], device: torch.device) -> None:
+    def __init__(self, transform: Transform, views: list[View], device: torch.device) -> None:
         self.device, self.views = device, views
-        self.mean, self.std = normalisation(source, device)
+        self.mean, self.std = transform.mean_and_std(device)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, batch: HostBatch) -> Batch:
@@ -69,9 +65,3 @@ class ToDevice:
         labels, positions = (to_device(x, self.device) for x in (batch.labels, batch.positions))
         groups = None if batch.groups is None else to_device(batch.groups, self.device)
         return Batch(views, labels, positions, groups)
-
-
-def normalisation(source: "Source | Transform", device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (3, 1, 1) of RGB in [0, 1]."""
-    mean, std = to_device(torch.tensor([source.mean, source.std]), device).view(2, 3, 1, 1)
-    return mean, std

@@ -1,8 +1,7 @@
-"""The evaluation view of a single image, as files of weights record it."""
+"""How images are normalised, and their evaluation view, as files of weights record it."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,13 +9,10 @@ from PIL import Image as Picture
 from pydantic import Field
 from torch import Tensor
 
-from cl.data.to_device import normalisation
 from cl.data.views import centre
 from cl.runtime.base_config import BaseConfig, check_crop
+from cl.runtime.machine import to_device
 from cl.shards import images
-
-if TYPE_CHECKING:
-    from cl.sources import Source
 
 ImageLike = str | os.PathLike[str] | Picture.Image  # the path of a file, or a picture
 
@@ -32,12 +28,6 @@ class Transform(BaseConfig):
     levels: dict[str, tuple[float, float]] = Field(
         default={}, description="of deep gray images, as in `cl.shards.manifest`"
     )
-
-    @classmethod
-    def of_source(cls, source: "Source", levels: images.Levels) -> "Transform":
-        """The evaluation view of a data set, whose manifest has these levels."""
-        shared = source.model_dump(include=set(cls.model_fields))
-        return cls.model_validate({**shared, "levels": dict(levels)})
 
     def __call__(self, image: ImageLike) -> Tensor:
         """The normalised image; (3, crop, crop) float32.
@@ -72,5 +62,10 @@ class Transform(BaseConfig):
 
     def normalise(self, batch: Tensor) -> Tensor:
         """(N, 3, S, S) uint8 to float32 on the same device."""
-        mean, std = normalisation(self, batch.device)
+        mean, std = self.mean_and_std(batch.device)
         return batch.float().div_(255).sub_(mean).div_(std)
+
+    def mean_and_std(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Both (3, 1, 1), of RGB in [0, 1]."""
+        mean, std = to_device(torch.tensor([self.mean, self.std]), device).view(2, 3, 1, 1)
+        return mean, std

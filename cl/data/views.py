@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 
-from cl.data.surrogate import Surrogate
 from cl.runtime.base_config import BaseConfig, Range, Sizes
 
 Value = TypeVar("Value")
@@ -27,6 +26,7 @@ RESIZE = {
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 OPTIONAL = ("photometric",)  # operations whose settings a view may leave out
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
+DRAWN = 64  # random numbers that are drawn at a time: most views need fewer
 LONGEST = 64  # the length, in short sides, up to which an image is resized as a whole
 
 
@@ -95,7 +95,6 @@ class View(BaseConfig):
     photometric: settings of a fifth operation, which `order` then names.
     jigsaw: the views are the patches of one crop, which covers `area` of the image; `count` is their number
         and `size` that of a patch.
-    surrogate: the views are copies of one patch, which covers `area` of the image's central square.
     """
 
     count: int = Field(gt=0)
@@ -110,7 +109,6 @@ class View(BaseConfig):
     order: list[str]
     photometric: Photometric | None = None
     jigsaw: Jigsaw | None = None
-    surrogate: Surrogate | None = None
 
     @model_validator(mode="after")
     def _each_once(self) -> "View":
@@ -122,8 +120,6 @@ class View(BaseConfig):
     @model_validator(mode="after")
     def _patches_fit_cells(self) -> "View":
         cut = self.jigsaw
-        if self.surrogate and (cut or not self.area[0]):
-            raise ValueError(f"surrogate needs jigsaw=null and area above 0, found area={list(self.area)}")
         if cut and self.count != cut.grid**2:
             raise ValueError(
                 f"jigsaw.grid={cut.grid} gives {cut.grid**2} patches, but count={self.count}; "
@@ -174,30 +170,52 @@ class ColourParams(NamedTuple, Generic[Value]):
 DRAWS = len(ColourParams._fields)  # numbers per view
 
 
-def generator(seed: int, epoch: int, sample: int, view: int) -> np.random.Generator:
-    """A random stream for each (seed, epoch, sample, view): Philox keyed by the seed, the rest as counter.
+class RandomNumbers:
+    """The random numbers of a view: uniform in [0, 1), the same for equal (seed, epoch, sample, view).
 
-    The next call with the same seed moves this object to another stream; creating a new object would take
-    four times as long.
+    NumPy's Philox, keyed by the seed, gives them; the rest is its counter. All objects share one Philox,
+    because creating one takes longer than drawing, but each keeps what it drew, so several can be in use.
     """
-    stream, state = _stream(seed)
-    state["state"]["counter"][:] = 0, epoch, sample, view
-    stream.bit_generator.state = state
-    return stream
+
+    __slots__ = ("_numbers", "_place", "_used")
+
+    def __init__(self, seed: int, epoch: int, sample: int, view: int) -> None:
+        self._place = seed, epoch, sample, view
+        self._numbers = _drawn(0, seed, epoch, sample, view)
+        self._used = 0
+
+    def take(self, count: int) -> list[float]:
+        """The next `count` numbers."""
+        start, self._used = self._used, self._used + count
+        while self._used > len(self._numbers):
+            self._numbers += _drawn(len(self._numbers), *self._place)
+        return self._numbers[start : self._used]
+
+
+def _drawn(start: int, seed: int, epoch: int, sample: int, view: int) -> list[float]:
+    """DRAWN numbers from number `start` on, a multiple of the four that a step of the counter gives."""
+    generator, philox, state, counter = _philox(seed)
+    counter[:] = start // 4, epoch, sample, view
+    philox.state = state
+    return generator.random(DRAWN).tolist()
 
 
 @lru_cache(maxsize=4)
-def _stream(seed: int) -> tuple[np.random.Generator, Any]:
+def _philox(seed: int) -> tuple[np.random.Generator, np.random.Philox, Any, np.ndarray]:
+    """A generator, its Philox, a state to set it to, and the counter in this state."""
     philox = np.random.Philox(key=seed)
-    return np.random.Generator(philox), philox.state
+    state: Any = philox.state
+    return np.random.Generator(philox), philox, state, state["state"]["counter"]
 
 
 def random_crop_box(
-    size: Sequence[int], area: tuple[float, float], rng: np.random.Generator
+    size: Sequence[int], area: tuple[float, float], rng: RandomNumbers
 ) -> tuple[int, int, int, int]:
     """left, top, right, bottom of a random crop of ratio 3/4 to 4/3; a central crop if no attempt fits."""
     height, width = size
-    for scale, ratio, x, y in rng.random((ATTEMPTS, 4)).tolist():
+    numbers = rng.take(4 * ATTEMPTS)  # also those of attempts that are not needed
+    for first in range(0, 4 * ATTEMPTS, 4):
+        scale, ratio, x, y = numbers[first : first + 4]
         covered = width * height * (area[0] + (area[1] - area[0]) * scale)
         aspect = math.exp(math.log(3 / 4) + math.log(16 / 9) * ratio)
         w = round(math.sqrt(covered * aspect))
@@ -220,13 +238,13 @@ def resize(pixels: np.ndarray, box: tuple[int, int, int, int], view: View, out: 
     RESIZE[view.interpolation](source, list(target.shape[2:]), False, None, None, out=target)
 
 
-def cut_patches(pixels: np.ndarray, view: View, rng: np.random.Generator, patches: list[np.ndarray]) -> None:
+def cut_patches(pixels: np.ndarray, view: View, rng: RandomNumbers, patches: list[np.ndarray]) -> None:
     """Write the patches of a jigsaw in random order, each (size, size, 3) uint8; the crop is resized once."""
     cut = view.jigsaw
     assert cut is not None
     crop = np.empty((1, cut.side, cut.side, 3), np.uint8)
     resize(pixels, random_crop_box(pixels.shape[:2], view.area, rng), view, crop)
-    sort_keys, *offsets = rng.random((3, view.count)).tolist()
+    sort_keys, *offsets = (rng.take(view.count) for _ in range(3))
     places = cut.cell - view.size + 1  # of a window in its cell, in each direction
     for patch, cell in zip(patches, sorted(range(view.count), key=sort_keys.__getitem__), strict=True):
         row, column = divmod(cell, cut.grid)
@@ -235,12 +253,12 @@ def cut_patches(pixels: np.ndarray, view: View, rng: np.random.Generator, patche
         patch[:] = part[: view.size, : view.size]
 
 
-def draw_colour_params(view: View, rng: np.random.Generator) -> ColourParams[float]:
+def draw_colour_params(view: View, rng: RandomNumbers) -> ColourParams[float]:
     """Random parameters of the colour operations of `view`; always consumes 14 random numbers.
 
     The photometric operation consumes four more.
     """
-    flip, jitter, grayscale, blur, sigma, solarize, *factors = rng.random(14).tolist()
+    flip, jitter, grayscale, blur, sigma, solarize, *factors = rng.take(14)
     brightness, contrast, saturation, hue, *sort_keys = [2 * factor - 1 for factor in factors]
     first, second, third, fourth = sorted(range(4), key=sort_keys.__getitem__)
     low, high = view.blur.sigma
@@ -266,16 +284,16 @@ def draw_colour_params(view: View, rng: np.random.Generator) -> ColourParams[flo
     )
 
 
-def _draw_photometric_params(config: Photometric | None, rng: np.random.Generator) -> list[float]:
+def _draw_photometric_params(config: Photometric | None, rng: RandomNumbers) -> list[float]:
     """Flag, bits, sharpness and threshold."""
     if config is None:
         return [0.0] * 4
-    flag, bits, *places = rng.random(4).tolist()
+    flag, bits, *places = rng.take(4)
     ranges = config.sharpness, config.threshold
     fewest, most = config.bits
-    kept = fewest + int((most - fewest + 1) * bits)
+    chosen_bits = fewest + int((most - fewest + 1) * bits)
     values = [low + (high - low) * place for (low, high), place in zip(ranges, places, strict=True)]
-    return [flag < config.p, kept, *values]
+    return [flag < config.p, chosen_bits, *values]
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:

@@ -14,7 +14,6 @@ from torch import Tensor
 from torchvision.transforms.functional import InterpolationMode, pil_to_tensor, resize
 
 from cl.data.order import Plan
-from cl.data.views import generator
 from cl.detection.config import Config
 from cl.detection.records import Record
 from cl.runtime.distributed import rank, ranks
@@ -101,7 +100,8 @@ class TrainImages:
         positions = positions[np.argsort(self._aspect_ratios[positions], kind="stable")]
         first = self.plan.rank * self.plan.share
         for position in positions[first : first + self.plan.share].tolist():
-            rng = generator(self.plan.seed, epoch, position, 0)
+            philox = np.random.Philox(key=self.plan.seed, counter=[0, epoch, position, 0])
+            rng = np.random.Generator(philox)
             yield position, int(rng.choice(self.config.train_sides)), bool(rng.integers(2))
 
     def _load(self, draw: tuple[int, int, bool]) -> Any:

@@ -29,7 +29,7 @@ from cl.training.loop import train
 from cl.training.tasks import Task
 
 if TYPE_CHECKING:
-    from cl.sources import Source
+    from cl.data.transform import Transform
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
 NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
@@ -71,7 +71,7 @@ class Detection(Task):
 
 
 def fine_tune(
-    config: Config, backbone: Backbone, dataset: DataSet, source: "Source", run: Run
+    config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform", run: Run
 ) -> dict[str, float]:
     """Fine-tune all layers of a detector and return its metrics, those of `average_precision.evaluate`.
 
@@ -79,7 +79,7 @@ def fine_tune(
     detections, and the files of the engine go to `run.out`.
     """
     torch.manual_seed(run.seed)
-    detector = run.machine.place(engine(config.engine).Detector(config, backbone, dataset, source))
+    detector = run.machine.place(engine(config.engine).Detector(config, backbone, dataset, transform))
     task = Detection(detector, run.machine, run.seed)
     data = TrainImages(dataset.train, config, run.seed, detector.item)
     optimizer = build_optimizer(detector, config)

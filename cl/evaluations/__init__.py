@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
+from cl.data.transform import Transform
 from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit
 from cl.features.knn import top1
@@ -24,7 +25,6 @@ from cl.training.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from cl.networks.backbones import Backbone
-    from cl.sources import Source
 
 WORST_CLASSES, EXAMPLES = 5, 8
 
@@ -97,7 +97,7 @@ class Context:
     encoder: Encoder
     train: Reader
     val: Reader
-    source: "Source"
+    transform: Transform
     seed: int
     machine: Machine
     progress: Progress

@@ -1,7 +1,6 @@
 """Weighted k-nearest-neighbour classification by the labelled training images (InstDisc, section 3.4)."""
 
 import csv
-import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -10,19 +9,17 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.features.extraction import extract_all
 from cl.features.knn import check_k, classify, top1
 from cl.runtime.metric_info import BACKBONE, MetricInfo
-
-UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 class Config(EvaluationConfig):
     """`k` neighbours vote with weight exp(cosine / temperature).
 
     grid_k, grid_temperature: additional values, evaluated in the same pass and written to `grid.csv`.
-    memory: bound on memory besides the features themselves, for example 512MiB.
     bank: how many training images vote, the first of the shuffled index; null: all.
     half: store the bank in float16.
     leave_one_out: also classify each training image by all the others.
@@ -33,17 +30,9 @@ class Config(EvaluationConfig):
     temperature: float = Field(gt=0)
     grid_k: list[int]
     grid_temperature: list[float]
-    memory: str
     bank: int | None = Field(gt=0)
     half: bool
     leave_one_out: bool
-
-    @field_validator("memory")
-    @classmethod
-    def _has_unit(cls, value: str) -> str:
-        if not re.fullmatch(rf"\d*\.?\d+({'|'.join(UNITS)})", value):
-            raise ValueError(f"memory={value} must be a number with KiB, MiB or GiB, for example 512MiB")
-        return value
 
     @field_validator("grid_k", "grid_temperature")
     @classmethod
@@ -76,11 +65,6 @@ class Config(EvaluationConfig):
     def all_temperatures(self) -> list[float]:
         return [self.temperature, *self.grid_temperature]
 
-    @property
-    def bytes(self) -> int:
-        """`memory` in bytes."""
-        return int(float(self.memory[:-3]) * UNITS[self.memory[-3:]])
-
 
 def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """top1 of the backbone's features, of each head and of each representation."""
@@ -107,22 +91,19 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
 
 def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Name, bank and queries of the backbone and its heads (one pass), then of each representation."""
-    dtype = torch.float16 if config.half else torch.float32
+    half = torch.float16 if config.half else torch.float32
+    train, val = context.train, context.val
+    parts = ((train, train.labelled[: config.bank], half), (val, val.labelled, torch.float32))
     for names, encoder in context.encoder.passes():
         banks, queries = (
             extract_all(
                 encoder,
-                reader,
-                context.source,
+                EvalSet(reader, context.transform, positions),
                 context.machine,
-                reader.labelled[:most],
-                stored_as,
-                context.progress.count,
+                dtype=dtype,
+                count=context.progress.count,
             )
-            for reader, most, stored_as in (
-                (context.train, config.bank, dtype),
-                (context.val, None, torch.float32),
-            )
+            for reader, positions, dtype in parts
         )
         yield from zip(names, banks, queries, strict=True)
 
@@ -143,7 +124,6 @@ def _classify(
         len(context.classes),
         k=config.all_k,
         temperature=config.all_temperatures,
-        memory=config.bytes,
         itself=itself,
     )
     return predicted

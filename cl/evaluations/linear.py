@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cl.console.wording import counted
 from cl.data.order import Plan, plan_of
 from cl.data.reader import Reader
-from cl.data.sets import TrainSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.layers import LastBlocks, last_blocks
@@ -205,7 +205,7 @@ def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -
     labelled = context.train.labelled
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
-        return TrainSet(context.train, context.source, list(config.views.values()), plan, labelled)
+        return TrainSet(context.train, context.transform, list(config.views.values()), plan, labelled)
     return Stored(
         _features(backbone, context, context.train), labels_of(context.train, context.machine.device), plan
     )
@@ -213,8 +213,8 @@ def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -
 
 def _features(backbone: "Backbone | LastBlocks", context: Context, reader: Reader) -> Tensor:
     """(n, D): of the labelled images."""
-    count = context.progress.count
-    return extract(backbone, reader, context.source, context.machine, reader.labelled, count)
+    images = EvalSet(reader, context.transform, reader.labelled)
+    return extract(backbone, images, context.machine, context.progress.count)
 
 
 def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:

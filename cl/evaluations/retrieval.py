@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import TrainSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
 from cl.features.extraction import BATCH, extract_all
@@ -18,7 +18,6 @@ from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.rehearsal import rounds
 
 NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
-MEMORY = 256 * 2**20  # bytes
 
 
 class Config(EvaluationConfig):
@@ -48,9 +47,8 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """
     metrics = {}
     for names, encoder in context.encoder.passes():
-        banks = extract_all(
-            encoder, context.val, context.source, context.machine, count=context.progress.count
-        )
+        images = EvalSet(context.val, context.transform)
+        banks = extract_all(encoder, images, context.machine, count=context.progress.count)
         positions, queries = _queries(config, context, encoder)
         for name, bank, rows in zip(names, banks, queries, strict=True):
             hits = _hits(rows, bank, positions)
@@ -82,7 +80,7 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
     Each process looks up all of them, so that they are the same on any number of processes.
     """
     plan, steps = _plan(config, context.val, context.seed)
-    data = TrainSet(context.val, context.source, list(config.views.values()), plan)
+    data = TrainSet(context.val, context.transform, list(config.views.values()), plan)
     to_input = data.inputs(context.machine.device)
     positions: list[Tensor] = []
     outputs: list[tuple[Tensor, ...]] = []
@@ -97,5 +95,5 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
 def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:
     """(Q, k) bool: which of the nearest images of each query is its own."""
     k = min(max(NEAREST), len(bank))
-    blocks = nearest(queries, bank, k, memory=MEMORY)
+    blocks = nearest(queries, bank, k)
     return torch.cat([found == positions[block, None] for block, _, found in blocks])

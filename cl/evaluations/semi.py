@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cl.console.wording import counted
 from cl.data.order import plan_of
 from cl.data.reader import Reader
-from cl.data.sets import TrainSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.layers import parameters_by_depth
@@ -116,9 +116,8 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
 @torch.no_grad()
 def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
     """(n,) predicted classes of the validation images."""
-    val, count = context.val, context.progress.count
-    features = extract(backbone, val, context.source, context.machine, val.labelled, count)
-    return head(features).argmax(1)
+    images = EvalSet(context.val, context.transform, context.val.labelled)
+    return head(extract(backbone, images, context.machine, context.progress.count)).argmax(1)
 
 
 def fine_tune(
@@ -142,7 +141,7 @@ def fine_tune(
         task = Classification(backbone, head, machine, seed=context.seed, shared=plan.ranks == ranks())
     train(
         task,
-        TrainSet(context.train, context.source, list(config.views.values()), plan, chosen),
+        TrainSet(context.train, context.transform, list(config.views.values()), plan, chosen),
         settings,
         optim.build(settings, [optim.Part(head), *([] if frozen else parts_of(config, backbone))]),
         progress=context.progress,

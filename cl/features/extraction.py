@@ -1,7 +1,6 @@
 """Features of whole splits from a frozen encoder."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,19 +10,16 @@ from torch import Tensor, nn
 from cl.console.progress import Count, silent
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
-from cl.data.to_device import normalisation
+from cl.data.transform import Transform
 from cl.runtime.distributed import gather, rank, ranks
 from cl.runtime.machine import Machine, to_device
 from cl.runtime.rehearsal import rounds
 
-if TYPE_CHECKING:
-    from cl.sources import Source
-
 BATCH = 256
-ON_GPU, ON_CPU = 2**31, 2**26  # bytes of images that may be kept: 14,000 of 224 px, 20,000 of 32 px
+ON_GPU, ON_CPU = 2**31, 2**26  # bytes of images that are cached: 14,000 of 224 px, 20,000 of 32 px
 FEW = 1024  # images; up to this number, reading them here is faster than starting data workers
 
-Kept = dict[tuple[Reader, bytes], list[Tensor]]  # batches on the device, by what was read
+Cache = dict[tuple[Reader, bytes], list[Tensor]]  # batches on the device, by what was read
 
 
 class Pixels(nn.Module):
@@ -52,80 +48,69 @@ class Unit(nn.Module):
 
 
 def extract(
-    encoder: nn.Module,
-    reader: Reader,
-    source: "Source",
-    machine: Machine,
-    positions: np.ndarray | None = None,
-    count: Count = silent,
-    kept: Kept | None = None,
+    encoder: nn.Module, data: EvalSet, machine: Machine, count: Count = silent, cache: Cache | None = None
 ) -> Tensor:
-    """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of index or `positions`.
+    """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of `data`.
 
     The processes of a run share the work, and each returns all of the features.
 
     Args:
         count: shows the progress if it takes long.
-        kept: images that take little memory stay here, and later calls do not read them again.
+        cache: of small sets of images, which later calls do not read again.
     """
-    return extract_all(encoder, reader, source, machine, positions, count=count, kept=kept)[0]
+    return extract_all(encoder, data, machine, count=count, cache=cache)[0]
 
 
 @torch.no_grad()
 def extract_all(
     encoder: nn.Module,
-    reader: Reader,
-    source: "Source",
+    data: EvalSet,
     machine: Machine,
-    positions: np.ndarray | None = None,
+    *,
     dtype: torch.dtype = torch.float32,
     count: Count = silent,
-    kept: Kept | None = None,
+    cache: Cache | None = None,
 ) -> list[Tensor]:
     """As `extract`, for an encoder with several outputs, each stored as `dtype`."""
-    positions = np.arange(len(reader)) if positions is None else positions
-    share = -(-len(positions) // ranks())
-    padded = np.pad(positions, (0, share * ranks() - len(positions)), mode="edge")
-    mine = padded[rank() * share : (rank() + 1) * share]
+    share = -(-len(data) // ranks())
+    padded = np.pad(data.positions, (0, share * ranks() - len(data)), mode="edge")
+    mine = EvalSet(data.reader, data.transform, padded[rank() * share : (rank() + 1) * share])
     stored: list[Tensor] = []
     done = 0
     with (count if share > FEW else silent)(share, "images to encode") as report:
-        images = _images(reader, source, machine, mine, kept)
-        for outputs in _outputs(encoder, rounds(images, -(-share // BATCH)), source, machine):
+        images = rounds(_images(mine, machine, cache), -(-share // BATCH))
+        for outputs in _outputs(encoder, images, data.transform, machine):
             stored = stored or [output.new_zeros(share, output.shape[1], dtype=dtype) for output in outputs]
             for whole, part in zip(stored, outputs, strict=True):
                 whole[done : done + len(part)] = part
             done += len(outputs[0])
             report(len(outputs[0]))
-    return [gather(whole)[: len(positions)] for whole in stored]
+    return [gather(whole)[: len(data)] for whole in stored]
 
 
-def _images(
-    reader: Reader, source: "Source", machine: Machine, positions: np.ndarray, kept: Kept | None
-) -> Iterator[Tensor]:
+def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Tensor]:
     """Batches (N, 3, S, S) uint8 on the device."""
-    key = reader, positions.tobytes()
-    if kept and key in kept:
-        yield from kept[key]
+    key = data.reader, data.positions.tobytes()
+    if cache and key in cache:
+        yield from cache[key]
         return
-    if 3 * source.crop**2 * len(positions) > (ON_CPU if machine.device.type == "cpu" else ON_GPU):
-        kept = None
-    data = EvalSet(reader, resize=source.resize, crop=source.crop, positions=positions)
+    if 3 * data.transform.crop**2 * len(data) > (ON_CPU if machine.device.type == "cpu" else ON_GPU):
+        cache = None
     read = []
-    for images in data.batches(BATCH, machine.workers if len(positions) > FEW else 0):
+    for images in data.batches(BATCH, machine.workers if len(data) > FEW else 0):
         batch = to_device(images, machine.device)
-        if kept is not None:
+        if cache is not None:
             read.append(batch.clone())  # on the CPU, the memory of `images` is used again
         yield batch
-    if kept is not None:
-        kept[key] = read  # here, where all are read: a rehearsal breaks off before
+    if cache is not None:
+        cache[key] = read  # here, where all are read: a rehearsal breaks off before
 
 
 def _outputs(
-    encoder: nn.Module, images: Iterable[Tensor], source: "Source", machine: Machine
+    encoder: nn.Module, images: Iterable[Tensor], transform: Transform, machine: Machine
 ) -> Iterator[tuple[Tensor, ...]]:
     """The encoder's outputs in eval mode, batch by batch."""
-    mean, std = normalisation(source, machine.device)
+    mean, std = transform.mean_and_std(machine.device)
     was_training = encoder.training
     encoder.eval()
     for batch in images:

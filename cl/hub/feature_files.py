@@ -1,24 +1,14 @@
-"""Files of features beside the names of their images, written part by part: Parquet, or .npy with a .txt."""
+"""Files of features and the names of their images, written part by part: Parquet, or .npy with a .txt.
+
+Each format grows by (n, D) float32 features and n names at a time; `paths` are its files, the one with the
+features last.
+"""
 
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-
-class FeatureFile(Protocol):
-    """A file that grows by (n, D) float32 features and n names at a time.
-
-    paths: the files that are written, the one with the features last.
-    """
-
-    paths: list[Path]
-
-    def append(self, names: list[str], features: np.ndarray) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Parquet:

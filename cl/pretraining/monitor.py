@@ -1,8 +1,6 @@
 """What is measured while a method trains: kNN accuracy on part of the data, and signs of collapse."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +9,9 @@ from torch import Tensor, nn
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.features.extraction import Kept, extract
+from cl.data.sets import EvalSet
+from cl.data.transform import Transform
+from cl.features.extraction import Cache, extract
 from cl.features.knn import check_k, classify, top1
 from cl.pretraining import collapse
 from cl.pretraining.task import PretrainingTask
@@ -19,10 +19,6 @@ from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
 from cl.runtime.machine import to_device
 
-if TYPE_CHECKING:
-    from cl.sources import Source
-
-MEMORY = 64 * 2**20  # bytes
 EARLY = 0.25  # fraction of the run without alarm: untrained encoders map all images to nearly one point
 
 
@@ -53,25 +49,26 @@ def watch(
     train: Reader,
     val: Reader,
     *,
-    source: "Source",
+    transform: Transform,
     progress: Progress,
-    kept: Kept | None = None,
+    cache: Cache | None = None,
 ) -> dict[str, float]:
     """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
 
     Both are measured on part of the labelled images. Data without labels gives no accuracy, and collapse is
     measured on part of its validation images. The alarm goes to `progress`. `alignment` is that of the last
-    batch's positive pairs. `kept` is as in `extract`.
+    batch's positive pairs. `cache` is as in `extract`.
     """
     chosen = val.evaluated(config.queries)
     backbone, projector = task.method.evaluated
-    features = partial(extract, backbone, source=source, machine=task.machine, kept=kept)
-    queries = features(val, positions=chosen)
+    features = partial(extract, backbone, machine=task.machine, cache=cache)
+    queries = features(EvalSet(val, transform, chosen))
     embeddings = F.normalize(projector(queries), dim=1)
     measured: dict[str, float] = {}
     if train.manifest.classes:
         truth = to_device(torch.from_numpy(val.labels(chosen)), queries.device)
-        measured |= _knn(task, config, train, queries, truth, features)
+        bank = EvalSet(train, transform, train.evaluated(config.bank))
+        measured |= _knn(task, config, features(bank), bank, queries, truth)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measures = collapse.measures(embeddings)
     if task.has_groups:
@@ -84,14 +81,13 @@ def watch(
 def _knn(
     task: PretrainingTask,
     config: Config,
-    train: Reader,
+    bank: Tensor,
+    images: EvalSet,
     queries: Tensor,
     truth: Tensor,
-    features: Callable[..., Tensor],
 ) -> dict[str, float]:
-    chosen = train.evaluated(config.bank)
-    bank = features(train, positions=chosen)
-    labels = to_device(torch.from_numpy(train.labels(chosen)), bank.device)
+    """Accuracy of queries (Q, D) with classes `truth` (Q,), by the features (B, D) of the bank's images."""
+    labels = to_device(torch.from_numpy(images.reader.labels(images.positions)), bank.device)
     networks: dict[str, nn.Module] = {
         "knn_top1": nn.Identity(),
         "knn_embedding_top1": task.method.evaluated[1],
@@ -103,10 +99,9 @@ def _knn(
             rows,
             keys,
             labels,
-            len(train.manifest.classes),
+            len(images.reader.manifest.classes),
             k=[config.k],
             temperature=[config.temperature],
-            memory=MEMORY,
         )
         measured[name] = top1(predicted[0, 0], truth)
     return measured

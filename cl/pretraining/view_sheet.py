@@ -8,7 +8,6 @@ from PIL import Image as Picture
 from torch import Tensor
 
 from cl.data.sets import TrainSet
-from cl.data.to_device import normalisation
 from cl.data.views import centre
 
 IMAGES, SIDE, GAP = 8, 128, 4
@@ -18,7 +17,7 @@ def draw(data: TrainSet, path: Path) -> None:
     """One column for each of the first IMAGES of the first batch: the image, and below it its views."""
     cpu = torch.device("cpu")
     batch = data[0]
-    mean, std = normalisation(data.source, cpu)
+    mean, std = data.transform.mean_and_std(cpu)
     columns = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
     for view in data.inputs(cpu)(batch).views:
         for column, image in zip(columns, view, strict=False):

@@ -108,8 +108,8 @@ def _readable(
     digests: dict[str, bytes],
 ) -> Iterator[tuple[Image, Encoded]]:
     """Yield the readable images or their tiles, put the others into `skipped`, and hash them all."""
-    for pieces, reading in _read_ahead(tiles.pieces_by_image(listed)):
-        whole = tiles.whole_of(pieces[0])
+    for samples, reading in _read_ahead(tiles.samples_by_image(listed)):
+        whole = tiles.whole_of(samples[0])
         try:
             content = reading()
         except OSError as error:
@@ -119,10 +119,10 @@ def _readable(
             continue
         digests[whole.key] = duplicates.digest(content)
         try:
-            if pieces == [whole]:
+            if samples == [whole]:
                 yield whole, encode(content, storage, levels)
             else:
-                yield from zip(pieces, tiles.encode(content, pieces, storage, levels), strict=True)
+                yield from zip(samples, tiles.encode(content, samples, storage, levels), strict=True)
         except MemoryError:
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes
@@ -132,12 +132,12 @@ def _readable(
 def _read_ahead(
     images: Iterator[list[Image]],
 ) -> Iterator[tuple[list[Image], Callable[[], bytes]]]:
-    """The pieces of each image, and what gives its content; remote images are fetched several at a time."""
+    """The samples of each image, and what reads its content; remote images are fetched several at a time."""
     waiting: deque[tuple[list[Image], Callable[[], bytes]]] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
-        for pieces in images:
-            whole = tiles.whole_of(pieces[0])
-            waiting.append((pieces, pool.submit(whole.read).result if whole.is_remote else whole.read))
+        for samples in images:
+            whole = tiles.whole_of(samples[0])
+            waiting.append((samples, pool.submit(whole.read).result if whole.is_remote else whole.read))
             if len(waiting) > 2 * THREADS:
                 yield waiting.popleft()
         yield from waiting

@@ -42,16 +42,16 @@ def whole_of(image: Image) -> Image:
     return image.whole if isinstance(image, Tile) else image
 
 
-def first_pieces(listed: Sequence[Image]) -> np.ndarray:
+def first_samples(listed: Sequence[Image]) -> np.ndarray:
     """The positions at which images begin; those in between are further tiles of one."""
     others = [i for i, image in enumerate(listed) if isinstance(image, Tile) and not image.is_first]
     return np.delete(np.arange(len(listed)), others)
 
 
-def pieces_by_image(listed: list[Image]) -> Iterator[list[Image]]:
-    """The tiles of each image in turn; an uncut image is alone."""
-    for _, pieces in groupby(listed, key=lambda image: whole_of(image).key):
-        yield list(pieces)
+def samples_by_image(listed: list[Image]) -> Iterator[list[Image]]:
+    """The samples of each image in turn: its tiles, or the uncut image alone."""
+    for _, samples in groupby(listed, key=lambda image: whole_of(image).key):
+        yield list(samples)
 
 
 def images_begun(listed: list[Image]) -> list[Image]:
@@ -66,10 +66,12 @@ def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     file, before its orientation is applied. An image that cannot be opened stays, to be reported when packed.
     """
     sizes = survey(listed, _size, "image sizes", team)
-    return [piece for image, size in zip(listed, sizes, strict=True) for piece in _pieces(image, *size, side)]
+    return [
+        sample for image, size in zip(listed, sizes, strict=True) for sample in _samples(image, *size, side)
+    ]
 
 
-def _pieces(image: Image, width: int, height: int, side: int) -> list[Image]:
+def _samples(image: Image, width: int, height: int, side: int) -> list[Image]:
     if max(width, height) <= side:
         return [image]
     group = image.group or f"the image {image.key}"
@@ -98,7 +100,7 @@ def _size(image: Image) -> tuple[int, int]:
     return read_fact(image, lambda picture: picture.size, (0, 0), MAX_TILED_PIXELS)
 
 
-def encode(content: bytes, pieces: list[Image], storage: Storage, levels: Levels) -> Iterator[Encoded]:
+def encode(content: bytes, cut_tiles: list[Image], storage: Storage, levels: Levels) -> Iterator[Encoded]:
     """Decode an image once and encode these tiles of it, without loss where files are copied.
 
     Raises:
@@ -108,7 +110,7 @@ def encode(content: bytes, pieces: list[Image], storage: Storage, levels: Levels
     with opened(io.BytesIO(content), MAX_TILED_PIXELS) as picture:
         orientation = exif_orientation(picture) if storage.upright else 1
         several = has_several_frames(picture)
-        for tile in cast(list[Tile], pieces):
+        for tile in cast(list[Tile], cut_tiles):
             part = eight_bits(picture.crop(tile.box), levels)
             pixels = np.asarray(part if kind == "png" else part.convert("RGB"))
             encoded = encode_pixels(np.ascontiguousarray(turn(pixels, orientation)), kind, storage.quality)

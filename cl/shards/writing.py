@@ -119,13 +119,13 @@ def _shuffled(listed: Sequence[Image], tiled: bool) -> Sequence[Image]:
     """
     if not tiled:
         return Subset(listed, _permutation(len(listed), len(listed)))
-    firsts = tiles.first_pieces(listed)
+    firsts = tiles.first_samples(listed)
     images = np.split(np.arange(len(listed)), firsts[1:])
     return Subset(listed, np.concatenate([images[i] for i in _permutation(len(listed), len(images))]))
 
 
-def _permutation(pieces: int, images: int) -> np.ndarray:
-    return np.random.Generator(np.random.Philox(key=pieces)).permutation(images)
+def _permutation(seed: int, images: int) -> np.ndarray:
+    return np.random.Generator(np.random.Philox(key=seed)).permutation(images)
 
 
 def _digests(work: Work) -> np.ndarray:

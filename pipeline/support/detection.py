@@ -43,9 +43,11 @@ def transfer(
         progress.say("RoIAlign has no deterministic form on a GPU: deterministic=true is without effect here")
     here = machine.find(config.precision, deterministic=deterministic, fixed_shapes=False)
 
+    transform = locations.transform(params.dataset)
+
     def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
-        return {BACKBONE: fine_tune(config, copy.deepcopy(backbone), dataset, params.dataset, run)}
+        return {BACKBONE: fine_tune(config, copy.deepcopy(backbone), dataset, transform, run)}
 
     runs = command.repeated(measure, config.seeds, params.seed, out)
     measured = measurements("transfer", name, runs, config.numbers())

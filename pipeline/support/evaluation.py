@@ -36,7 +36,7 @@ def evaluate(
             encoder=encoder,
             train=train,
             val=val,
-            source=params.dataset,
+            transform=locations.transform(params.dataset, train.manifest.levels),
             seed=seed,
             machine=here,
             progress=progress,

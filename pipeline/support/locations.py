@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from cl.runtime.stores import is_url, path_of
 if TYPE_CHECKING:
     from cl.data.cache import Cache
     from cl.data.reader import Reader
+    from cl.data.transform import Transform
     from cl.detection.config import Config as Transfer
     from cl.sources import Source
 
@@ -82,6 +83,18 @@ def reader(split: str, dataset: "Source") -> "Reader":
             "`dvc repro -f prepare`"
         )
     return found
+
+
+def transform(dataset: "Source", levels: Mapping[str, tuple[float, float]] = {}) -> "Transform":
+    """How the images of a data set are normalised, and their evaluation view.
+
+    Args:
+        levels: those of the manifest, which files of weights record for deep gray images.
+    """
+    from cl.data.transform import Transform
+
+    shared = dataset.model_dump(include=set(Transform.model_fields))
+    return Transform.model_validate({**shared, "levels": levels})
 
 
 def _check_source(dataset: "Source", kind: str) -> None:

@@ -14,6 +14,7 @@ from cl.data.reader import Reader
 from cl.methods import Setup
 from cl.runtime.machine import Machine
 from cl.runtime.registry import module_of
+from pipeline.support.locations import transform
 from tests.support.project import ROOT, compose
 from tests.support.tiny import TinyBackbone
 
@@ -40,7 +41,7 @@ def analysed(shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress)
             "views": list(params.views.values()),
             "train": train,
             "val": val,
-            "source": params.dataset,
+            "transform": transform(params.dataset),
             "loss": params.loss,
             "scale": params.method.scale,
             "batch_size": params.optim.batch_size,

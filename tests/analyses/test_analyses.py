@@ -14,7 +14,6 @@ from cl import config
 from cl.analyses import (
     alignment_uniformity,
     embedding,
-    key_cost,
     knn_curve,
     mi_bound,
     neighbours,
@@ -72,15 +71,6 @@ def test_alignment_is_the_squared_distance() -> None:
     x = l2_normalize(10, 3)
     assert alignment_uniformity.alignment(x, x) == 0
     assert alignment_uniformity.alignment(x, -x) == pytest.approx(4)
-
-
-def test_one_partition_for_all_keys_is_the_vanilla_loss() -> None:
-    queries, keys, negatives = l2_normalize(6, 5), l2_normalize(6, 3, 5), l2_normalize(40, 5)
-    written, shared, joint = (case() for case in key_cost._cases(queries, keys, negatives).values())
-    torch.testing.assert_close(shared, written, rtol=1e-12, atol=1e-14)
-    assert not torch.allclose(joint, written)
-    one = [case() for case in key_cost._cases(queries, keys[:, :1], negatives).values()]
-    torch.testing.assert_close(one[2], one[0], rtol=1e-12, atol=1e-14)
 
 
 def test_the_bound_by_epoch_is_that_of_the_training(analysed, shipped, tmp_path) -> None:

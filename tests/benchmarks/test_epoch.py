@@ -52,9 +52,9 @@ def read_epoch(readers: list[Reader], node: int, nodes: int) -> None:
     ranks = nodes * len(readers)
     plans = [Plan(IMAGES, BATCH, 0, node * len(readers) + rank, ranks) for rank in range(len(readers))]
     for step in range(plans[0].steps_per_epoch):
-        ahead = range(step, min(step + 1 + sets.AHEAD // BATCH, plans[0].steps_per_epoch))
+        ahead = range(step, min(step + 1 + sets.PREFETCHED // BATCH, plans[0].steps_per_epoch))
         for plan, reader in zip(plans, readers, strict=True):
-            reader.ahead(np.concatenate([plan.step(later)[1] for later in ahead]))
+            reader.prefetch(np.concatenate([plan.step(later)[1] for later in ahead]))
             while reader._files._running:
                 time.sleep(0.001)
         for plan, reader in zip(plans, readers, strict=True):

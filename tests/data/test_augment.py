@@ -10,7 +10,7 @@ import torchvision.transforms.functional as tv
 import torchvision.transforms.v2.functional as tv2
 
 from cl.data import augment, augment_gpu
-from cl.data.views import DRAWS, ColourParams, Photometric, View, draw_colour_params, generator
+from cl.data.views import DRAWS, ColourParams, Photometric, RandomNumbers, View, draw_colour_params
 
 PHOTOMETRIC = Photometric(p=0.66, bits=(4, 8), sharpness=(0.1, 1.9), threshold=(0.0, 1.0))
 
@@ -157,7 +157,7 @@ def test_the_whole_chain_equals_torchvisions(images, params, order) -> None:
     photometric = PHOTOMETRIC if "photometric" in order else None
     changes = {"blur": blur, "solarize": 0.4, "order": order, "photometric": photometric}
     busy = usual.model_copy(update=changes)
-    rows = [draw_colour_params(busy, generator(0, 0, sample, 0)) for sample in range(len(images))]
+    rows = [draw_colour_params(busy, RandomNumbers(0, 0, sample, 0)) for sample in range(len(images))]
     colour_params = np.array(rows, np.float32)
     assert colour_params.shape == (12, DRAWS)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
@@ -180,7 +180,9 @@ def test_an_image_does_not_depend_on_its_batch(images, params) -> None:
     """Alone, it may need no blur or no jitter, which a batch then leaves out."""
     usual = params.views["random"]
     view = usual.model_copy(update={"blur": usual.blur.model_copy(update={"p": 0.5, "kernel": 5})})
-    colour_params = torch.tensor([draw_colour_params(view, generator(0, 0, n, 0)) for n in range(12)]).float()
+    colour_params = torch.tensor(
+        [draw_colour_params(view, RandomNumbers(0, 0, n, 0)) for n in range(12)]
+    ).float()
     flags = ColourParams(*colour_params.unbind(1))
     for column in (flags.flip, flags.jitter, flags.grayscale, flags.sigma):
         assert {True, False} == set((column > 0).tolist())

@@ -8,10 +8,10 @@ import torchvision.transforms.v2.functional as tv2
 from cl.data.views import (
     OPERATIONS,
     ColourParams,
+    RandomNumbers,
     View,
     cut_patches,
     draw_colour_params,
-    generator,
     random_crop_box,
 )
 
@@ -27,7 +27,7 @@ def jigsaw(params, **changes: object) -> View:
 def patches_of(pixels: np.ndarray, view: View, sample: int) -> np.ndarray:
     """(9, 10, 10, 3): the patches that one stream gives."""
     patches = np.empty((view.count, view.size, view.size, 3), np.uint8)
-    cut_patches(pixels, view, generator(3, 0, sample, 1), list(patches))
+    cut_patches(pixels, view, RandomNumbers(3, 0, sample, 1), list(patches))
     return patches
 
 
@@ -38,7 +38,12 @@ def test_patches_are_windows_of_the_nine_cells_of_one_crop(params) -> None:
     whole = jigsaw(params, area=[1.0, 1.0])
     seen, orders = set(), set()
     for sample in range(400):
-        assert (random_crop_box(picture.shape[:2], whole.area, generator(3, 0, sample, 1))) == (0, 0, 36, 36)
+        assert (random_crop_box(picture.shape[:2], whole.area, RandomNumbers(3, 0, sample, 1))) == (
+            0,
+            0,
+            36,
+            36,
+        )
         patches = patches_of(picture, whole, sample)
         corners = patches[:, 0, 0, :2].astype(int)
         assert np.array_equal(patches[:, :, 0, 0] - patches[:, :1, 0, 0], np.tile(np.arange(10), (9, 1)))
@@ -56,7 +61,7 @@ def test_patches_come_from_torchvisions_crop(params) -> None:
     """The crop is resized as other views are, and its patches are parts of it."""
     view = jigsaw(params, area=[0.6, 1.0])
     for sample in range(5):
-        left, top, right, bottom = random_crop_box(NOISE.shape[:2], view.area, generator(3, 0, sample, 1))
+        left, top, right, bottom = random_crop_box(NOISE.shape[:2], view.area, RandomNumbers(3, 0, sample, 1))
         where = (top, left, bottom - top, right - left, [36, 36])
         crop = (
             tv2.resized_crop(torch.from_numpy(NOISE).permute(2, 0, 1), *where, antialias=True)
@@ -92,8 +97,8 @@ def test_the_photometric_operation_has_the_configured_distribution(params) -> No
     settings = {"p": 0.66, "bits": [4, 8], "sharpness": [0.1, 1.9], "threshold": [0.2, 0.8]}
     order = [*usual.order, "photometric"]
     view = View(**{**usual.model_dump(), "order": order, "photometric": settings})
-    rows = [draw_colour_params(view, generator(5, 0, sample, 0)) for sample in range(4000)]
-    plain = [draw_colour_params(usual, generator(5, 0, sample, 0)) for sample in range(4000)]
+    rows = [draw_colour_params(view, RandomNumbers(5, 0, sample, 0)) for sample in range(4000)]
+    plain = [draw_colour_params(usual, RandomNumbers(5, 0, sample, 0)) for sample in range(4000)]
     assert [row[:-4] for row in rows] == [row[:-4] for row in plain]
     assert not np.array(plain)[:, -4:].any()
     columns = ColourParams(*np.array(rows).T)

@@ -17,6 +17,7 @@ from cl.data.order import Order, Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from pipeline.support import locations
+from pipeline.support.locations import transform
 from tests.support.remote import (
     assert_reads_equal,
     cache_bytes,
@@ -41,14 +42,14 @@ def test_remote_shards_equal_local_ones(folder, server, cache, kind) -> None:
 
 def test_data_workers_read_the_same_batches(folder, server, cache, params) -> None:
     here, there = Reader(folder, "train"), Reader(folder, "train", server.url, cache)
-    there.ahead(np.arange(100))  # its threads and locks do not survive the fork
+    there.prefetch(np.arange(100))  # its threads and locks do not survive the fork
     there.read(0)
     views, plan = list(params.views.values()), Plan(320, 32, 0)
-    local, remote = (TrainSet(reader, params.dataset, views, plan) for reader in (here, there))
+    local, remote = (TrainSet(reader, transform(params.dataset), views, plan) for reader in (here, there))
     for ours, theirs in zip(remote.batches(0, 10, 2), local.batches(0, 10, 0), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours.images, theirs.images, strict=True))
     copy = pickle.loads(pickle.dumps(there))
-    copy.ahead(np.arange(100))
+    copy.prefetch(np.arange(100))
     assert copy.read(0) == here.read(0)
 
 
@@ -71,7 +72,7 @@ def test_with_a_cache_of_two_windows_an_epoch_fetches_every_byte_once(folder, se
     watcher.start()
     epoch = Order(320, 0, 0)[slice(0, 320)]
     for start in range(0, 320, 16):
-        reader.ahead(epoch[start + 16 : start + 64])
+        reader.prefetch(epoch[start + 16 : start + 64])
         assert_reads_equal(reader, local, epoch[start : start + 16])
     done.set()
     watcher.join()
@@ -87,7 +88,7 @@ def test_processes_share_a_full_cache_within_its_limit(folder, server, tmp_path)
 
     def work() -> None:
         positions = np.random.default_rng(os.getpid()).permutation(320)[:60]
-        reader.ahead(positions[:30])
+        reader.prefetch(positions[:30])
         assert_reads_equal(reader, local, positions)
 
     processes = fork(4, work)
@@ -103,7 +104,7 @@ def test_no_piece_is_fetched_twice_by_two_processes(folder, server, cache) -> No
     reader, local = Reader(folder, "train", server.url, cache), Reader(folder, "train")
 
     def work() -> None:
-        reader.ahead(np.arange(320))
+        reader.prefetch(np.arange(320))
         assert_reads_equal(reader, local, range(320))
 
     join_all(fork(3, work))
@@ -118,7 +119,7 @@ def test_reading_ahead_overlaps_the_waits(folder, server, tmp_path) -> None:
         began = time.monotonic()
         for start in range(0, 96, 8):
             if ahead:
-                reader.ahead(np.arange(start, 96))
+                reader.prefetch(np.arange(start, 96))
             for position in range(start, start + 8):
                 reader.read(position)
         seconds.append(time.monotonic() - began)
@@ -129,10 +130,10 @@ def test_reading_ahead_overlaps_the_waits(folder, server, tmp_path) -> None:
 def test_reading_ahead_starts_again_after_a_fork(folder, server, cache) -> None:
     reader = Reader(folder, "train", server.url, cache)
     server.go.clear()
-    reader.ahead(np.arange(32))
+    reader.prefetch(np.arange(32))
 
     def work() -> None:
-        reader.ahead(np.arange(160, 168))
+        reader.prefetch(np.arange(160, 168))
         time.sleep(60)
 
     def wait_for_requests(count: int) -> None:

@@ -7,7 +7,8 @@ import torch
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
-from cl.data.views import View, centre, cut_patches, draw_colour_params, generator
+from cl.data.views import RandomNumbers, View, centre, cut_patches, draw_colour_params
+from pipeline.support.locations import transform
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -17,10 +18,11 @@ def test_every_number_of_ranks_and_workers_sees_the_same_batches(
 ) -> None:
     reader = Reader(shard_folder, "train")
     views = list(params.views.values())
-    reference = TrainSet(reader, params.dataset, views, Plan(len(reader), 36, 7))
+    eval_view = transform(params.dataset)
+    reference = TrainSet(reader, eval_view, views, Plan(len(reader), 36, 7))
     assert reference.plan.steps_per_epoch == 3
     shares = [
-        TrainSet(reader, params.dataset, views, Plan(len(reader), 36, 7, rank, ranks)).batches(0, 6, workers)
+        TrainSet(reader, eval_view, views, Plan(len(reader), 36, 7, rank, ranks)).batches(0, 6, workers)
         for rank in range(ranks)
     ]
     seen = []
@@ -43,7 +45,7 @@ def test_every_number_of_ranks_and_workers_sees_the_same_batches(
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_resumed_at_any_step_sees_the_same_batches(shard_folder, params, workers) -> None:
     reader = Reader(shard_folder, "train")
-    data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(len(reader), 32, 7))
+    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), Plan(len(reader), 32, 7))
     whole = [data[step] for step in range(6)]
     for start in range(6):
         for expected, found in zip(whole[start:], data.batches(start, 6, workers), strict=True):
@@ -54,7 +56,7 @@ def test_a_run_resumed_at_any_step_sees_the_same_batches(shard_folder, params, w
 
 def test_views_differ_between_epochs_and_views(shard_folder, params) -> None:
     reader = Reader(shard_folder, "train")
-    data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(len(reader), 120, 7))
+    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), Plan(len(reader), 120, 7))
     first, second = data[0], data[1]
     a, b = first.positions.argsort(), second.positions.argsort()
     assert not torch.equal(first.images[0][a], second.images[0][b])
@@ -62,9 +64,9 @@ def test_views_differ_between_epochs_and_views(shard_folder, params) -> None:
     assert not torch.equal(first.colour_params[0], first.colour_params[1])
 
 
-def test_evaluation_reads_every_sample_once(shard_folder) -> None:
+def test_evaluation_reads_every_sample_once(shard_folder, params) -> None:
     reader = Reader(shard_folder, "val")
-    data = EvalSet(reader, resize=32, crop=32)
+    data = EvalSet(reader, transform(params.dataset))
     expected = np.stack([centre(reader.pixels(position), 32, 32) for position in range(60)])
     for batch_size, workers in ((25, 2), (60, 1), (7, 0), (100, 2)):
         images = torch.cat([block.clone() for block in data.batches(batch_size, workers)])
@@ -74,7 +76,8 @@ def test_evaluation_reads_every_sample_once(shard_folder) -> None:
 def test_a_batch_has_the_groups_of_its_images(shard_folder, params) -> None:
     reader = Reader(shard_folder, "train")
     reader.groups = np.arange(len(reader)) * 7 % 5 - 1
-    data = TrainSet(reader, params.dataset, list(params.views.values()), Plan(len(reader), 8, 0, 0, 1))
+    plan = Plan(len(reader), 8, 0, 0, 1)
+    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
     batch = data[2]
     assert np.array_equal(batch.groups.numpy(), reader.groups[batch.positions.numpy()])
     moved = data.inputs(torch.device("cpu"))(batch)
@@ -87,21 +90,21 @@ def test_patches_of_a_jigsaw_are_views_of_their_own(shard_folder, params, worker
     reader = Reader(shard_folder, "train")
     usual = params.views["random"]
     patches = View(**{**usual.model_dump(), "count": 9, "size": 10, "jigsaw": {"grid": 3, "side": 36}})
-    plain = TrainSet(reader, params.dataset, [usual], Plan(len(reader), 36, 7))[0]
-    data = TrainSet(reader, params.dataset, [usual, patches], Plan(len(reader), 36, 7))
+    plain = TrainSet(reader, transform(params.dataset), [usual], Plan(len(reader), 36, 7))[0]
+    data = TrainSet(reader, transform(params.dataset), [usual, patches], Plan(len(reader), 36, 7))
     (batch,) = data.batches(0, 1, workers)
     assert [tuple(x.shape[1:]) for x in batch.images] == [(3, 32, 32)] * 2 + [(3, 10, 10)] * 9
     assert all(torch.equal(a, b) for a, b in zip(batch.images, plain.images, strict=False))
     assert torch.equal(batch.colour_params[:2], plain.colour_params)
     row, position = 20, int(batch.positions[20])
-    rng = generator(7, 0, position, 2)
+    rng = RandomNumbers(7, 0, position, 2)
     expected = np.empty((9, 10, 10, 3), np.uint8)
     cut_patches(reader.pixels(position), patches, rng, list(expected))
     for number in range(9):
         found = batch.images[2 + number][row].permute(1, 2, 0).numpy()
         assert np.array_equal(found, expected[number])
         if number:
-            rng = generator(7, 0, position, 2 + number)
+            rng = RandomNumbers(7, 0, position, 2 + number)
         expected_params = np.array(draw_colour_params(patches, rng), np.float32)
         assert np.array_equal(batch.colour_params[2 + number, row].numpy(), expected_params)
     moved = data.inputs(torch.device("cpu"))(batch)

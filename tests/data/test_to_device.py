@@ -5,7 +5,8 @@ import torch
 
 from cl import config
 from cl.data.to_device import HostBatch, ToDevice
-from cl.data.views import View, draw_colour_params, generator
+from cl.data.views import RandomNumbers, View, draw_colour_params
+from pipeline.support.locations import transform
 from tests.support.counting import GPU, Counting
 from tests.support.project import compose
 
@@ -15,7 +16,7 @@ IMAGES = 32
 def host_batch(views: list[View], count: int = IMAGES) -> HostBatch:
     """Black images, with colours as drawn in training."""
     rows = [
-        [draw_colour_params(view, generator(0, 0, sample, number)) for number, view in enumerate(views)]
+        [draw_colour_params(view, RandomNumbers(0, 0, sample, number)) for number, view in enumerate(views)]
         for sample in range(count)
     ]
     numbers = torch.arange(count)
@@ -31,10 +32,10 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices) -> None:
     views = [view for view in params.views.values() for _ in range(view.count)]
     batch = host_batch(views)
     with Counting() as counting:
-        ready = ToDevice(params.dataset, views, GPU)(batch)
+        ready = ToDevice(transform(params.dataset), views, GPU)(batch)
     assert not counting.waits
     with Counting() as more:
-        ToDevice(params.dataset, views, GPU)(host_batch(views, 2 * IMAGES))
+        ToDevice(transform(params.dataset), views, GPU)(host_batch(views, 2 * IMAGES))
     assert more.operations == counting.operations
     assert [tuple(x.shape) for x in ready.views] == [(IMAGES, 3, view.size, view.size) for view in views]
     assert {x.device for x in (*ready.views, ready.labels, ready.positions, ready.groups)} == {GPU}
@@ -42,7 +43,7 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices) -> None:
 
 def test_views_are_normalised_by_the_statistics_of_the_data(params) -> None:
     views = list(params.views.values())
-    ready = ToDevice(params.dataset, views, torch.device("cpu"))(host_batch(views))
+    ready = ToDevice(transform(params.dataset), views, torch.device("cpu"))(host_batch(views))
     black = [-mean / std for mean, std in zip(params.dataset.mean, params.dataset.std, strict=True)]
     expected = torch.tensor(black)[:, None, None].expand_as(ready.views[0])
     torch.testing.assert_close(ready.views[0], expected)

@@ -9,8 +9,8 @@ from PIL import Image as Picture
 
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
-from cl.data.to_device import normalisation
 from cl.data.transform import Transform
+from pipeline.support.locations import transform
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
 
 TRANSFORM = Transform(resize=32, crop=24, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=True)
@@ -18,14 +18,14 @@ TRANSFORM = Transform(resize=32, crop=24, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0
 
 def test_it_equals_the_evaluation_view_of_the_shards(shard_folder, params, tmp_path) -> None:
     reader = Reader(shard_folder, "val")
-    (batch,) = EvalSet(reader, resize=params.dataset.resize, crop=params.dataset.crop).batches(len(reader), 0)
-    mean, std = normalisation(params.dataset, torch.device("cpu"))
-    transform = Transform.of_source(params.dataset, {})
-    assert (transform.resize, transform.crop) == (params.dataset.resize, params.dataset.crop)
+    eval_view = transform(params.dataset)
+    (batch,) = EvalSet(reader, eval_view).batches(len(reader), 0)
+    mean, std = (torch.tensor(x)[:, None, None] for x in (params.dataset.mean, params.dataset.std))
+    assert batch.shape[2:] == (params.dataset.crop,) * 2
     for position, image in enumerate(batch):
         path = tmp_path / f"{position}.png"
         path.write_bytes(reader.read(position))
-        assert torch.equal(transform(path), (image.float() / 255 - mean) / std)
+        assert torch.equal(eval_view(path), (image.float() / 255 - mean) / std)
 
 
 @pytest.mark.parametrize("name", FILES)

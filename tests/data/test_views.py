@@ -7,7 +7,15 @@ import torchvision.transforms.functional as tv
 import torchvision.transforms.v2.functional as tv2
 from PIL import Image as Picture
 
-from cl.data.views import ColourParams, View, centre, draw_colour_params, generator, random_crop_box, resize
+from cl.data.views import (
+    ColourParams,
+    RandomNumbers,
+    View,
+    centre,
+    draw_colour_params,
+    random_crop_box,
+    resize,
+)
 from cl.runtime.memory import growth
 from tests.support.project import compose
 
@@ -31,7 +39,7 @@ def test_crop_equals_torchvision_on_the_same_box(params, interpolation) -> None:
     view = params.views["random"].model_copy(update={"interpolation": interpolation})
     for sample in range(20):
         left, top, right, bottom = found = random_crop_box(
-            NOISE.shape[:2], view.area, generator(0, 0, sample, 0)
+            NOISE.shape[:2], view.area, RandomNumbers(0, 0, sample, 0)
         )
         ours = resized(NOISE, found, view)
         where = (top, left, bottom - top, right - left, [32, 32], mode)
@@ -44,19 +52,34 @@ def test_crop_equals_torchvision_on_the_same_box(params, interpolation) -> None:
         assert difference.max() <= 1 or interpolation == "bicubic"
 
 
-def test_a_stream_does_not_depend_on_those_before() -> None:
-    for place in ((7, 0, 3, 1), (7, 2, 3, 1), (8, 0, 0, 0), (7, 0, 3, 1)):
-        fresh = np.random.Generator(np.random.Philox(key=place[0], counter=[0, *place[1:]]))
-        stream = generator(*place)
-        stream.integers(0, 9, dtype=np.uint32)  # buffers half of a 64-bit number
-        fresh.integers(0, 9, dtype=np.uint32)
-        assert np.array_equal(stream.random(5), fresh.random(5))
+def test_random_numbers_are_philoxs_also_where_several_are_in_use(params) -> None:
+    """Each (seed, epoch, sample, view) counts from its place, however the draws of several alternate."""
+    places = [(7, 0, 3, 1), (7, 2, 3, 1), (8, 0, 0, 0), (7, 0, 3, 1)]
+    in_use = [RandomNumbers(*place) for place in places]
+    found: list[list[float]] = [[] for _ in places]
+    for count in (3, 61, 1, 150, 0, 40):  # within what is drawn at a time, up to its end, and beyond
+        for numbers, rng in zip(found, in_use, strict=True):
+            numbers += rng.take(count)
+    for numbers, (seed, *place) in zip(found, places, strict=True):
+        philox = np.random.Generator(np.random.Philox(key=seed, counter=[0, *place]))
+        assert numbers == philox.random(255).tolist()
+    view = params.views["random"]
+    first, second = RandomNumbers(1, 0, 0, 0), RandomNumbers(1, 0, 1, 0)
+    boxes = [random_crop_box((300, 400), view.area, rng) for rng in (first, second)]
+    colours = [draw_colour_params(view, rng) for rng in (first, second)]
+    for sample in range(2):
+        alone = RandomNumbers(1, 0, sample, 0)
+        assert boxes[sample] == random_crop_box((300, 400), view.area, alone)
+        assert colours[sample] == draw_colour_params(view, alone)
 
 
 def test_boxes_have_the_configured_area_and_ratio() -> None:
     picture = np.empty((300, 400, 3), np.uint8)
     boxes = np.array(
-        [random_crop_box(picture.shape[:2], (0.2, 1.0), generator(1, 0, sample, 0)) for sample in range(2000)]
+        [
+            random_crop_box(picture.shape[:2], (0.2, 1.0), RandomNumbers(1, 0, sample, 0))
+            for sample in range(2000)
+        ]
     )
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     assert (boxes[:, :2] >= 0).all()
@@ -70,7 +93,7 @@ def test_boxes_have_the_configured_area_and_ratio() -> None:
 
 def test_an_extreme_picture_falls_back_to_its_centre() -> None:
     picture = np.empty((10, 1000, 3), np.uint8)
-    assert random_crop_box(picture.shape[:2], (0.9, 1.0), generator(0, 0, 0, 0)) == (493, 0, 506, 10)
+    assert random_crop_box(picture.shape[:2], (0.9, 1.0), RandomNumbers(0, 0, 0, 0)) == (493, 0, 506, 10)
 
 
 def test_centre_is_torchvisions_evaluation_transform() -> None:
@@ -144,7 +167,9 @@ def test_recipes_are_the_authors(name, kinds, tmp_path) -> None:
 
 
 def test_colour_parameters_have_the_configured_distribution(params) -> None:
-    draws = [draw_colour_params(params.views["random"], generator(5, 0, sample, 1)) for sample in range(4000)]
+    draws = [
+        draw_colour_params(params.views["random"], RandomNumbers(5, 0, sample, 1)) for sample in range(4000)
+    ]
     columns = ColourParams(*np.array(draws).T)
     flags = {"flip": 0.5, "jitter": 0.8, "grayscale": 0.2, "sigma": 0.0, "solarize": 0.0}
     for name, p in flags.items():

@@ -9,6 +9,7 @@ from cl.detection.engines.torchvision import Detector
 from cl.detection.samples import TrainImages
 from cl.detection.transfer import Detection, estimate_statistics
 from cl.networks import backbones
+from pipeline.support.locations import transform
 from tests.support.detection import (
     ap50_of_overfitting,
     assert_resumes_bit_for_bit,
@@ -27,7 +28,7 @@ METRICS = {
 def test_a_transfer_writes_metrics_tables_and_a_picture(params, scenes_folder, tmp_path, name) -> None:
     config = small(params, name)
     data, network = read(config, scenes_folder), backbones.build(params.backbone)
-    metrics = tuned(config, network, data, params.dataset, out=tmp_path)
+    metrics = tuned(config, network, data, transform(params.dataset), out=tmp_path)
     assert set(metrics) == METRICS[name]
     assert {p.name for p in tmp_path.iterdir()} == {"detections.png", "classes.csv", "epochs.csv", "data.csv"}
     assert len((tmp_path / "classes.csv").read_text().splitlines()) == 1 + len(data.classes)
@@ -37,7 +38,7 @@ def test_statistics_are_those_of_all_batches(params, here, scenes_folder) -> Non
     """For the first norm: mean and variance over all pixels of six batches of various sizes, by numpy."""
     config = small(params, "voc_c4", precise_bn=6, iterations=5, train_sides=[64, 96, 160])
     data = read(config, scenes_folder)
-    detector = Detector(config, build_backbone(), data, params.dataset)
+    detector = Detector(config, build_backbone(), data, transform(params.dataset))
     task = Detection(detector, here, 0)
     batches = TrainImages(data.train, config, 0, detector.item)
     estimate_statistics(task, batches, config)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import nn
 
+from cl.data.sets import EvalSet
 from cl.evaluations import Context, Encoder, knn
 from cl.features.extraction import Pixels, extract
 
@@ -17,7 +18,6 @@ def config(**changes: object) -> knn.Config:
     usual = {
         "grid_k": [],
         "grid_temperature": [],
-        "memory": "8MiB",
         "bank": None,
         "half": False,
         "leave_one_out": False,
@@ -29,7 +29,7 @@ def by_pixels(
     context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False, most: int | None = None
 ) -> float:
     bank, queries = (
-        F.normalize(extract(Pixels(), r, context.source, context.machine))
+        F.normalize(extract(Pixels(), EvalSet(r, context.transform), context.machine))
         for r in (context.train, context.val)
     )
     labels, truth = (torch.from_numpy(reader.labels()) for reader in (context.train, context.val))
@@ -90,8 +90,6 @@ def test_leave_one_out_and_half_precision(context) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory": "512"}, "memory=512 must be a number with KiB, MiB or GiB, for example 512MiB"),
-        ({"memory": "MiB"}, "memory=MiB must be a number"),
         ({"grid_k": [0]}, "0 must be greater than 0"),
         ({"grid_temperature": [-0.1]}, "-0.1 must be greater than 0"),
     ],
@@ -99,4 +97,3 @@ def test_leave_one_out_and_half_precision(context) -> None:
 def test_wrong_settings_are_named(changes, message) -> None:
     with pytest.raises(ValidationError, match=message):
         config(**changes)
-    assert config(memory="1.5GiB").bytes == 1.5 * 2**30

@@ -15,6 +15,7 @@ from torch import nn
 from cl import config
 from cl.console.stop import StoppedError
 from cl.data.order import Plan
+from cl.data.sets import EvalSet
 from cl.evaluations import Encoder, linear
 from cl.features.extraction import extract
 from cl.networks import backbones
@@ -98,7 +99,8 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
     metrics = linear.evaluate(config, context)["backbone"]
 
     features, queries = (
-        extract(context.backbone, r, context.source, context.machine) for r in (context.train, context.val)
+        extract(context.backbone, EvalSet(r, context.transform), context.machine)
+        for r in (context.train, context.val)
     )
     labels, truth = (torch.from_numpy(reader.labels()) for reader in (context.train, context.val))
     torch.manual_seed(context.seed)

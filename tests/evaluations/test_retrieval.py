@@ -9,7 +9,7 @@ from torch import nn
 
 from cl.config import check
 from cl.data.reader import Reader
-from cl.data.views import View, centre, generator, random_crop_box, resize
+from cl.data.views import RandomNumbers, View, centre, random_crop_box, resize
 from cl.evaluations import retrieval
 from tests.support.project import TINY, compose
 from tests.support.tiny import evaluated
@@ -51,7 +51,7 @@ def nearest_places(config: retrieval.Config, reader: Reader, params) -> dict[str
 
 def crop_of(view: View, reader: Reader, position: int) -> np.ndarray:
     pixels, out = reader.pixels(position), np.empty((1, view.size, view.size, 3), np.uint8)
-    resize(pixels, random_crop_box(pixels.shape[:2], view.area, generator(0, 0, position, 0)), view, out)
+    resize(pixels, random_crop_box(pixels.shape[:2], view.area, RandomNumbers(0, 0, position, 0)), view, out)
     return out[0]
 
 

@@ -10,10 +10,12 @@ from rich.console import Console
 from cl.console import progress
 from cl.console.progress import Progress
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.features import extraction
-from cl.features.extraction import Kept, extract
+from cl.features.extraction import Cache, extract
 from cl.runtime.machine import Machine
 from cl.runtime.rehearsal import rehearsing
+from pipeline.support.locations import transform
 from tests.support.counting import GPU, Counting
 from tests.support.tiny import TinyBackbone
 
@@ -31,10 +33,10 @@ class CountingReader(Reader):
 def test_extract_follows_the_index_and_restores_the_mode(shard_folder, params, tiny_backbone, here) -> None:
     reader = Reader(shard_folder, "val")
     backbone = tiny_backbone.train()
-    features = extract(backbone, reader, params.dataset, here)
+    features = extract(backbone, EvalSet(reader, transform(params.dataset)), here)
     assert features.shape == (60, 8)
     assert backbone.training
-    some = extract(backbone, reader, params.dataset, here, np.array([41, 3]))
+    some = extract(backbone, EvalSet(reader, transform(params.dataset), np.array([41, 3])), here)
     torch.testing.assert_close(some, features[[41, 3]])
 
 
@@ -43,12 +45,12 @@ def test_the_progress_of_a_long_split_is_shown(
 ) -> None:
     reader, file = Reader(shard_folder, "val"), io.StringIO()
     count = Progress("knn", Console(file=file)).count
-    extract(tiny_backbone, reader, params.dataset, here, count=count)
+    extract(tiny_backbone, EvalSet(reader, transform(params.dataset)), here, count=count)
     assert file.getvalue() == "", "few images take no time"
     for name, value in {"FEW": 50, "BATCH": 20}.items():
         monkeypatch.setattr(extraction, name, value)
     monkeypatch.setattr(progress, "RARELY", 0.0)
-    extract(tiny_backbone, reader, params.dataset, here, count=count)
+    extract(tiny_backbone, EvalSet(reader, transform(params.dataset)), here, count=count)
     first, *others = file.getvalue().splitlines()
     assert first == "knn: 60 images to encode"
     assert [line.split(",")[0] for line in others] == [
@@ -60,43 +62,45 @@ def test_reading_a_split_never_waits_for_the_gpu(shard_folder, params, monkeypat
     monkeypatch.setattr(extraction, "BATCH", 20)
     reader, backbone = Reader(shard_folder, "val"), TinyBackbone().to(GPU)
     with Counting() as counting:
-        features = extract(backbone, reader, params.dataset, Machine(GPU, 0, "fp32"))
+        features = extract(backbone, EvalSet(reader, transform(params.dataset)), Machine(GPU, 0, "fp32"))
     assert features.shape == (60, 8)
     assert counting.operations["convolution"] == 3
     assert not counting.waits
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_kept_images_are_read_once(shard_folder, params, monkeypatch, workers) -> None:
+def test_cached_images_are_read_once(shard_folder, params, monkeypatch, workers) -> None:
     """With workers, there are more batches than memory for batches."""
     monkeypatch.setattr(extraction, "BATCH", 4)
     monkeypatch.setattr(extraction, "FEW", 10)
     reader, here = CountingReader(shard_folder, "val"), Machine(torch.device("cpu"), workers, "fp32")
-    kept: Kept = {}
+    cache: Cache = {}
+    eval_view = transform(params.dataset)
     for seed in range(2):
         torch.manual_seed(seed)
         backbone = TinyBackbone()
         for positions in (None, np.arange(2, 50)):
-            expected = extract(backbone, Reader(shard_folder, "val"), params.dataset, here, positions)
-            found = extract(backbone, reader, params.dataset, here, positions, kept=kept)
+            expected = extract(backbone, EvalSet(Reader(shard_folder, "val"), eval_view, positions), here)
+            found = extract(backbone, EvalSet(reader, eval_view, positions), here, cache=cache)
             assert torch.equal(found, expected)
     assert reader.reads == (0 if workers else 60 + 48)
-    assert [sum(map(len, images)) for images in kept.values()] == [60, 48]
+    assert [sum(map(len, images)) for images in cache.values()] == [60, 48]
 
 
-def test_only_images_that_take_little_memory_are_kept(shard_folder, params, here, monkeypatch) -> None:
+def test_only_images_that_take_little_memory_are_cached(shard_folder, params, here, monkeypatch) -> None:
     reader, size = Reader(shard_folder, "val"), 60 * 3 * 32 * 32
     for limit, batches in ((size, 1), (size - 1, 0)):
         monkeypatch.setattr(extraction, "ON_CPU", limit)
-        kept: Kept = {}
-        extract(TinyBackbone(), reader, params.dataset, here, kept=kept)
-        assert len(kept) == batches
+        cache: Cache = {}
+        extract(TinyBackbone(), EvalSet(reader, transform(params.dataset)), here, cache=cache)
+        assert len(cache) == batches
 
 
 def test_a_rehearsal_keeps_no_part_of_a_split(shard_folder, params, here, monkeypatch) -> None:
     monkeypatch.setattr(extraction, "BATCH", 2)
-    kept: Kept = {}
+    cache: Cache = {}
     with rehearsing() as rehearsal:
-        extract(TinyBackbone(), Reader(shard_folder, "val"), params.dataset, here, kept=kept)
+        images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset))
+        extract(TinyBackbone(), images, here, cache=cache)
     assert rehearsal.loops[0].done < 30
-    assert not kept
+    assert not cache

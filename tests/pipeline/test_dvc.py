@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import cl
 from cl.config import load
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.evaluations import knn
 from cl.features.extraction import extract
 from cl.features.knn import classify, top1
@@ -25,6 +26,7 @@ from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
 from pipeline.support.composition import write
+from pipeline.support.locations import transform
 from tests.support.clone import KNN, SIZES, Clone, finished
 from tests.support.commands import environment
 from tests.support.readers import READERS
@@ -154,7 +156,9 @@ def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
         except ImportError as error:
             warnings.warn(f"{name} is not installed, so its round trip is not tested ({error})", stacklevel=1)
             continue
-        context = evaluated(*readers, params, theirs, tmp_path, representations={}, source=params.dataset)
+        context = evaluated(
+            *readers, params, theirs, tmp_path, representations={}, transform=transform(params.dataset)
+        )
         scores = knn.evaluate(params.evaluations["knn"], context)["backbone"]
         assert round(scores["top1"], 4) == stored, name
 
@@ -172,7 +176,9 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
             file.write_bytes(reader.read(position))
         features.append(encoder.embed(files, batch_size=len(files)))
         labels.append(torch.from_numpy(reader.labels()))
-        torch.testing.assert_close(features[-1], extract(network, reader, params.dataset, here))
+        torch.testing.assert_close(
+            features[-1], extract(network, EvalSet(reader, transform(params.dataset)), here)
+        )
     bank, queries = (F.normalize(x, dim=1) for x in features)
     config: Any = params.evaluations["knn"]
     predicted, _ = classify(
@@ -182,7 +188,6 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
         len(reader.manifest.classes),
         k=[config.k],
         temperature=[config.temperature],
-        memory=config.bytes,
     )
     assert round(top1(predicted[0, 0], labels[1]), 4) == clone.metrics("evaluate/knn")["knn_top1"]
 

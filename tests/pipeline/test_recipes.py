@@ -206,7 +206,6 @@ QUOTED = {
     "moco_cld_imagenet": ("infonce", 0.2, 0.2, 1e-4, 512, 200, []),
     "invariant_spread_cifar10": ("invariant_spread", 0.1, 0.03, 5e-4, 128, 301, [120, 160, 200]),
     "exemplar_cifar10": ("infonce", 0.1, 0.03, 5e-4, 128, 200, [120, 160]),
-    "exemplar_2014": ("infonce", 0.1, 0.01, 4e-3, 128, 1902, [1463, 1609, 1756, 1829]),
     "local_aggregation_imagenet": ("infonce", 0.07, 0.03, 1e-4, 128, 200, [152, 189]),
     "cmc": ("nce", 0.07, 0.03, 1e-4, 128, 240, [120, 160, 200]),
     "pirl": ("nce", 0.07, 0.12, 1e-4, 1024, 800, []),

@@ -9,10 +9,12 @@ from rich.console import Console
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.features.extraction import Kept, extract
+from cl.data.sets import EvalSet
+from cl.features.extraction import Cache, extract
 from cl.pretraining import collapse
 from cl.pretraining.monitor import watch
 from pipeline.pretrain import build
+from pipeline.support.locations import transform
 
 
 @pytest.fixture
@@ -24,10 +26,12 @@ def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
 
     readers = Reader(shard_folder, "train"), Reader(shard_folder, "val")
 
-    def look(kept: Kept | None = None) -> tuple[dict[str, float], str]:
+    def look(cache: Cache | None = None) -> tuple[dict[str, float], str]:
         console = Console(file=io.StringIO(), width=500)
         progress = Progress("test", console)
-        measured = watch(task, settings, *readers, source=params.dataset, progress=progress, kept=kept)
+        measured = watch(
+            task, settings, *readers, transform=transform(params.dataset), progress=progress, cache=cache
+        )
         return measured, console.file.getvalue()
 
     return task, look
@@ -36,7 +40,8 @@ def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
 def test_measures_are_those_of_the_validation_embeddings(watched, params, here, shard_folder) -> None:
     task, look = watched
     measured, _ = look()
-    features = extract(task.method.backbone, Reader(shard_folder, "val"), params.dataset, here)[:30]
+    images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset))
+    features = extract(task.method.backbone, images, here)[:30]
     with torch.no_grad():
         embeddings = F.normalize(task.method.projector(features), dim=1)
     assert {
@@ -60,9 +65,9 @@ def test_a_collapse_is_reported_but_not_at_the_start(watched) -> None:
 
 def test_images_that_were_kept_give_the_same_measures_as_those_read_again(watched) -> None:
     task, look = watched
-    kept: Kept = {}
-    look(kept)
-    assert sorted(sum(map(len, images)) for images in kept.values()) == [30, 60]
+    cache: Cache = {}
+    look(cache)
+    assert sorted(sum(map(len, images)) for images in cache.values()) == [30, 60]
     with torch.no_grad():
         task.method.backbone.conv1.weight.mul_(-1)
-    assert look(kept) == look()
+    assert look(cache) == look()

@@ -8,6 +8,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import centre, resize
 from cl.pretraining import view_sheet
+from pipeline.support.locations import transform
 
 
 def test_the_sheet_shows_images_beside_their_views(shard_folder, params, tmp_path) -> None:
@@ -17,7 +18,7 @@ def test_the_sheet_shows_images_beside_their_views(shard_folder, params, tmp_pat
     changes = {"area": (1.0, 1.0), "flip": 0.0, "jitter": jitter, "grayscale": 0.0}
     still = usual.model_copy(update=changes)
     reader = Reader(shard_folder, "train")
-    data = TrainSet(reader, params.dataset, [still], Plan(len(reader), 40, 0))
+    data = TrainSet(reader, transform(params.dataset), [still], Plan(len(reader), 40, 0))
     view_sheet.draw(data, tmp_path / "views.png")
     sheet = np.asarray(Picture.open(tmp_path / "views.png")).astype(int)
     assert sheet.shape == (3 * 132, 8 * 132 - 4, 3)

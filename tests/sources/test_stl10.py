@@ -142,7 +142,7 @@ def test_the_monitor_uses_the_first_labelled_images(context, params, here, quiet
     task = SimpleNamespace(
         method=method, machine=here, alignment=torch.zeros(()), has_groups=False, progress=0.0
     )
-    monitor.watch(task, settings, context.train, context.val, source=context.source, progress=quiet)
+    monitor.watch(task, settings, context.train, context.val, transform=context.transform, progress=quiet)
     assert context.train.seen == set(context.train.labelled[:5])
 
 

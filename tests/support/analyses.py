@@ -20,7 +20,6 @@ SMALL: dict[str, dict] = {
     "views": {"images": 30, "augmentations": 4, "batch_size": 20},
     "alignment_uniformity": {"batch_size": 32, "batches": 2},
     "embedding": {"images": 60, "perplexity": 5},
-    "key_cost": {"queries": 8, "negatives": 64, "width": 4, "keys": [1, 3]},
 }
 
 

@@ -17,6 +17,7 @@ from torchvision.models.resnet import ResNet
 from cl.config import Params
 from cl.console.progress import Progress
 from cl.console.stop import StoppedError
+from cl.data.transform import Transform
 from cl.detection.average_precision import Detections
 from cl.detection.config import Config
 from cl.detection.data import DataSet, read
@@ -25,8 +26,8 @@ from cl.networks import backbones
 from cl.networks.backbones import Backbone, resnet
 from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors
-from cl.sources import Source
 from cl.training.checkpoints import Checkpoints
+from pipeline.support.locations import transform
 
 RESNET18 = resnet.Config(kind="resnet", name="resnet18", width=1, stem="imagenet", zero_init_residual=False)
 RESNET50 = RESNET18.model_copy(update={"name": "resnet50"})
@@ -95,7 +96,7 @@ def tuned(
     config: Config,
     network: Backbone,
     dataset: DataSet,
-    source: Source,
+    eval_view: Transform,
     *,
     out: Path,
     seed: int = 0,
@@ -105,7 +106,7 @@ def tuned(
     out.mkdir(exist_ok=True)
     machine = Machine(torch.device("cpu"), 0, "fp32")
     progress = Progress("test", Console(file=io.StringIO()))
-    return fine_tune(config, network, dataset, source, Run(seed, machine, progress, out, checkpoints))
+    return fine_tune(config, network, dataset, eval_view, Run(seed, machine, progress, out, checkpoints))
 
 
 class StopsWhenSaved(Checkpoints):
@@ -120,9 +121,11 @@ def assert_resumes_bit_for_bit(engine: str, params: Params, scenes_folder: Path,
     config = small(params, iterations=4, train_sides=[64], test_side=64, engine=engine)
     data = read(config, scenes_folder)
 
+    eval_view = transform(params.dataset)
+
     def train(out: str, checkpoints: Checkpoints) -> dict[str, float]:
         network = build_backbone(seed=1)
-        return tuned(config, network, data, params.dataset, out=folder / out, seed=5, checkpoints=checkpoints)
+        return tuned(config, network, data, eval_view, out=folder / out, seed=5, checkpoints=checkpoints)
 
     whole = train("a", Checkpoints(folder / "whole"))
     with pytest.raises(StoppedError, match="after step 2"):
@@ -140,4 +143,5 @@ def ap50_of_overfitting(
     """AP50 on the four images that the detector was trained on."""
     settings = OVERFIT | {"engine": engine, "test": "2007/trainval"} | changes
     config = small(params, "voc_c4", **settings)
-    return tuned(config, build_backbone(seed=1), read(config, scenes_folder), params.dataset, out=out)["ap50"]
+    data = read(config, scenes_folder)
+    return tuned(config, build_backbone(seed=1), data, transform(params.dataset), out=out)["ap50"]

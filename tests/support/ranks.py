@@ -26,6 +26,7 @@ from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated
+from pipeline.support.locations import transform
 from tests.support import backbones as tiny
 from tests.support import parts
 from tests.support.detection import FPN, RESNET18, small
@@ -144,7 +145,12 @@ def to_transfer(folder: Path, kind: str) -> dict[str, Any]:
     backbone = backbones.build(tiny.config("vit") if kind == "vit" else RESNET18)
     torch.manual_seed(0)
     dataset = detection.read(config, folder / "scenes")
-    return {"config": config, "backbone": backbone, "dataset": dataset, "source": params.dataset}
+    return {
+        "config": config,
+        "backbone": backbone,
+        "dataset": dataset,
+        "transform": transform(params.dataset),
+    }
 
 
 def transferred(folder: Path, out: Path, kind: str) -> dict[str, Tensor]:

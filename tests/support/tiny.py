@@ -23,6 +23,7 @@ from cl.sources import Scenes, Splits, Storage
 from cl.sources._shared.listing import Keys, Listing
 from cl.sources._shared.trees import images_below
 from cl.training.checkpoints import Checkpoints
+from pipeline.support.locations import transform
 from tests.support.pictures import file_of, photograph
 
 SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 48), objects=(1, 3))
@@ -114,7 +115,7 @@ def evaluated(
     about_encoder = {"representations": {"pixels": Pixels()}}
     about_encoder |= {key: changes.pop(key) for key in list(changes) if key in Encoder.__dataclass_fields__}
     usual = {
-        "source": params.dataset,
+        "transform": transform(params.dataset),
         "seed": 0,
         "machine": machine.Machine(torch.device("cpu"), 0, "fp32"),
         "progress": Progress("test", Console(file=io.StringIO())),

@@ -16,6 +16,7 @@ from cl.runtime.machine import Machine
 from cl.training import optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
+from pipeline.support.locations import transform
 from tests.support.tiny import TinyBackbone
 
 BATCH = 40  # of 120 images: 3 steps per epoch
@@ -38,7 +39,7 @@ def train_tiny(
     config = training.optim.model_copy(update={"epochs": 4, "batch_size": BATCH, **(settings or {})})
     reader = Reader(shards, "train")
     plan = Plan(len(reader), BATCH, 0, rank(), ranks())
-    data = TrainSet(reader, params.dataset, list(training.views.values()), plan)
+    data = TrainSet(reader, transform(params.dataset), list(training.views.values()), plan)
     optimizer = optim.build(config, [optim.Part(task)])
     rows = train(task, data, config, optimizer, progress=progress, checkpoints=checkpoints, **arguments)
     return task, rows

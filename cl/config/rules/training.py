@@ -41,10 +41,9 @@ def _compiled_encoders_run_as_a_whole(params: Params) -> None:
 
 def _device_crops_the_views(params: Params) -> None:
     for name, view in params.views.items():
-        kind = "jigsaw" if view.jigsaw else "surrogate" if view.surrogate else None
-        if kind and params.optim.cropping == "device":
+        if view.jigsaw and params.optim.cropping == "device":
             raise ValueError(
-                f"optim.cropping=device makes plain crops, but views.{name} has {kind} patches, which only "
+                f"optim.cropping=device makes plain crops, but views.{name} has jigsaw patches, which only "
                 "data workers cut; choose optim.cropping=workers"
             )
 

@@ -18,8 +18,8 @@ from cl.detection.samples import Sample
 class Detector(Protocol):
     """An `nn.Module`: a detector on a pretrained backbone, with all of its layers trained.
 
-    `Detector(config, backbone, dataset, source)` takes over or copies the backbone's tensors; images are
-    normalised by the source's `mean` and `std`, as in pretraining.
+    `Detector(config, backbone, dataset, transform)` takes over or copies the backbone's tensors; images are
+    normalised by the transform's `mean` and `std`, as in pretraining.
     """
 
     @property

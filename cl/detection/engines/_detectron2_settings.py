@@ -10,32 +10,34 @@ from typing import TYPE_CHECKING, Any
 from cl.detection.config import Config
 
 if TYPE_CHECKING:
-    from cl.sources import Source
+    from cl.data.transform import Transform
 
 C4_HEADS = "Res5ROIHeadsExtraNorm"  # registered by `cl.detection.engines.detectron2`
 DEPTH = {"resnet18": 18, "resnet34": 34, "resnet50": 50, "resnet101": 101, "resnet152": 152}
 NORM = "SyncBN"
 
 
-def settings(config: Config, name: str, source: "Source", classes: int, *, polygons: bool) -> dict[str, Any]:
+def settings(
+    config: Config, name: str, transform: "Transform", classes: int, *, polygons: bool
+) -> dict[str, Any]:
     """The keys to set, by their dotted names.
 
     Args:
         name: of the backbone, as resnet50.
         polygons: whether masks are polygons rather than pixels.
     """
-    keys = _network(config, name, source, classes)
+    keys = _network(config, name, transform, classes)
     keys |= _fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config)
     return keys | _images(config, polygons=polygons) | _solver(config)
 
 
-def _network(config: Config, name: str, source: "Source", classes: int) -> dict[str, Any]:
+def _network(config: Config, name: str, transform: "Transform", classes: int) -> dict[str, Any]:
     return {
         "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
         "MODEL.WEIGHTS": "",
         "MODEL.MASK_ON": config.masks,
-        "MODEL.PIXEL_MEAN": [255 * value for value in source.mean],
-        "MODEL.PIXEL_STD": [255 * value for value in source.std],
+        "MODEL.PIXEL_MEAN": [255 * value for value in transform.mean],
+        "MODEL.PIXEL_STD": [255 * value for value in transform.std],
         "MODEL.BACKBONE.FREEZE_AT": 0,
         "MODEL.RESNETS.DEPTH": DEPTH[name],
         "MODEL.RESNETS.RES2_OUT_CHANNELS": 64 if name in ("resnet18", "resnet34") else 256,

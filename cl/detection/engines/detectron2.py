@@ -39,7 +39,7 @@ from cl.detection.samples import Sample, resized
 from cl.networks.detectron2_names import in_detectron2
 
 if TYPE_CHECKING:
-    from cl.sources import Source
+    from cl.data.transform import Transform
 
 VOC_METRICS = {"ap50": "AP50", "ap75": "AP75", "ap": "AP"}  # our name, detectron2's name
 COCO_COLUMNS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # detectron2's names of COCO_METRICS
@@ -74,13 +74,13 @@ class Res5ROIHeadsExtraNorm(Res5ROIHeads):
 class Detector(nn.Module):
     """`cl.detection.engines.Detector`; copies the backbone's tensors."""
 
-    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, source: "Source") -> None:
+    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform") -> None:
         super().__init__()
         self.config = config
         segmentations = [s for record in dataset.train for s in record.segmentations or []]
         self.polygons = config.masks and all(isinstance(s, list) for s in segmentations)
         self.cfg = get_cfg()
-        keys = settings(config, backbone.name, source, len(dataset.classes), polygons=self.polygons)
+        keys = settings(config, backbone.name, transform, len(dataset.classes), polygons=self.polygons)
         for key, value in keys.items():
             self.cfg.merge_from_list([key, value])
         device, self.cfg.MODEL.DEVICE = self.cfg.MODEL.DEVICE, "cpu"  # build_model puts the network there

@@ -35,7 +35,7 @@ from cl.networks.batch_norm import update_running_stats
 from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
-    from cl.sources import Source
+    from cl.data.transform import Transform
 
 __all__ = ["Detector", "evaluate"]
 
@@ -79,7 +79,7 @@ class MaskHead(nn.Module):
 class Detector(nn.Module):
     """`cl.detection.engines.Detector`; takes over the modules of the backbone."""
 
-    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, source: "Source") -> None:
+    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform") -> None:
         super().__init__()
         self.masks = config.masks
         settings = {
@@ -94,7 +94,7 @@ class Detector(nn.Module):
         architecture = _fpn if config.detector == "faster_rcnn_fpn" else _c4
         self.network = architecture(config, backbone, len(dataset.classes), settings)
         self.network.transform = _Resized(
-            config.test_side, config.max_side, list(source.mean), list(source.std)
+            config.test_side, config.max_side, list(transform.mean), list(transform.std)
         )
 
     @property

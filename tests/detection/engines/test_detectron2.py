@@ -18,6 +18,7 @@ from cl.detection.samples import TrainImages, resized_size, sample
 from cl.detection.transfer import Detection, build_optimizer, estimate_statistics
 from cl.networks.detectron2_names import in_detectron2
 from cl.training.optim import lr_factor, set_lr
+from pipeline.support.locations import transform
 from tests.support.detection import (
     FPN,
     RESNET18,
@@ -39,7 +40,7 @@ def build(config: Config, params: Params, data: DataSet, backbone: ResNet) -> "D
     from cl.detection.engines.detectron2 import Detector
 
     torch.manual_seed(0)
-    return Detector(config, backbone, data, params.dataset)
+    return Detector(config, backbone, data, transform(params.dataset))
 
 
 @pytest.mark.parametrize("name", TABLE)

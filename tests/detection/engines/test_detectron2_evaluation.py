@@ -11,6 +11,7 @@ from cl.detection.average_precision import Detections, encode_masks
 from cl.detection.average_precision import evaluate as evaluate_ours
 from cl.detection.data import read
 from cl.detection.records import Record
+from pipeline.support.locations import transform
 from tests.support.detection import FPN, RESNET50, build_backbone, noisy, small, tuned
 from tests.support.detectron2 import needs_detectron2
 
@@ -88,7 +89,7 @@ def test_both_engines_train(params, scenes_folder, tmp_path, name, engine) -> No
         changes |= FPN
     config = small(params, "voc_c4" if name == "voc_c4" else "coco_c4", engine=engine, **changes)
     out, backbone = tmp_path / "out", build_backbone(RESNET50)
-    metrics = tuned(config, backbone, read(config, scenes_folder), params.dataset, out=out)
+    metrics = tuned(config, backbone, read(config, scenes_folder), transform(params.dataset), out=out)
     first, *_, last = (out / "epochs.csv").read_text().splitlines()[1:]
     assert float(last.split(",")[2]) < float(first.split(",")[2])
     assert {"ap50", "ap75", "ap"} <= {key.removeprefix("box_") for key in metrics}

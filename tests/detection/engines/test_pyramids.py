@@ -17,6 +17,7 @@ from cl.detection.samples import sample
 from cl.detection.transfer import Detection, build_optimizer, estimate_statistics
 from cl.networks import backbones
 from cl.networks.batch_norm import has_batch_norm
+from pipeline.support.locations import transform
 from tests.support.backbones import HIERARCHICAL, PLAIN, config
 from tests.support.detection import FPN, small, tuned
 
@@ -30,7 +31,7 @@ def build(name: str) -> backbones.Backbone:
 
 def detector(name: str, params: Params, scenes_folder: Path, **changes: object) -> Detector:
     settings = small(params, "voc_c4", **FPN, **changes)
-    return Detector(settings, build(name), read(settings, scenes_folder), params.dataset)
+    return Detector(settings, build(name), read(settings, scenes_folder), transform(params.dataset))
 
 
 @pytest.mark.parametrize("name", HIERARCHICAL | PLAIN)
@@ -124,5 +125,10 @@ def test_a_transfer_runs_to_its_metrics(params, scenes_folder, tmp_path, name) -
         params, "voc_c4", **FPN, train_sides=[64], test_side=64, momentum=0, betas=(0.9, 0.999), base_lr=1e-4
     )
     data = read(settings, scenes_folder)
-    assert set(tuned(settings, build(name), data, params.dataset, out=tmp_path)) == {"ap50", "ap75", "ap"}
+    metrics = tuned(settings, build(name), data, transform(params.dataset), out=tmp_path)
+    assert set(metrics) == {
+        "ap50",
+        "ap75",
+        "ap",
+    }
     assert (tmp_path / "detections.png").is_file()

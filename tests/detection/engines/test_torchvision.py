@@ -13,11 +13,12 @@ from cl.detection.engines.torchvision import Detector
 from cl.detection.samples import sample
 from cl.detection.transfer import build_optimizer
 from cl.training.optim import set_lr
+from pipeline.support.locations import transform
 from tests.support.detection import FPN, build_backbone, small
 
 
 def build(config: Config, params: Params, scenes_folder: Path) -> Detector:
-    return Detector(config, build_backbone(), read(config, scenes_folder), params.dataset)
+    return Detector(config, build_backbone(), read(config, scenes_folder), transform(params.dataset))
 
 
 @pytest.mark.parametrize("name", ["voc_c4", "coco_c4"])
