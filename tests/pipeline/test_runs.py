@@ -9,7 +9,7 @@ import pytest
 from cl.report.experiments import Experiment
 from cl.training import start
 from pipeline import scratch
-from pipeline.compose import compose
+from pipeline.support.composition import write
 from pipeline.support import collect, runs
 from tests.support.project import TINY
 
@@ -31,7 +31,7 @@ def workspace(prepared, tmp_path, monkeypatch) -> Iterator[Path]:
     shutil.copytree(prepared, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CL_SCRATCH", str(tmp_path / "scratch"))
-    compose(folder / "params.yaml", TINY)
+    write(folder / "params.yaml", TINY)
     return folder
 
 
@@ -54,9 +54,9 @@ def test_what_another_run_has_its_own_checkpoints(workspace) -> None:
     before = key("pretrain"), key("evaluate", "knn")
     assert len({*before, key("evaluate", "linear"), key("baseline", "supervised")}) == 4
     for change in ("loss=dclw", "seed=1", "optim.base_lr=0.1"):
-        compose(workspace / "params.yaml", [*TINY, change])
+        write(workspace / "params.yaml", [*TINY, change])
         assert key("pretrain") != before[0], change
-    compose(workspace / "params.yaml", [*TINY, "evaluation=[knn]"])
+    write(workspace / "params.yaml", [*TINY, "evaluation=[knn]"])
     assert key("pretrain") == before[0], "an evaluation has nothing to do with pretraining"
     for file, changed in (("data/shards/manifest.json", {0, 1}), ("models/start.safetensors", {0})):
         content = (workspace / file).read_bytes()
