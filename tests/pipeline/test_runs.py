@@ -9,8 +9,8 @@ import pytest
 from cl.report.experiments import Experiment
 from cl.training import start
 from pipeline import scratch
-from pipeline.support.composition import write
 from pipeline.support import collect, runs
+from pipeline.support.composition import write
 from tests.support.project import TINY
 
 EDITED = "cl/training/optim.py"
