@@ -29,7 +29,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (order, remote):
         monkeypatch.setattr(module, "CHUNK", 8)
         monkeypatch.setattr(module, "WINDOW", 8)
-    monkeypatch.setattr(sets, "AHEAD", 32)
+    monkeypatch.setattr(sets, "PREFETCHED", 32)
 
 
 @pytest.fixture
