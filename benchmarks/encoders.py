@@ -23,8 +23,8 @@ from benchmarks import rows
 from benchmarks.methods import KNN, trained, untrained
 from benchmarks.parameters import parameters
 from benchmarks.step import Ours
+from benchmarks.workplace import copy_of_project
 from pipeline.support.composition import write
-from pipeline.support.workplace import copy_of_project
 
 ROUNDS, WARM, STEPS = 2, 1, 2
 IMAGES = {"cpu": {224: 4, 32: 64}, "cuda": {224: 128, 32: 1024}}  # per step, by side in pixels

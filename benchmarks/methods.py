@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks import compatibility, rows
+from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
 from pipeline.support import provenance
 from pipeline.support.composition import write
-from pipeline.support.workplace import Workplace, copy_of_project
 
 FILE = Path("docs/results/methods.csv")
 COLUMNS = ["method", "loss", "seed", "knn_top1", "seconds", "commit"]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarks import rows
 from benchmarks.methods import commit
+from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
 from pipeline.support.composition import write
-from pipeline.support.workplace import Workplace, copy_of_project
 
 FILE = Path("docs/results/photos.csv")
 COLUMNS = ["seed", "metric", "value", "seconds", "commit"]

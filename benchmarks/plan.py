@@ -1,129 +1,112 @@
-"""What `pipeline.plan` predicts for pretraining beside what a real run takes, as a table in Markdown.
+"""What `pipeline.plan` says of pretraining beside what a real run takes: docs/results/plan.md.
 
-`python -m benchmarks.plan [first last]`: the configurations with these numbers, or all. Needs data/shards of
-the default experiment. In a temporary copy of the project, the rehearsal that `pipeline.plan` runs alternates
-with a real `pipeline.pretrain` of STEPS steps, or of as many as take REAL seconds by the plan, but at least
-FEWEST beyond the first epoch. That epoch includes the warm-up, and does not count. The memory of both is
-that of all processes and data workers, measured in the same way (`cl.runtime.memory.peak_of_tree`).
+`python -W ignore -m benchmarks.plan [NUMBER ...]` takes the configurations with these numbers, or all, in a
+temporary copy of the project: `pipeline.plan`, and at once a real `pipeline.pretrain`. It adds each to
+docs/results/plan.csv, and writes the page from the newest row of each. Needs data/shards of the default
+experiment, and a machine that does nothing else.
 """
 
 import csv
-import os
+import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import rows
+from benchmarks.methods import commit
+from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
+from cl.console.wording import memory
 from pipeline.support.composition import write
-from pipeline.support.workplace import Ran, Workplace, copy_of_project
 
-REAL, STEPS, FEWEST = 10.0, 100, 5
-WITHIN = {"time": 0.2, "memory": 0.1}
-ALONE = ["evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]"]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One configuration: pipeline/conf/method, batch, side and kind of views, precision, processes."""
-
-    method: str
-    batch: int
-    side: int = 32
-    views: str = "small"
-    precision: str = "fp32"
-    processes: int = 1
-
-    @property
-    def overrides(self) -> list[str]:
-        return [
-            f"method={self.method}",
-            f"optim.batch_size={self.batch}",
-            f"views={self.views}",
-            f"views.random.size={self.side}",
-            f"precision={self.precision}",
-            "optim.warmup_epochs=0",
-            *ALONE,
-        ]
-
-
+FILE, PAGE = Path("docs/results/plan.csv"), Path("docs/results/plan.md")
+COLUMNS = ["number", "plan_seconds", "real_seconds", "plan_bytes", "real_bytes", "commit"]
+REAL, LEAST = 15.0, 5  # seconds that a real run trains, and its steps beside the first epoch, at least
+WITHIN = {"seconds": 0.2, "bytes": 0.1}
+UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3}
+SETTINGS = ["evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]", "optim.warmup_epochs=0"]
 CASES = [
-    Case("simclr", 64),
-    Case("simclr", 128),
-    Case("simclr", 256),
-    Case("simclr", 512),
-    Case("simclr", 64, side=64),
-    Case("simclr", 128, views="small_multicrop"),
-    Case("simclr", 64, precision="bf16"),
-    Case("simclr", 128, processes=2),
-    Case("simclr", 256, processes=2),
-    Case("moco_v2", 64),
-    Case("moco_v2", 128),
-    Case("moco_v2", 256),
-    Case("moco_v2", 64, side=64),
-    Case("moco_v2", 64, precision="bf16"),
-    Case("moco_v2", 128, processes=2),
-    Case("moco_v3", 64),
-    Case("moco_v3", 128),
-    Case("moco_v3", 128, processes=2),
-    Case("byol", 64),
-    Case("byol", 128),
-    Case("byol", 64, side=64),
-    Case("byol", 128, processes=2),
-    Case("simsiam", 64),
-    Case("simsiam", 128),
-    Case("simsiam", 64, processes=2),
-    Case("nnclr", 128),
-    Case("nnclr", 64, precision="bf16"),
-    Case("simo", 128),
+    "method=simclr optim.batch_size=64",
+    "method=simclr optim.batch_size=512",
+    "method=simclr optim.batch_size=64 views.random.size=48",
+    "method=simclr optim.batch_size=128 views=small_multicrop",
+    "method=simclr optim.batch_size=256 optim.microbatches=4 bn_group=16",
+    "method=simclr optim.batch_size=128 backbone=resnet50",
+    "method=moco_v2 optim.batch_size=128",
+    "method=moco_v3 optim.batch_size=64 backbone=vit_tiny_patch4",
+    "method=byol optim.batch_size=128",
+    "method=fast_moco optim.batch_size=64",
 ]
+TEXT = """# What `pipeline.plan` says, and what runs take
+
+`python -W ignore -m benchmarks.plan` writes this page. For each configuration of the embedded photographs,
+in float32, it runs `pipeline.plan` and then a real `pipeline.pretrain` on the same cores. A step's real time
+is the mean over the steps after the first epoch, which contains the warm-up. Real memory is the peak of the
+process and its data workers, watched from outside.
+
+{table}
+
+**{verdict}**
+"""
 
 
 def main() -> None:
-    first, last = (int(argument) for argument in (sys.argv[1:] or [1, len(CASES)]))
-    print("| | method | batch | views | precision | processes | s/step, plan | real | ratio |", end="")
-    print(" memory, plan | real | ratio |")
-    print("|---" * 12 + "|")
-    ratios = [measure(number, CASES[number - 1]) for number in range(first, last + 1)]
-    for (name, bound), found in zip(WITHIN.items(), zip(*ratios, strict=True), strict=True):
-        good = sum(abs(ratio - 1) <= bound for ratio in found)
-        print(f"\n{name} within {bound:.0%}: {good} of {len(found)}, {10 * good / len(found):.1f} of ten")
+    for number in map(int, sys.argv[1:] or range(1, len(CASES) + 1)):
+        rows.append(FILE, COLUMNS, [[number, *measure(CASES[number - 1].split()), commit()]])
+        newest = {int(row["number"]): row for row in rows.read(FILE, COLUMNS)}
+        PAGE.write_text(page([newest[number] for number in sorted(newest)]))
 
 
-def measure(number: int, case: Case) -> tuple[float, float]:
-    """Print a row; plan / real of seconds per step, and of memory."""
-    os.environ["CL_PROCESSES"] = str(case.processes)
+def measure(overrides: list[str]) -> list[str]:
+    """Seconds of a step, planned and real, and bytes at the peak, planned and real."""
     with copy_of_project() as place:
-        write(place.folder / "params.yaml", case.overrides)
+        write(place.folder / "params.yaml", [*SETTINGS, *overrides])
         place.run("weights")
-        planned = place.rehearse("pretrain")
-        ran, seconds = real(place, case, planned.loop["seconds"])
-    predicted = planned.loop["seconds"]
-    ratios = predicted / seconds, planned.host_bytes / ran.host_bytes
-    views = f"{case.views}, {case.side} px"
-    print(
-        f"| {number} | {case.method} | {case.batch} | {views} | {case.precision} | {case.processes} | "
-        f"{predicted:.3f} | {seconds:.3f} | {ratios[0]:.2f} | {planned.host_bytes / 2**20:.0f} MiB | "
-        f"{ran.host_bytes / 2**20:.0f} MiB | {ratios[1]:.2f} |",
-        flush=True,
-    )
-    return ratios
+        planned = place.run("plan").output
+        seconds = float(re.search(r"^step: (\S+) s", planned, re.MULTILINE)[1])  # type: ignore[index]
+        size, unit = re.search(r"^memory: (\S+) (\w+)", planned, re.MULTILINE).groups()  # type: ignore[union-attr]
+        real_seconds, real_bytes = real(place, overrides, seconds)
+    found = seconds, real_seconds, float(size) * UNITS[unit], float(real_bytes)
+    print(*overrides, *(f"{value:.4g}" for value in found), flush=True)
+    return [f"{value:.4g}" for value in found]
 
 
-def real(place: Workplace, case: Case, expected: float) -> tuple[Ran, float]:
-    """A real run, and its seconds per step after the first epoch."""
+def real(place: Workplace, overrides: list[str], expected: float) -> tuple[float, int]:
+    """Seconds of a step after the first epoch, and peak bytes; `expected`: seconds of a step, as planned."""
     params = load(place.folder / "params.yaml")
-    per_epoch = params.dataset.train_patches * 20 // case.batch  # type: ignore[attr-defined]
-    steps = max(min(STEPS, round(REAL / expected)), per_epoch + FEWEST)
-    write(place.folder / "params.yaml", [*case.overrides, f"optim.epochs={steps / per_epoch}"])
+    batch, images = params.optim.batch_size, params.dataset.train_patches * 20  # type: ignore[attr-defined]
+    steps = max(round(REAL / expected), images // batch + LEAST)
+    write(place.folder / "params.yaml", [*SETTINGS, *overrides, f"optim.epochs={steps / (images // batch)}"])
     ran = place.run("pretrain")
-    with Path(place.folder / "results/pretrain/epochs.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    last = [float(row["step"]) for row in rows]
+    with (place.folder / "results/pretrain/epochs.csv").open() as file:
+        epochs = list(csv.DictReader(file))
+    ends = [float(row["step"]) for row in epochs]
     seconds = [
-        (step - before) * case.batch / float(row["images_per_second"])
-        for row, before, step in zip(rows[1:], last, last[1:], strict=False)
+        (end - start) * batch / float(row["images_per_second"])
+        for start, end, row in zip(ends, ends[1:], epochs[1:], strict=False)
     ]
-    return ran, sum(seconds) / (last[-1] - last[0])
+    return sum(seconds) / (ends[-1] - ends[0]), ran.host_bytes
+
+
+def page(found: list[dict[str, str]]) -> str:
+    """The page of these rows."""
+    lines = [
+        "| | configuration | s/step, plan | real | ratio | memory, plan | real | ratio |",
+        "|---" * 8 + "|",
+    ]
+    good = dict.fromkeys(WITHIN, 0)
+    for row in found:
+        cells = [row["number"], CASES[int(row["number"]) - 1]]
+        for unit, bound in WITHIN.items():
+            planned, ran = (float(row[f"{kind}_{unit}"]) for kind in ("plan", "real"))
+            shown = [memory(x) if unit == "bytes" else f"{x:.3g}" for x in (planned, ran)]
+            cells += [*shown, f"{planned / ran:.2f}"]
+            good[unit] += abs(planned / ran - 1) <= bound
+        lines.append(f"| {' | '.join(cells)} |")
+    verdict = (
+        f"Of {len(found)} configurations, time is within {WITHIN['seconds']:.0%} of the real one in "
+        f"{good['seconds']}, memory within {WITHIN['bytes']:.0%} in {good['bytes']}."
+    )
+    return TEXT.format(table="\n".join(lines), verdict=verdict)
 
 
 if __name__ == "__main__":

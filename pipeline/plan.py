@@ -1,138 +1,249 @@
-"""plan: what the experiment in params.yaml will cost on this machine, from a few real steps of each stage."""
+"""plan: how long pretraining takes, whether it fits into memory, and how large a batch can be."""
 
-from typing import TYPE_CHECKING
+import gc
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.console.wording import memory
-from pipeline.support import command, forecast, locations
-from pipeline.support.workplace import Ran, Workplace, copy_of_project
+from cl.console.wording import counted, memory
+from pipeline import pretrain
+from pipeline.support import command, launch, locations, outputs
 
 if TYPE_CHECKING:
     from cl.config import Params
+    from cl.data.reader import Reader
+    from cl.runtime.machine import Machine
+    from cl.training.loop import Data
 
-GROUPS = {
-    "evaluate": "evaluations",
-    "transfer": "transfers",
-    "analyze": "analyses",
-    "baseline": "baselines",
-}
-COLUMNS = ("stage", "hours", "host memory", "GPU memory", "disk")
-Positive = click.FloatRange(min=0, min_open=True)
+WARM_UP = 4  # steps that do not count
+LEAST, MOST, SECONDS = 5, 100, 20.0  # steps that count: those of SECONDS, but at least LEAST and at most MOST
+FILL = 0.9  # of the free memory, by the largest batch
+SMALLEST = 4  # images of the smallest batch that is tried
+STAGES = {"evaluations": "evaluate", "transfers": "transfer", "analyses": "analyze", "baselines": "baseline"}
 
 
 @click.command()
-@click.argument("stages", nargs=-1, metavar="[STAGE]...")
-@click.option("--gpu-tflops", type=Positive, help="Peak of another machine, of all its GPUs together.")
-@click.option(
-    "--images-per-second",
-    type=Positive,
-    help="What reading delivers on that machine; by default, what it delivers here.",
-)
 @command.entry_point
-def main(stages: tuple[str, ...], gpu_tflops: float | None, images_per_second: float | None) -> None:
-    """Run a few real steps of the STAGEs of params.yaml, or of all, and print what they will cost.
+@launch.on_all_devices
+def main() -> None:
+    """Take real steps of the pretraining in params.yaml; say how long all will take, and whether they fit.
 
-    A stage has the name that DVC gives it (evaluate@knn), or that of its group (evaluate). This needs
-    data/shards and changes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as the stages do.
+    This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
+    `pretrain` does. The time of the other stages is that of their last run.
     """
     params = command.params()
-    chosen = _chosen(params, stages)
-    if images_per_second and not gpu_tflops:
-        raise ValueError(f"--images-per-second {images_per_second:g} requires --gpu-tflops of that machine")
-    if gpu_tflops and "pretrain" not in chosen:
-        raise ValueError(
-            f"--gpu-tflops {gpu_tflops:g} is about pretraining: add `pretrain`, or name no stages"
-        )
-    problems = _problems(params)
-    with copy_of_project() as place:
-        _give_start(params, place)
-        ran = _rehearse(place, chosen)
-        pretraining = ran["pretrain"] if "pretrain" in chosen else None
-        if isinstance(pretraining, Ran):
-            drawing = place.rehearse("draw")
-            delivered = forecast.images_per_second(params, drawing)
-            pretraining.waiting = forecast.waiting(params, pretraining, delivered)
-        click.echo(table({stage: ran[stage] for stage in chosen}))
-        if isinstance(pretraining, Ran):
-            workers = drawing.report["workers"]
-            click.echo(forecast.bottleneck(params, pretraining, delivered, workers=workers))
-            click.echo(forecast.checkpoints(place))
-            click.echo(forecast.largest_batch(params, place, pretraining))
-            if gpu_tflops:
-                rate = images_per_second or delivered
-                click.echo(forecast.elsewhere(params, place, pretraining, gpu_tflops, rate))
-    click.echo("\n".join(f"Later: {problem}" for problem in problems) or "No parameter will fail later.")
+    import torch
 
+    from cl.config.rules import check_data
+    from cl.runtime import machine
 
-def _chosen(params: "Params", stages: tuple[str, ...]) -> list[str]:
-    """The stages that train or measure, by DVC's names, or those of them that are asked for."""
-    groups = [(stage, getattr(params, group)) for stage, group in GROUPS.items()]
-    known = ["pretrain", *(f"{stage}@{name}" for stage, group in groups for name in group)]
-    for stage in stages:
-        if stage not in (*known, *GROUPS):
-            raise ValueError(f"params.yaml has no stage {stage}; choose from {', '.join((*known, *GROUPS))}")
-    return [name for name in known if not stages or {name, name.split("@")[0]} & set(stages)]
-
-
-def _problems(params: "Params") -> list[str]:
-    """What will fail later, or give numbers that mislead.
-
-    Raises:
-        ValueError: the shards are missing.
-    """
-    from cl.config.rules import data_problems, warnings
-
-    train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
-    return [*data_problems(params, train, val), *warnings(params), *locations.missing(params.transfers)]
-
-
-def _give_start(params: "Params", place: Workplace) -> None:
-    """Raises ValueError if pretraining starts from weights that were not fetched yet."""
-    if (place.folder / locations.START).exists():
-        return
-    if params.init or params.start_from:
-        raise ValueError(f"{locations.START} is missing: run `dvc repro weights` first")
-    place.run("weights")
-
-
-def _rehearse(place: Workplace, chosen: list[str]) -> dict[str, Ran | str]:
-    """What pretraining and the chosen stages use, or why they failed."""
+    bank, queries = (locations.reader(split, params.dataset) for split in ("train", "val"))
+    check_data(params, bank, queries)
+    if params.start_name:
+        outputs.require(locations.START)
     progress = command.progress("plan")
-    ran: dict[str, Ran | str] = {}
-    for stage in dict.fromkeys(["pretrain", *chosen]):  # the others need its models
-        progress.say(f"a part of {stage}")
+    here = machine.find(params.precision, deterministic=params.deterministic)
+    pretrain.warn(params, progress)
+    free, used = _free(here), dict[int, int]()
+    for tried in with_smaller_batches(params):
+        size = tried.optim.batch_size
+        progress.say(f"steps on {counted(size, 'images')}")
         try:
-            ran[stage] = place.rehearse(*stage.split("@"))
-        except ValueError as error:
-            ran[stage] = str(error)
-    return ran
+            if len(used) > 1 and largest_batch(used, free) < size:
+                raise MemoryError  # before it is true: the system might end this process without a word
+            trial = _try(tried, here, bank, queries, measured=tried is params)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise ValueError(_remedy(size, used, free)) from error
+        used[size] = trial.used
+    if command.is_main_process():
+        largest = _largest(used, free, granularity(params), len(bank))
+        click.echo("\n".join([*_figures(params, here, trial, free), largest, *_earlier(params)]))
 
 
-def table(ran: dict[str, Ran | str]) -> str:
-    """A row for each stage and one for the total, and below them why stages were not measured."""
-    measured = [found for found in ran.values() if isinstance(found, Ran)]
-    rows: list[tuple[str, ...]] = [COLUMNS]
-    rows += [_row(stage, [found] if isinstance(found, Ran) else []) for stage, found in ran.items()]
-    rows.append(_row("total", measured))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines += [f"{stage}: {why}" for stage, why in ran.items() if isinstance(why, str)]
-    return "\n".join(line.rstrip() for line in lines)
+class Trial:
+    """Training data that ends once a step is measured; the training loop takes it for any other.
+
+    Attributes:
+        used, at_peak: bytes at the peak of the first steps, and of all that is measured.
+        seconds, waiting: of a step, and of its wait for data.
+        monitoring: seconds of the monitoring after the first epoch and after a later one.
+    """
+
+    def __init__(self, data: "Data", here: "Machine", monitor: Callable[[], float] | None) -> None:
+        """Without `monitor`, it ends after the warm-up, and only `used` is known."""
+        self.data, self.plan, self.inputs = data, data.plan, data.inputs
+        self.here, self.monitor = here, monitor
+
+    def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
+        """The batches of the first few of these steps."""
+        from cl.data.ring import batches_ahead
+        from cl.runtime.distributed import largest
+
+        batches = self.data.batches(start, stop, workers)
+        for batch in islice(batches, WARM_UP):
+            since = time.monotonic()
+            yield batch
+        last = self._now() - since
+        self.used = _used(self.here)
+        if not self.monitor:
+            return
+        self.monitoring = [self.monitor() for _ in range(2)]
+        for _ in islice(batches, batches_ahead(self.plan.share, workers)):
+            pass  # what workers filled during the monitoring would hide how slow they are
+        (steps,) = map(round, largest(min(MOST, max(LEAST, SECONDS / last))))  # the same on all ranks
+        since, self.waiting = self._now(), 0.0
+        for _ in range(steps):
+            asked = time.monotonic()
+            batch = next(batches)
+            self.waiting += (time.monotonic() - asked) / steps
+            yield batch
+        self.seconds = (self._now() - since) / steps
+        self.at_peak = _used(self.here)
+
+    def _now(self) -> float:
+        """The time at which the device has done all that it was given."""
+        import torch
+
+        if self.here.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.monotonic()
 
 
-def _row(name: str, parts: list[Ran]) -> tuple[str, ...]:
-    """The cells of one stage, or of several: the sum of hours and disk, and the peak of memory."""
-    if not parts:
-        return name, "not measured", "", "", ""
-    gpus = [part.gpu_bytes for part in parts if part.gpu_bytes]
+def _try(params: "Params", here: "Machine", bank: "Reader", queries: "Reader", *, measured: bool) -> Trial:
+    """What a few steps use, or if `measured`, enough of them to tell their time."""
+    import torch
+    from rich.console import Console
+
+    from cl.console.progress import Progress
+    from cl.runtime.memory import return_freed
+    from cl.training.loop import train
+    from cl.training.start import Start
+
+    gc.collect()  # what the trial before has left
+    return_freed()
+    if here.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    quiet = Progress("plan", Console(quiet=True))
+    start = pretrain.load_start(params) if params.start_name else Start()
+    task, optimizer, data = pretrain.prepare(params, here, bank, start)
+    measure = pretrain.monitoring(params, task, data, queries)
+
+    def monitor() -> float:
+        since = time.monotonic()
+        task.eval()
+        measure(progress=quiet)
+        task.train()
+        return time.monotonic() - since
+
+    trial = Trial(pretrain.cropped(params, data, here, quiet.say), here, monitor if measured else None)
+    epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # all that a trial may ask for
+    train(task, trial, params.optim.model_copy(update={"epochs": epochs}), optimizer, progress=quiet)
+    return trial
+
+
+def with_smaller_batches(params: "Params") -> "list[Params]":
+    """The parameters, after those with batches of a quarter each: they show whether larger ones are safe."""
+    from cl import config
+
+    values, multiple, found = config.read(Path("params.yaml")), granularity(params), [params]
+    while (size := found[0].optim.batch_size // 4 // multiple * multiple) >= SMALLEST:
+        values["optim"] |= {"batch_size": size, "compile": False}
+        try:
+            found.insert(0, config.check(values))
+        except ValueError:  # the method needs more images
+            break
+    return found
+
+
+def granularity(params: "Params") -> int:
+    """What a batch is a multiple of: processes, microbatches and batch-norm groups get equal parts."""
+    from cl.runtime.distributed import ranks
+
+    bn_group, microbatches = params.bn_group, params.optim.microbatches
+    if bn_group == "global":
+        return ranks()
+    return ranks() * microbatches * bn_group if microbatches > 1 else math.lcm(ranks(), bn_group)
+
+
+def _used(here: "Machine") -> int:
+    """Peak bytes of what PyTorch reserves on a GPU; without, of this machine's processes and data workers."""
+    import torch
+
+    from cl.runtime.distributed import largest
+    from cl.runtime.memory import peak_of_tree
+
+    if here.device.type == "cuda":
+        return round(largest(torch.cuda.max_memory_reserved())[0])
+    return round(largest(peak_of_tree(os.getpid()))[0]) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _free(here: "Machine") -> int:
+    """The bytes that this run may use of the same memory."""
+    import torch
+
+    from cl.runtime.memory import available
+
+    return torch.cuda.mem_get_info()[0] if here.device.type == "cuda" else available() + _used(here)
+
+
+def largest_batch(used: dict[int, int], free: int) -> int:
+    """The images that fill FILL of the free bytes, on the line through the two largest batches of `used`."""
+    (small, low), (large, high) = sorted(used.items())[-2:]
+    slope = max(1.0, (high - low) / (large - small))
+    return max(0, int(small + (FILL * free - low) / slope))
+
+
+def _remedy(size: int, used: dict[int, int], free: int) -> str:
+    fewer = f"{largest_batch(used, free)} images or fewer" if len(used) > 1 else "fewer images"
     return (
-        name,
-        f"{sum(part.whole_seconds for part in parts) / 3600:.3g}",
-        memory(max(part.host_bytes for part in parts)),
-        memory(max(gpus)) if gpus else "-",
-        memory(sum(part.disk_bytes for part in parts)),
+        f"optim.batch_size={size} does not fit into {FILL:.0%} of the {memory(free)} that are free; choose "
+        f"{fewer}, or encode the batch in parts, such as optim.microbatches=4 with bn_group=16"
     )
+
+
+def _figures(params: "Params", here: "Machine", trial: Trial, free: int) -> Iterator[str]:
+    """A line for each figure of the whole pretraining."""
+    images, per_epoch = params.optim.batch_size, trial.plan.steps_per_epoch
+    steps = max(1, round(params.optim.epochs * per_epoch))
+    epochs, (first, later) = math.ceil(steps / per_epoch), trial.monitoring
+    hours = (steps * trial.seconds + first + (epochs - 1) * later) / 3600
+    waiting, rate = trial.waiting / trial.seconds, float(f"{images / trial.seconds:.3g}")
+    yield f"pretraining: {hours:.3g} hours for {steps} steps, and kNN after each of {epochs} epochs"
+    yield (
+        f"step: {trial.seconds:.3g} s for {images} images, {rate:g} images/s on "
+        f"{trial.plan.ranks} x {here.device.type} in {here.precision}"
+    )
+    yield f"waiting for data: {waiting:.0%} of a step" + (", which it slows" if waiting > 0.1 else "")
+    yield f"kNN: {first:.3g} s after the first epoch, {later:.3g} s after each other one"
+    verdict = "fits" if trial.at_peak <= free else "does not fit"
+    kind = "that PyTorch reserves on a GPU" if here.device.type == "cuda" else "with data workers"
+    yield f"memory: {memory(trial.at_peak)} {kind}, which {verdict} into the {memory(free)} that are free"
+
+
+def _largest(used: dict[int, int], free: int, multiple: int, images: int) -> str:
+    if len(used) < 2:
+        return "largest batch: not estimated, since no smaller batch could be tried"
+    largest, tried = largest_batch(used, free), " and ".join(str(size) for size in sorted(used)[-2:])
+    found = f"all {images}" if largest >= images else f"about {largest // multiple * multiple}"
+    return f"largest batch: {found} images in {FILL:.0%} of that, as far as batches of {tried} show"
+
+
+def _earlier(params: "Params") -> Iterator[str]:
+    """The time that the other stages took in their last run, from the provenance of their results."""
+    for group, stage in STAGES.items():
+        for name in getattr(params, group):
+            file = Path("results", stage, f"{name}.provenance.json")
+            seconds = json.loads(file.read_text())["seconds"] if file.is_file() else None
+            known = f"{seconds / 3600:.3g} hours in its last run" if seconds else "not measured yet"
+            yield f"{stage}@{name}: {known}"
 
 
 if __name__ == "__main__":

@@ -40,30 +40,22 @@ def main() -> None:
     outputs.require_inputs("pretrain")
     from cl.config.rules import check_data
     from cl.pretraining import selection
-    from cl.pretraining.monitor import watch
     from cl.runtime import machine
-    from cl.training import start
     from cl.training.loop import train
 
     progress = command.progress("pretrain")
     here = machine.find(params.precision, deterministic=params.deterministic)
-    _warn(params, progress)
+    warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     check_data(params, bank, queries)
-    beginning = start.load(locations.START)
-    beginning.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
+    start = load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
         results.notes |= run.notes
         checkpoints = run.checkpoints()
-        task = build(params, here, len(bank), beginning)
-        optimizer = _optimizer(params, task)
-        beginning.load_state(task.method, optimizer)
-        data = train_set(params, bank, beginning.epochs)
+        task, optimizer, data = prepare(params, here, bank, start)
         progress.say(_summary(params, data, here))
         progress.say(f"each epoch's row is added to {checkpoints.epochs}")
-        measure = partial(
-            watch, task, params.optim.monitor, bank, queries, transform=data.transform, cache={}
-        )
+        measure = monitoring(params, task, data, queries)
         rows = train(
             task,
             cropped(params, data, here, progress.say),
@@ -77,11 +69,12 @@ def main() -> None:
             _write_results(results, rows, data, params, task)
             results.notes["verdict"] = selection.verdict(rows, params.method.embedding_width).sentence
             progress.say(results.notes["verdict"])
-            parent = results.notes["parent"] = beginning.summary(params.start_name)
+            parent = results.notes["parent"] = start.summary(params.start_name)
             _save_models(task, optimizer, parent, data.transform, epochs=rows[-1]["epoch"])
 
 
-def _warn(params: "Params", progress: "Progress") -> None:
+def warn(params: "Params", progress: "Progress") -> None:
+    """Say what is unusual about the parameters, and what later stages will need."""
     from cl.config.rules import warnings
     from cl.runtime import machine
 
@@ -91,14 +84,46 @@ def _warn(params: "Params", progress: "Progress") -> None:
         progress.say(sentence)
 
 
-def build(
-    params: "Params", here: "Machine", images: int, beginning: "Start | None" = None
-) -> "PretrainingTask":
+def load_start(params: "Params") -> "Start":
+    """The weights that `init` or `start_from` name.
+
+    Raises:
+        ValueError: models/start.safetensors has others, or they do not fit the parameters.
+    """
+    from cl.training import start
+
+    found = start.load(locations.START)
+    found.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
+    return found
+
+
+def prepare(
+    params: "Params", here: "Machine", bank: "Reader", start: "Start"
+) -> "tuple[PretrainingTask, Optimizer, TrainSet]":
+    """What a run trains, before its first step: the task and its optimizer, and the training images."""
+    task = build(params, here, len(bank), start)
+    optimizer = _optimizer(params, task)
+    start.load_state(task.method, optimizer)
+    return task, optimizer, train_set(params, bank, start.epochs)
+
+
+def monitoring(
+    params: "Params", task: "PretrainingTask", data: "TrainSet", queries: "Reader"
+) -> "Callable[..., dict[str, float]]":
+    """What is measured at the end of every epoch; images that take little memory are read only once."""
+    from cl.pretraining.monitor import watch
+
+    return partial(
+        watch, task, params.optim.monitor, data.reader, queries, transform=data.transform, cache={}
+    )
+
+
+def build(params: "Params", here: "Machine", images: int, start: "Start | None" = None) -> "PretrainingTask":
     """The method with its loss, initialised from the seed, on the device.
 
     Args:
         images: in the training split.
-        beginning: has the weights of the backbone, if they are given.
+        start: has the weights of the backbone, if they are given.
     """
     import torch
 
@@ -111,8 +136,8 @@ def build(
     _check_microbatches(params)
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone)
-    if beginning:
-        beginning.load_backbone(backbone, params.backbone)
+    if start:
+        start.load_backbone(backbone, params.backbone)
     setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile:

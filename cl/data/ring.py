@@ -65,12 +65,17 @@ def filled(
         yield memory
 
 
+def batches_ahead(rows: int, workers: int) -> int:
+    """How many batches of so many rows the workers fill ahead of the one in use."""
+    return math.ceil(AHEAD * workers / math.ceil(rows / SLICE))
+
+
 def _filled_by_workers(
     fill: Fill, batches: range, rows: Callable[[int], int], arrays: list[Array], workers: int
 ) -> Iterator[list[np.ndarray]]:
     largest = rows(batches[0])
-    queued = math.ceil(AHEAD * workers / math.ceil(largest / SLICE))
-    slots = min(2 + queued, len(batches))  # besides those queued: the batch in use, and the one before it
+    # Besides those ahead: the batch in use, and the one before it.
+    slots = min(2 + batches_ahead(largest, workers), len(batches))
     ring = [[array.allocate(largest, shared=True) for array in arrays] for _ in range(slots)]
     loader = DataLoader(
         _Filling(fill, ring),

@@ -23,7 +23,6 @@ from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
-from cl.runtime.rehearsal import rounds
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from cl.training.tasks import Task
@@ -167,7 +166,7 @@ def _passes(task: Detection, data: TrainImages, steps: range) -> Iterator[Tensor
         norm.momentum = 1.0
     task.train()
     batches = data.batches(steps.start, steps.stop, task.machine.workers)
-    for step, items in zip(steps, rounds(batches, len(steps)), strict=False):
+    for step, items in zip(steps, batches, strict=True):
         task.begin_step(step, 1.0)
         task(items)
         task.after_step(1.0)
@@ -198,10 +197,9 @@ def detect(detector: Detector, dataset: DataSet, machine: Machine, progress: Pro
     local = dataset.test[rank() :: ranks()]
     detections = []
     with progress.count(len(local), "test images") as done:
-        for picture in rounds(prefetch(Record.picture, local, machine.workers), len(local)):
+        for picture in prefetch(Record.picture, local, machine.workers):
             detections.append(detector.detect(picture))
             done(1)
-    detections += detections[-1:] * (len(local) - len(detections))  # in a rehearsal
     if ranks() == 1:
         return detections
     parts: list[Any] = [None] * ranks()

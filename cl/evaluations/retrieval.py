@@ -15,7 +15,6 @@ from cl.evaluations import Context, EvaluationConfig
 from cl.features.extraction import BATCH, extract_all
 from cl.features.knn import nearest
 from cl.runtime.metric_info import BACKBONE, MetricInfo
-from cl.runtime.rehearsal import rounds
 
 NEAREST = (1, 5)  # an image counts as found if it is among the 1, or 5, nearest
 
@@ -84,7 +83,7 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
     to_input = data.inputs(context.machine.device)
     positions: list[Tensor] = []
     outputs: list[tuple[Tensor, ...]] = []
-    for host_batch in rounds(data.batches(0, steps, context.machine.workers), steps):
+    for host_batch in data.batches(0, steps, context.machine.workers):
         batch = to_input(host_batch)
         with context.machine.autocast():
             outputs.append(encoder(batch.views[0]))

@@ -13,7 +13,6 @@ from cl.data.sets import EvalSet
 from cl.data.transform import Transform
 from cl.runtime.distributed import gather, rank, ranks
 from cl.runtime.machine import Machine, to_device
-from cl.runtime.rehearsal import rounds
 
 BATCH = 256
 ON_GPU, ON_CPU = 2**31, 2**26  # bytes of images that are cached: 14,000 of 224 px, 20,000 of 32 px
@@ -78,8 +77,7 @@ def extract_all(
     stored: list[Tensor] = []
     done = 0
     with (count if share > FEW else silent)(share, "images to encode") as report:
-        images = rounds(_images(mine, machine, cache), -(-share // BATCH))
-        for outputs in _outputs(encoder, images, data.transform, machine):
+        for outputs in _outputs(encoder, _images(mine, machine, cache), data.transform, machine):
             stored = stored or [output.new_zeros(share, output.shape[1], dtype=dtype) for output in outputs]
             for whole, part in zip(stored, outputs, strict=True):
                 whole[done : done + len(part)] = part
@@ -103,7 +101,7 @@ def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Te
             read.append(batch.clone())  # on the CPU, the memory of `images` is used again
         yield batch
     if cache is not None:
-        cache[key] = read  # here, where all are read: a rehearsal breaks off before
+        cache[key] = read
 
 
 def _outputs(

@@ -20,12 +20,17 @@ def growth(function: Callable[[], object], device: torch.device | None = None) -
         before = torch.cuda.memory_allocated(device)
         function()
         return torch.cuda.max_memory_allocated(device) - before
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)  # freed memory that glibc keeps would hide growth
+    return_freed()
     with _resident_sizes() as sizes:
         function()
     before, largest = sizes
     return largest - before
+
+
+def return_freed() -> None:
+    """Give freed memory that glibc keeps back to the system, because it would hide growth."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
@@ -50,27 +55,26 @@ def _resident_sizes() -> Iterator[list[int]]:
 
 
 def peak_of_tree(pid: int) -> int:
-    """Peak resident bytes of a process and of those that it started and that are still running.
+    """Peak resident bytes of a process, and the bytes that only its children have now; 0 if it has ended.
 
-    Memory that they share counts once: the sum of each one's proportional size (PSS) now, and of how much
-    larger its resident size (RSS) was at its peak. 0 where the kernel does not say, as outside of Linux.
+    Unlike the sum of proportional sizes (PSS), it is the same if other programs use the same libraries.
     """
-    try:
-        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0
-    return sum(_peak(Path(f"/proc/{process.pid}")) for process in processes)
+    found = 0
+    with contextlib.suppress(psutil.Error):  # the process, or one that it started, has ended
+        process = psutil.Process(pid)
+        found = _peak(process)
+        for child in process.children(recursive=True):
+            found += child.memory_full_info().uss
+    return found
 
 
-def _peak(process: Path) -> int:
-    sizes: dict[str, int] = {}
-    with contextlib.suppress(OSError):  # it has ended
-        for name in ("status", "smaps_rollup"):
-            for line in (process / name).read_text().splitlines():
-                key, *value = line.split()
-                if value[1:] == ["kB"]:
-                    sizes[key.rstrip(":")] = int(value[0]) * 1024
-    return sizes["Pss"] + sizes["VmHWM"] - sizes["Rss"] if "Pss" in sizes else 0
+def _peak(process: psutil.Process) -> int:
+    """Its largest resident size so far; outside of Linux, its current one."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return process.memory_info().rss
 
 
 def available(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:

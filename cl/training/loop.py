@@ -17,7 +17,6 @@ from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
 from cl.runtime.distributed import any_rank, gather, largest, rank, ranks
 from cl.runtime.machine import Machine
-from cl.runtime.rehearsal import Loop
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Task
@@ -62,9 +61,9 @@ def train(
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     ledger, requests = MetricBuffer(history, task.remedy, plan), StopSync(start, task.machine, checkpoints)
     inputs, model = data.inputs(task.machine.device), replicated(task.train())
-    loop = Loop(data.batches(start, steps, task.machine.workers), steps - start)
+    batches = data.batches(start, steps, task.machine.workers)
     with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
-        for step, batch in enumerate(meter.waiting(loop), start):
+        for step, batch in enumerate(meter.waiting(batches), start):
             done = step + 1
             lr = optim.follow_schedules(optimizer, config, step, steps, steps_per_epoch)
             _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
@@ -72,16 +71,15 @@ def train(
             task.after_step(done / steps)
             ledger.add(step, lr, task.reported(loss), norm, task.largest_logit)
             stopping, saving = requests.heard(done, stop)
-            last = loop.enough(together=True) or done == steps
-            epoch_ends = done % steps_per_epoch == 0 or last
+            epoch_ends = done % steps_per_epoch == 0 or done == steps
             if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
                 ledger.flush()
             meter.step(plan.batch_size, ledger.last_loss(), lr)
             if epoch_ends:
-                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch, loop)
+                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
             if checkpoints and epoch_ends and rank() == 0:
                 checkpoints.publish(ledger.rows)
-            if checkpoints and (saving or stopping or last) and rank() == 0:
+            if checkpoints and (saving or stopping or done == steps) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
             if stopping and done < steps:
                 _stop(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
@@ -112,15 +110,13 @@ def _end_epoch(
     task: Task,
     meter: Meter,
     each_epoch: Callable[[int], dict[str, float]] | None,
-    loop: Loop[Any],
 ) -> None:
     """Measure in eval mode, add the results to the row and show it."""
-    with loop.aside(math.ceil(meter.steps / meter.steps_per_epoch)):
-        if each_epoch:
-            task.eval()
-            row |= meter.monitoring(partial(each_epoch, row["epoch"]))
-            task.train()
-        meter.epoch(row)
+    if each_epoch:
+        task.eval()
+        row |= meter.monitoring(partial(each_epoch, row["epoch"]))
+        task.train()
+    meter.epoch(row)
 
 
 def _stop(number: int, done: int, *, saved: bool) -> NoReturn:

@@ -14,7 +14,6 @@ from cl.data.sets import EvalSet
 from cl.features import extraction
 from cl.features.extraction import Cache, extract
 from cl.runtime.machine import Machine
-from cl.runtime.rehearsal import rehearsing
 from pipeline.support.locations import transform
 from tests.support.counting import GPU, Counting
 from tests.support.tiny import TinyBackbone
@@ -94,13 +93,3 @@ def test_only_images_that_take_little_memory_are_cached(shard_folder, params, he
         cache: Cache = {}
         extract(TinyBackbone(), EvalSet(reader, transform(params.dataset)), here, cache=cache)
         assert len(cache) == batches
-
-
-def test_a_rehearsal_keeps_no_part_of_a_split(shard_folder, params, here, monkeypatch) -> None:
-    monkeypatch.setattr(extraction, "BATCH", 2)
-    cache: Cache = {}
-    with rehearsing() as rehearsal:
-        images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset))
-        extract(TinyBackbone(), images, here, cache=cache)
-    assert rehearsal.loops[0].done < 30
-    assert not cache
