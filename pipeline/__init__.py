@@ -1,5 +1,6 @@
 """The stages of the pipeline, one Click entry point each: read params, validate, call `cl`, write results."""
 
+import os
 import sys
 from importlib.util import find_spec
 
@@ -8,3 +9,5 @@ if find_spec("click") is None:
         f"{sys.executable} lacks the packages of this project: run `make .venv`, and then "
         "`export PATH=$PWD/.venv/bin:$PATH`"
     )
+# Before PyTorch is imported: every process would warn of an option that the training loop needs.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

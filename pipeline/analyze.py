@@ -5,6 +5,13 @@ from pathlib import Path
 
 import click
 
+from cl.analyses import Context
+from cl.methods import Setup
+from cl.networks import backbones
+from cl.runtime import machine
+from cl.runtime.metric_info import BACKBONE, measurements
+from cl.runtime.registry import module_of
+from cl.runtime.tensor_files import load_state, load_tensors
 from pipeline.support import command, locations, outputs
 
 
@@ -16,14 +23,6 @@ def main(name: str) -> None:
     params = command.params()
     config = command.choose(name, params.analyses, "analyses")
     outputs.require_inputs("analyze", name)
-    from cl.analyses import Context
-    from cl.methods import Setup
-    from cl.networks import backbones
-    from cl.runtime import machine
-    from cl.runtime.metric_info import BACKBONE, measurements
-    from cl.runtime.registry import module_of
-    from cl.runtime.tensor_files import load_state, load_tensors
-
     progress = command.progress(name)
     here = machine.find(params.precision, deterministic=params.deterministic)
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))

@@ -1,19 +1,29 @@
 """baseline: an encoder trained with labels, or untrained, with the same evaluations and transfers."""
 
-from typing import TYPE_CHECKING
+import copy
+import functools
+from pathlib import Path
 
 import click
+import torch
+from torch import nn
+from torchvision.models.resnet import ResNet
 
+from cl.config import Baseline, Params
+from cl.data.order import plan_of
+from cl.data.sets import TrainSet
+from cl.evaluations import Encoder
+from cl.features.extraction import Pixels
+from cl.networks import backbones
+from cl.runtime import machine
+from cl.runtime.distributed import ranks
+from cl.runtime.metric_info import Measurement
+from cl.training import loop, optim
+from cl.training.checkpoints import Checkpoints
+from cl.training.tasks import Classification, classifier
 from pipeline.support import command, launch, locations, outputs, runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torchvision.models.resnet import ResNet
-
-    from cl.config import Baseline, Params
-    from cl.runtime.metric_info import Measurement
-    from cl.training.checkpoints import Checkpoints
+from pipeline.support.detection import data, transfer
+from pipeline.support.evaluation import evaluate
 
 
 @click.command()
@@ -25,16 +35,6 @@ def main(name: str) -> None:
     params = command.params()
     config = command.choose(name, params.baselines, "baselines")
     outputs.require_inputs("baseline", name)
-    import copy
-    import functools
-
-    from torch import nn
-
-    from cl.evaluations import Encoder
-    from cl.features.extraction import Pixels
-    from pipeline.support.detection import data, transfer
-    from pipeline.support.evaluation import evaluate
-
     evaluations, transfers = params.selected(config)
     # Read first, so that missing data is reported before training.
     datasets = {entry: data(params.transfers[entry]) for entry in transfers}
@@ -63,25 +63,14 @@ def main(name: str) -> None:
         results.measurements = [number._replace(baseline=name) for number in measured]
 
 
-def _folder(parent: "Path", name: str) -> "Path":
+def _folder(parent: Path, name: str) -> Path:
     folder = parent / name
     folder.mkdir()
     return folder
 
 
-def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpoints") -> "ResNet":
+def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> ResNet:
     """The baseline's encoder, initialised from the seed, in eval mode."""
-    import torch
-
-    from cl.data.order import plan_of
-    from cl.data.sets import TrainSet
-    from cl.networks import backbones
-    from cl.runtime import machine
-    from cl.runtime.distributed import ranks
-    from cl.training import optim
-    from cl.training.loop import train as run
-    from cl.training.tasks import Classification, classifier
-
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone).eval()
     if config.training is None:
@@ -95,7 +84,7 @@ def train(config: "Baseline", name: str, params: "Params", checkpoints: "Checkpo
     head = classifier(backbone.fc_features, len(reader.manifest.classes))
     shared = plan.ranks == ranks()
     task = here.place(Classification(backbone, head, here, seed=params.seed, shared=shared))
-    run(
+    loop.train(
         task,
         TrainSet(reader, transform, list(config.training.views.values()), plan, labelled),
         settings,

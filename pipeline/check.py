@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import click
+from dvc.repo import Repo
+from dvc.stage.cache import RunCacheNotFoundError
+from dvc_data.hashfile.hash_info import HashInfo
 
 from pipeline.support import command, locations
 
@@ -26,10 +29,6 @@ def main() -> None:
 
 def _shards_must_be_prepared() -> bool:
     """Whether DVC would run `prepare`: its inputs have changed, and DVC's cache has no such run."""
-    from dvc.repo import Repo
-    from dvc.stage.cache import RunCacheNotFoundError
-    from dvc_data.hashfile.hash_info import HashInfo
-
     with Repo() as repo:
         stage = repo.stage.load_one(name="prepare")
         if not any(dependency.status() for dependency in stage.deps):

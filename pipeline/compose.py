@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.support import command
+from pipeline.support import command, composition
 
 
 @click.command()
@@ -12,8 +12,6 @@ from pipeline.support import command
 @command.entry_point
 def main(overrides: tuple[str, ...]) -> None:
     """Write params.yaml from pipeline/conf with Hydra OVERRIDES such as loss=dclw."""
-    from pipeline.support import composition
-
     composition.write(Path("params.yaml"), list(overrides))
 
 

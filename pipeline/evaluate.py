@@ -1,15 +1,17 @@
 """evaluate: evaluations of the pretrained encoder, or of a foreign one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from cl.config import Params
+from cl.evaluations import Encoder
+from cl.hub import foreign
+from cl.networks import backbones
+from cl.runtime.tensor_files import below, load_tensors
 from pipeline.support import command, launch, locations, outputs, runs
-
-if TYPE_CHECKING:
-    from cl.config import Params
-    from cl.evaluations import Encoder
+from pipeline.support.evaluation import evaluate
 
 
 @click.command()
@@ -42,15 +44,13 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     if file is None:
         encoder = load(params)
     else:
-        encoder, notes = foreign(file, prefix, params.dataset.crop)
+        encoder, notes = load_foreign(file, prefix, params.dataset.crop)
     for name in selected:
         run(name, encoder, params, notes)
 
 
-def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) -> None:
+def run(name: str, encoder: Encoder, params: Params, notes: dict[str, Any]) -> None:
     """Run one evaluation and write its results; `notes` describe a foreign encoder."""
-    from pipeline.support.evaluation import evaluate
-
     with (
         runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
         command.results("evaluate", name, root=notes.get("folder")) as results,
@@ -61,21 +61,16 @@ def run(name: str, encoder: "Encoder", params: "Params", notes: dict[str, Any]) 
         )
 
 
-def load(params: "Params") -> "Encoder":
+def load(params: Params) -> Encoder:
     """The pretrained backbone with its projector."""
-    from cl.evaluations import Encoder
-    from cl.networks import backbones
-    from cl.runtime.tensor_files import load_tensors
-
     backbone = backbones.load(params.backbone, locations.BACKBONE)
     projector = params.method.build_projector(backbone.fc_features)
     tensors, _ = load_tensors(locations.METHOD)
-    prefix = f"{params.method.evaluated[1]}."
-    projector.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+    projector.load_state_dict(below(tensors, f"{params.method.evaluated[1]}."))
     return Encoder(backbone, heads={"embedding": projector})
 
 
-def foreign(file: str, prefix: str | None, crop: int) -> "tuple[Encoder, dict[str, Any]]":
+def load_foreign(file: str, prefix: str | None, crop: int) -> tuple[Encoder, dict[str, Any]]:
     """A foreign backbone without heads, and its notes, which include the folder of its results.
 
     Args:
@@ -84,10 +79,6 @@ def foreign(file: str, prefix: str | None, crop: int) -> "tuple[Encoder, dict[st
     Raises:
         ValueError: `cl.hub.foreign.load` refuses the file, or the encoder does not take such images.
     """
-    from cl.evaluations import Encoder
-    from cl.hub import foreign
-    from cl.networks import backbones
-
     found = foreign.load(file, prefix)
     backbones.check_size(f"{file}, a {found.config.title},", found.network, crop, "dataset.crop")
     command.progress("backbone").say(f"{file}: {found.config.title}, {found.origin}")

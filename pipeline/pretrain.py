@@ -3,28 +3,40 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import torch
+from torch.optim import Optimizer
 
+from cl.config import Params
+from cl.config.rules import check_data, warnings
+from cl.console.progress import Progress
+from cl.data.device_crops import DeviceTrainSet, on_device
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.data.transform import Transform
+from cl.methods import BaseMethod, Setup
+from cl.networks import backbones
+from cl.networks.batch_norm import has_batch_norm
+from cl.networks.compiled import compile_forward
+from cl.networks.passes import encode_in_microbatches
+from cl.pretraining import selection, view_sheet
+from cl.pretraining.monitor import watch
+from cl.pretraining.task import PretrainingTask
+from cl.runtime import machine
+from cl.runtime.distributed import rank, ranks
+from cl.runtime.machine import Machine
+from cl.runtime.registry import module_of
+from cl.runtime.tensor_files import save_tensors
+from cl.training import optim, start
+from cl.training.checkpoints import optimizer_state, write_epochs
+from cl.training.loop import train
+from cl.training.start import Start
 from pipeline.support import command, launch, locations, outputs, provenance, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch.optim import Optimizer
-
-    from cl.config import Params
-    from cl.console.progress import Progress
-    from cl.data.device_crops import DeviceTrainSet
-    from cl.data.reader import Reader
-    from cl.data.sets import TrainSet
-    from cl.data.transform import Transform
-    from cl.methods import BaseMethod
-    from cl.pretraining.task import PretrainingTask
-    from cl.runtime.machine import Machine
-    from cl.training.start import Start
 
 
 @click.command()
@@ -38,11 +50,6 @@ def main() -> None:
     """
     params = command.params()
     outputs.require_inputs("pretrain")
-    from cl.config.rules import check_data
-    from cl.pretraining import selection
-    from cl.runtime import machine
-    from cl.training.loop import train
-
     progress = command.progress("pretrain")
     here = machine.find(params.precision, deterministic=params.deterministic)
     warn(params, progress)
@@ -73,33 +80,28 @@ def main() -> None:
             _save_models(task, optimizer, parent, data.transform, epochs=rows[-1]["epoch"])
 
 
-def warn(params: "Params", progress: "Progress") -> None:
+def warn(params: Params, progress: Progress) -> None:
     """Say what is unusual about the parameters, and what later stages will need."""
-    from cl.config.rules import warnings
-    from cl.runtime import machine
-
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated on this hardware: correct, but many times slower than fp32")
     for sentence in (*warnings(params), *locations.missing(params.transfers)):
         progress.say(sentence)
 
 
-def load_start(params: "Params") -> "Start":
+def load_start(params: Params) -> Start:
     """The weights that `init` or `start_from` name.
 
     Raises:
         ValueError: models/start.safetensors has others, or they do not fit the parameters.
     """
-    from cl.training import start
-
     found = start.load(locations.START)
     found.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
     return found
 
 
 def prepare(
-    params: "Params", here: "Machine", bank: "Reader", start: "Start"
-) -> "tuple[PretrainingTask, Optimizer, TrainSet]":
+    params: Params, here: Machine, bank: Reader, start: Start
+) -> tuple[PretrainingTask, Optimizer, TrainSet]:
     """What a run trains, before its first step: the task and its optimizer, and the training images."""
     task = build(params, here, len(bank), start)
     optimizer = _optimizer(params, task)
@@ -108,31 +110,21 @@ def prepare(
 
 
 def monitoring(
-    params: "Params", task: "PretrainingTask", data: "TrainSet", queries: "Reader"
-) -> "Callable[..., dict[str, float]]":
+    params: Params, task: PretrainingTask, data: TrainSet, queries: Reader
+) -> Callable[..., dict[str, float]]:
     """What is measured at the end of every epoch; images that take little memory are read only once."""
-    from cl.pretraining.monitor import watch
-
     return partial(
         watch, task, params.optim.monitor, data.reader, queries, transform=data.transform, cache={}
     )
 
 
-def build(params: "Params", here: "Machine", images: int, start: "Start | None" = None) -> "PretrainingTask":
+def build(params: Params, here: Machine, images: int, start: Start | None = None) -> PretrainingTask:
     """The method with its loss, initialised from the seed, on the device.
 
     Args:
         images: in the training split.
         start: has the weights of the backbone, if they are given.
     """
-    import torch
-
-    from cl.methods import Setup
-    from cl.networks import backbones
-    from cl.networks.passes import encode_in_microbatches
-    from cl.pretraining.task import PretrainingTask
-    from cl.runtime.registry import module_of
-
     _check_microbatches(params)
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone)
@@ -147,9 +139,7 @@ def build(params: "Params", here: "Machine", images: int, start: "Start | None" 
     return here.place(PretrainingTask(method, loss, params.loss, params.method.scale, here))
 
 
-def _check_microbatches(params: "Params") -> None:
-    from cl.runtime.distributed import ranks
-
+def _check_microbatches(params: Params) -> None:
     microbatches = params.optim.microbatches
     if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
         size = params.optim.batch_size / ranks() / microbatches
@@ -159,45 +149,35 @@ def _check_microbatches(params: "Params") -> None:
         )
 
 
-def _compile_encoders(method: "BaseMethod") -> None:
+def _compile_encoders(method: BaseMethod) -> None:
     compiler = os.environ.get("CXX", "g++")
     if not shutil.which(compiler):
         raise ValueError(
             f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one "
             "(in the image: build it with WITH_COMPILER=1), or choose optim.compile=false"
         )
-    from cl.networks.compiled import compile_forward
-
     for network in method.modules():
         if hasattr(network, "fc_features"):
             compile_forward(network)
 
 
-def train_set(params: "Params", reader: "Reader", first_epoch: int = 0) -> "TrainSet":
+def train_set(params: Params, reader: Reader, first_epoch: int = 0) -> TrainSet:
     """The views of the training images, in the order of this process's steps."""
-    from cl.data.order import Plan
-    from cl.data.sets import TrainSet
-    from cl.runtime.distributed import rank, ranks
-
     plan = Plan(len(reader), params.optim.batch_size, params.seed, rank(), ranks(), first_epoch)
     transform = locations.transform(params.dataset, reader.manifest.levels)
     return TrainSet(reader, transform, list(params.views.values()), plan)
 
 
 def cropped(
-    params: "Params", data: "TrainSet", here: "Machine", say: "Callable[[str], None]"
-) -> "TrainSet | DeviceTrainSet":
+    params: Params, data: TrainSet, here: Machine, say: Callable[[str], None]
+) -> TrainSet | DeviceTrainSet:
     """The same batches, cropped where `optim.cropping` says."""
     if params.optim.cropping == "workers":
         return data
-    from cl.data.device_crops import on_device
-
     return on_device(data, here, say)
 
 
-def _optimizer(params: "Params", task: "PretrainingTask") -> "Optimizer":
-    from cl.training import optim
-
+def _optimizer(params: Params, task: PretrainingTask) -> Optimizer:
     fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
     scale, rate_1d = params.optim.backbone_lr_scale, params.optim.lr_scale_1d
     backbone = task.method.backbone
@@ -210,12 +190,12 @@ def _optimizer(params: "Params", task: "PretrainingTask") -> "Optimizer":
     return optim.build(params.optim, parts, fixed)
 
 
-def _images_left_out(data: "TrainSet") -> int:
+def _images_left_out(data: TrainSet) -> int:
     """The images of an epoch's incomplete last batch."""
     return data.plan.samples % data.plan.batch_size
 
 
-def _summary(params: "Params", data: "TrainSet", here: "Machine") -> str:
+def _summary(params: Params, data: TrainSet, here: Machine) -> str:
     sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
     return (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
@@ -229,14 +209,10 @@ def _summary(params: "Params", data: "TrainSet", here: "Machine") -> str:
 def _write_results(
     results: command.Results,
     rows: list[dict[str, Any]],
-    data: "TrainSet",
-    params: "Params",
-    task: "PretrainingTask",
+    data: TrainSet,
+    params: Params,
+    task: PretrainingTask,
 ) -> None:
-    from cl.networks.batch_norm import has_batch_norm
-    from cl.pretraining import view_sheet
-    from cl.training.checkpoints import write_epochs
-
     write_epochs(rows, results.folder / "epochs.csv")
     view_sheet.draw(data, results.folder / "views.png")
     last = {"pretrain_loss": "loss", "pretrain_knn_top1": "knn_top1"}  # no kNN without labels
@@ -253,17 +229,14 @@ def _write_results(
 
 
 def _save_models(
-    task: "PretrainingTask",
-    optimizer: "Optimizer",
+    task: PretrainingTask,
+    optimizer: Optimizer,
     parent: dict[str, Any] | None,
-    transform: "Transform",
+    transform: Transform,
     *,
     epochs: int,
 ) -> None:
     """The backbone for evaluations, the method for analyses, the optimizer for runs that continue."""
-    from cl.runtime.tensor_files import save_tensors
-    from cl.training.checkpoints import optimizer_state
-
     metadata = {
         "transform": transform.model_dump_json(),
         "parameters": json.dumps(provenance.declared("pretrain")[1]),

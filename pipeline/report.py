@@ -8,7 +8,13 @@ from typing import Any
 
 import click
 
+from cl.config import read
+from cl.report.experiments import distinct, result_names
+from cl.report.page import render
+from cl.report.summary import page
 from pipeline.support import command, outputs
+from pipeline.support.collect import collect
+from pipeline.support.composition import command_for, compose
 
 REPORT, SUMMARY = Path("report"), Path("summary")
 
@@ -23,9 +29,6 @@ def main(everything: bool) -> None:
     if everything:
         return summarise()
     params = command.params()
-    from cl.report.page import render
-    from pipeline.support.composition import command_for
-
     values = params.model_dump(mode="json")
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
@@ -50,9 +53,6 @@ def _fetch(params: dict[str, Any]) -> None:
 
 def _missing_results(params: dict[str, Any]) -> list[str]:
     """The outputs below results/ that dvc.lock names for these parameters and that do not exist."""
-    from cl.config import read
-    from cl.report.experiments import result_names
-
     stages = read(Path("dvc.lock"))["stages"]
     outputs = [
         output["path"]
@@ -68,11 +68,6 @@ def summarise() -> None:
     Raises:
         ValueError: no experiment has finished.
     """
-    from cl.report.experiments import distinct
-    from cl.report.summary import page
-    from pipeline.support.collect import collect
-    from pipeline.support.composition import compose
-
     progress = command.progress("report")
     experiments = distinct(collect(progress.say))
     if not experiments:

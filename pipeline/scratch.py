@@ -1,10 +1,8 @@
 """scratch: list what interrupted runs left in CL_SCRATCH, and remove what belongs to finished ones."""
 
 import contextlib
-import hashlib
 import os
 import shutil
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import click
 from cl.console.wording import memory
 from cl.runtime import files
 from pipeline.support import command
+from pipeline.support.collect import collect
 
 LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each run's folder; see `pipeline.support.runs`
 
@@ -29,7 +28,7 @@ def main(remove: bool) -> None:
     if not folders:
         click.echo(f"no checkpoints in {command.scratch()}")
         return
-    finished = set(_finished())
+    finished = _finished()
     for folder, (written, used) in sorted(folders.items(), key=lambda item: item[1], reverse=True):
         state = _state(folder, is_finished=folder.name in finished, remove=remove)
         click.echo(f"{folder}  {datetime.fromtimestamp(written):%Y-%m-%d %H:%M}  {memory(used):>8}  {state}")
@@ -60,18 +59,10 @@ def _state(folder: Path, *, is_finished: bool, remove: bool) -> str:
     return "finished" if is_finished else "unfinished"
 
 
-def _finished() -> Iterator[str]:
+def _finished() -> set[str]:
     """The names of the folders of the runs whose results exist."""
-    from pipeline.support.collect import collect
-
-    copy = hashlib.sha256(bytes(Path.cwd())).hexdigest()
-    for experiment in collect(lambda _: None):
-        for provenance in experiment.provenance.values():
-            if key := provenance.get("run_key"):
-                yield key
-            elif identity := provenance.get("identity"):  # written by version 0.2
-                is_baseline = provenance["stage"].startswith("baseline@")
-                yield identity + (copy if is_baseline else provenance.get("data_sha256", ""))[:16]
+    found = [made for experiment in collect(lambda _: None) for made in experiment.provenance.values()]
+    return {made["run_key"] for made in found if "run_key" in made}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import click
 
 from cl.console.wording import counted
+from cl.networks import backbones
 from pipeline.support import command, launch, locations, outputs, runs
+from pipeline.support.detection import data, transfer
 
 
 @click.command()
@@ -15,9 +17,6 @@ def main(name: str) -> None:
     params = command.params()
     config = command.choose(name, params.transfers, "transfers")
     outputs.require_inputs("transfer", name)
-    from cl.networks import backbones
-    from pipeline.support.detection import data, transfer
-
     dataset = data(config)
     with (
         runs.begin("transfer", name, data=dataset.digest()) as run,

@@ -1,15 +1,18 @@
 """weights: what `init` or `start_from` name, to models/start.safetensors; an empty file without them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from dvc.repo import Repo
+from dvc_data.hashfile.hash_info import HashInfo
 
+from cl.config import Init
+from cl.hub import foreign, published
+from cl.runtime.tensor_files import load_tensors
+from cl.training import start
+from cl.training.start import Start
 from pipeline.support import command, locations
-
-if TYPE_CHECKING:
-    from cl.config import Init
-    from cl.training.start import Start
+from pipeline.support.weight_hashes import file_and_prefix, sha256
 
 
 @click.command()
@@ -17,10 +20,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Fetch the weights that params.yaml names: a checkpoint, torchvision's, or those of an experiment."""
     params = command.params()
-    from cl.training import start
-
     progress = command.progress("weights")
-    found = start.Start()
+    found = Start()
     if params.init:
         found = _backbone(params.init)
     elif params.start_from:
@@ -32,11 +33,7 @@ def main() -> None:
     start.save(found, locations.START)
 
 
-def _backbone(init: "Init") -> "Start":
-    from cl.hub import foreign
-    from cl.runtime.tensor_files import load_tensors
-    from cl.training import start
-
+def _backbone(init: Init) -> Start:
     if init.hash.startswith("md5:"):
         tensors, metadata = load_tensors(_cached(init.hash, init.name))
         encoder = foreign.recognise(tensors, metadata, init.name)
@@ -49,11 +46,8 @@ def _backbone(init: "Init") -> "Start":
     return start.from_backbone(encoder.network, encoder.config, origin)
 
 
-def _checked_file(init: "Init") -> tuple[str, str | None]:
+def _checked_file(init: Init) -> tuple[str, str | None]:
     """The file and prefix of `init`; raises ValueError unless its hash is the one in params.yaml."""
-    from cl.hub import published
-    from pipeline.support.weight_hashes import file_and_prefix, sha256
-
     if init.name.startswith("torchvision:"):  # `published` checks the hash
         return init.name, None
     is_name = published.is_name(init.name)
@@ -69,9 +63,6 @@ def _checked_file(init: "Init") -> tuple[str, str | None]:
 
 def _cached(md5: str, name: str) -> Path:
     """The file with this hash in DVC's cache; from DVC's remote, if it is missing."""
-    from dvc.repo import Repo
-    from dvc_data.hashfile.hash_info import HashInfo
-
     repo, digits = Repo(), md5.removeprefix("md5:")
     path = Path(repo.cache.local.oid_to_path(digits))
     reason = ""

@@ -7,20 +7,18 @@ most one every few seconds, and about every half minute within an epoch.
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
+from cl.console.loggers import Loggers
 from cl.console.wording import counted
-
-if TYPE_CHECKING:
-    from cl.console.loggers import Loggers
 
 T = TypeVar("T")
 Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
@@ -41,25 +39,20 @@ SCORES = {
 class Usage:
     """What a process has used: seconds, and images trained on.
 
-    An image counts once per step, however many views it has. Cached features count as their images.
-
-    earlier: for each training resumed from a checkpoint, what it had used when the checkpoint was written.
+    An image counts once per step, however many views it has. Cached features count as their images. What a
+    resumed training had used when its checkpoint was written counts from the moment of resuming.
     """
 
     def __init__(self) -> None:
-        self.images = 0
-        self.earlier: list[dict[str, float]] = []
+        self.images = self.earlier_seconds = 0.0
 
     def now(self) -> dict[str, float]:
         """The current counts; only differences between them are meaningful."""
-        return {"seconds": time.monotonic(), "images": self.images}
+        return {"seconds": time.monotonic() + self.earlier_seconds, "images": self.images}
 
-    def since(self, then: dict[str, float], earlier: Sequence[dict[str, float]]) -> dict[str, float]:
-        """Usage since `now` returned `then`, plus `earlier`."""
-        return {
-            name: count - then[name] + sum(part[name] for part in earlier)
-            for name, count in self.now().items()
-        }
+    def since(self, then: dict[str, float]) -> dict[str, float]:
+        """Usage since `now` returned `then`."""
+        return {name: count - then[name] for name, count in self.now().items()}
 
 
 class Progress:
@@ -72,7 +65,7 @@ class Progress:
         self,
         title: str,
         console: Console | None = None,
-        loggers: "Loggers | None" = None,
+        loggers: Loggers | None = None,
         usage: Usage | None = None,
     ) -> None:
         self.title, self.console, self.loggers = title, console or Console(stderr=True), loggers
@@ -97,7 +90,11 @@ class Progress:
         log = self.loggers.begin(self.title, self.say) if self.loggers else None  # may ask for a password
         with _bar(self.console) if self.console.is_terminal else nullcontext() as bar:
             meter = Meter(self, bar, steps, start, steps_per_epoch, first_epoch, log or (lambda row: None))
-            meter.going_on(history or {})
+            if history and (used := history.get("used")):
+                self.usage.images += used["images"]
+                self.usage.earlier_seconds += used["seconds"]
+            for row in (history or {}).get("rows", []):
+                meter.log(row)
             yield meter
 
     @contextmanager
@@ -113,7 +110,24 @@ class Progress:
                 yield functools.partial(_advance, bar)
         else:
             self.say(counted(total, unit))
-            yield _PlainCount(self, total, unit).add
+            yield self._plain_count(total, unit)
+
+    def _plain_count(self, total: int, unit: str) -> Callable[..., None]:
+        """Counts, and sometimes says how far it is and how long the rest takes, judged from new work only."""
+        done = kept_before = 0
+        began = said = time.monotonic()
+
+        def add(more: int, kept: bool = False) -> None:
+            nonlocal done, kept_before, said
+            done += more
+            kept_before += more * kept
+            now = time.monotonic()
+            if now - said >= RARELY and done > kept_before:
+                said = now
+                left = (now - began) / (done - kept_before) * (total - done)
+                self.say(f"{done} of {counted(total, unit)}, {_left(left)}")
+
+        return add
 
     def say(self, text: str) -> None:
         """Print one line."""
@@ -145,24 +159,6 @@ def _left(seconds: float) -> str:
     return f"{seconds:.0f} s left" if seconds < 60 else f"{timedelta(seconds=round(seconds))} left"
 
 
-class _PlainCount:
-    """A count shown as an occasional plain line."""
-
-    def __init__(self, progress: Progress, total: int, unit: str) -> None:
-        self.progress, self.total, self.unit = progress, total, unit
-        self.done = self.kept = 0
-        self._began = self._said = time.monotonic()
-
-    def add(self, done: int, kept: bool = False) -> None:
-        self.done += done
-        self.kept += done * kept
-        now = time.monotonic()
-        if now - self._said >= RARELY and self.done > self.kept:
-            self._said = now
-            left = (now - self._began) / (self.done - self.kept) * (self.total - self.done)
-            self.progress.say(f"{self.done} of {counted(self.total, self.unit)}, {_left(left)}")
-
-
 class Meter:
     """Counts steps, images and the time spent waiting, per epoch."""
 
@@ -177,11 +173,11 @@ class Meter:
         log: Callable[[dict[str, Any]], None],
     ) -> None:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
-        self.first_epoch, self._log = first_epoch, log
+        self.first_epoch, self.log = first_epoch, log
         self.start = self.done = start
         self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
         self._began = self._said = time.monotonic()
-        self._then, self._earlier = progress.usage.now(), list[dict[str, float]]()
+        self._then = progress.usage.now()
         self._reset()
 
     def _reset(self) -> None:
@@ -211,17 +207,9 @@ class Meter:
         elif time.monotonic() - self._said >= RARELY:
             self._say_plainly({"epoch": epoch, **row})
 
-    def going_on(self, history: dict[str, Any]) -> None:
-        """Count what earlier sessions of this run have used, and log their rows; {} in the first session."""
-        if used := history.get("used"):
-            self._earlier = [used]
-            self.progress.usage.earlier.append(used)
-        for row in history.get("rows", []):
-            self._log(row)
-
     def used(self) -> dict[str, float]:
         """What all sessions of this run have used so far; see `Usage`."""
-        return self.progress.usage.since(self._then, self._earlier)
+        return self.progress.usage.since(self._then)
 
     def rates(self) -> dict[str, float]:
         """Images per second and the percentage of time spent waiting for data, in this epoch so far."""
@@ -237,7 +225,7 @@ class Meter:
 
     def epoch(self, row: dict[str, Any]) -> None:
         """An epoch is done: show its row, in a log file at most every few seconds, and log it."""
-        self._log(row)
+        self.log(row)
         if self.bar:
             self.progress.say(f"epoch {row['epoch']}, {_scores(row)}")
         elif self.done == self.steps or time.monotonic() - self._said >= QUIET:

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+
 from cl.config import parse
 from cl.report import charts
 from cl.report.experiments import Experiment, changed_params, result_names
@@ -37,9 +40,6 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
     Raises:
         ValueError: the current folder is not in a DVC repository.
     """
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
     try:
         opened = Repo()
     except DvcException as error:

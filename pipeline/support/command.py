@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+from rich.console import Console
 
+from cl.config import Params, load, read
+from cl.console.loggers import Loggers
+from cl.console.progress import Progress, Usage
 from cl.console.stop import StoppedError, terminate_when_exists
 from cl.runtime.metric_info import Measurement, flat, rounded
 from pipeline.support import locations, outputs, provenance
-
-if TYPE_CHECKING:
-    from cl.config import Params
-    from cl.console.loggers import Loggers
-    from cl.console.progress import Progress, Usage
 
 T = TypeVar("T")
 RESULTS = Path("results")
@@ -87,7 +86,7 @@ def _one_line_errors() -> Iterator[None]:
         sys.exit(error.exit_code)
 
 
-_loggers: "Loggers | None" = None  # of this process
+_loggers: Loggers | None = None  # of this process
 
 
 @contextmanager
@@ -98,9 +97,6 @@ def _logging() -> Iterator[None]:
     if not names or not is_main_process():
         yield
         return
-    from cl.config import read
-    from cl.console.loggers import Loggers
-
     parameters = functools.partial(read, Path("params.yaml"))
     experiment = os.environ.get("DVC_EXP_NAME", "")
     try:
@@ -110,10 +106,8 @@ def _logging() -> Iterator[None]:
         _loggers = None
 
 
-def params() -> "Params":
+def params() -> Params:
     """The validated parameters in params.yaml."""
-    from cl.config import load
-
     return load(Path("params.yaml"))
 
 
@@ -130,20 +124,14 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def progress(title: str) -> "Progress":
+def progress(title: str) -> Progress:
     """Progress of the main process, on the terminal and with the loggers in CL_LOG."""
-    from rich.console import Console
-
-    from cl.console.progress import Progress
-
     return Progress(title, Console(stderr=True, quiet=not is_main_process()), _loggers, usage())
 
 
 @functools.cache
-def usage() -> "Usage":
+def usage() -> Usage:
     """What this process has used; shared by all trainings of a stage."""
-    from cl.console.progress import Usage
-
     return Usage()
 
 
@@ -190,8 +178,10 @@ def results(
     produced = Results(unfinished / "files")
     try:
         produced.folder.mkdir(parents=True)
-        with _measured() as used:
-            yield produced
+        total = usage()
+        before = total.now()
+        yield produced
+        used = total.since(before)
         notes = produced.notes
         if name:
             measured = [each._asdict() for each in produced.measurements]
@@ -199,26 +189,13 @@ def results(
         _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
         metrics = {key: rounded(float(value)) for key, value in produced.metrics.items()}
         _write_json(unfinished / "metrics.json", metrics | flat(produced.measurements))
-        _publish(unfinished, target, folder)
+        os.replace(unfinished / "metrics.json", f"{target}.json")
+        os.replace(unfinished / "provenance.json", f"{target}.provenance.json")
+        if folder:
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(produced.folder, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _publish(unfinished: Path, target: Path, folder: bool) -> None:
-    os.replace(unfinished / "metrics.json", f"{target}.json")
-    os.replace(unfinished / "provenance.json", f"{target}.provenance.json")
-    if folder:
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(unfinished / "files", target)
-
-
-@contextmanager
-def _measured() -> Iterator[dict[str, float]]:
-    """Resources used in the block, including earlier parts of a resumed run; filled in at its end."""
-    total, used = usage(), dict[str, float]()
-    then, known = total.now(), len(total.earlier)
-    yield used
-    used |= total.since(then, total.earlier[known:])
 
 
 def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: int, out: Path) -> list[T]:
@@ -236,7 +213,7 @@ def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: in
     return results
 
 
-def say(progress: "Progress", measurements: list[Measurement]) -> None:
+def say(progress: Progress, measurements: list[Measurement]) -> None:
     """Say a result's numbers on one line."""
     progress.say(", ".join(f"{name} {value:.4g}" for name, value in flat(measurements).items()) or "done")
 

@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic import multiprocessing as elastic
 
 from cl.console import stop
 from cl.console.wording import counted
@@ -46,8 +49,6 @@ def in_one_process(function: Callable[..., Any]) -> Callable[..., Any]:
 def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        # Before PyTorch is imported: every process would warn of an option that the training loop needs.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             with joined() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext():
                 return function(*args, **kwargs)
@@ -57,8 +58,6 @@ def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) ->
             sys.exit(_run([*shlex.split(launcher), *stage], [_launcher_variables(launcher)]))
         if (number := count()) == 1:
             return function(*args, **kwargs)
-        import torch.distributed as dist
-
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # holds a free port
         variables = [_process_variables(rank, number, store.port) for rank in range(number)]
         sys.exit(_run([sys.executable, *stage], variables))
@@ -92,8 +91,6 @@ def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
 
 def processes() -> int:
     """How many processes this machine runs: CL_PROCESSES, or one for each visible GPU, at least one."""
-    import torch
-
     asked, gpus = os.environ.get("CL_PROCESSES"), torch.cuda.device_count()
     if not asked:
         return max(1, gpus)
@@ -112,8 +109,6 @@ def _run(words: list[str], variables: list[dict[str, str]]) -> int:
     When a process fails, elastic sends SIGTERM to the others, and SIGKILL 30 s later. The first process's
     stderr is shown as it comes, that of another one only if it was the first to fail.
     """
-    from torch.distributed.elastic import multiprocessing as elastic
-
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it would say all again
     stops = [signal.SIGTERM, signal.SIGINT]  # not SIGHUP, which `nohup` ignores and elastic would not
     if "CL_STOP" in os.environ:  # each process watches for the file itself
@@ -158,8 +153,6 @@ def joined() -> Iterator[None]:
     Raises:
         ValueError: a process did not join, or contact with one was lost.
     """
-    import torch.distributed as dist
-
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # undo what the launcher may have set
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(*_connect(), over), daemon=True)
@@ -190,9 +183,6 @@ def joined() -> Iterator[None]:
 
 def _connect() -> tuple[Any, int, int]:
     """Join the process group; returns a store that all processes share, the rank, and the number of ranks."""
-    import torch
-    import torch.distributed as dist
-
     _check_address()
     try:
         store, rank, ranks = next(dist.rendezvous("env://", timeout=START))

@@ -7,16 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cl.data import reader as readers
+from cl.data.cache import Cache
+from cl.data.reader import Reader
+from cl.data.transform import Transform
+from cl.detection.config import Config as Transfer
 from cl.runtime.stores import is_url, path_of
-
-if TYPE_CHECKING:
-    from cl.data.cache import Cache
-    from cl.data.reader import Reader
-    from cl.data.transform import Transform
-    from cl.detection.config import Config as Transfer
-    from cl.sources import Source
+from cl.sources import Source
 
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
@@ -46,7 +44,7 @@ def raw_folder() -> Path:
     return folder
 
 
-def table_sha256(dataset: "Source") -> str | None:
+def table_sha256(dataset: Source) -> str | None:
     """The hash of the table that lists the images; None without a table, or if it is not on this machine."""
     table = dataset.table_path(raw())
     if table is None or not table.is_file():
@@ -55,7 +53,7 @@ def table_sha256(dataset: "Source") -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
+def missing(transfers: dict[str, Transfer]) -> Iterator[str]:
     """One line for each thing that the transfers will need and that is not available yet."""
     for name, transfer in transfers.items():
         if transfer.engine == "detectron2" and find_spec("detectron2") is None:
@@ -65,15 +63,13 @@ def missing(transfers: "dict[str, Transfer]") -> Iterator[str]:
             yield f"transfers.{name} will need {folder}, which does not exist yet"
 
 
-def reader(split: str, dataset: "Source") -> "Reader":
+def reader(split: str, dataset: Source) -> Reader:
     """The images of one split, from data/shards or from the store that `dataset.store` names.
 
     Raises:
         ValueError: the shards are missing or damaged, or of other data, or the table that lists the images
             has changed.
     """
-    from cl.data.reader import Reader
-
     found = Reader(SHARDS, split, dataset.store, _cache())
     _check_source(dataset, found.manifest.kind)
     known, now = found.manifest.table_sha256, table_sha256(dataset)
@@ -85,19 +81,17 @@ def reader(split: str, dataset: "Source") -> "Reader":
     return found
 
 
-def transform(dataset: "Source", levels: Mapping[str, tuple[float, float]] = {}) -> "Transform":
+def transform(dataset: Source, levels: Mapping[str, tuple[float, float]] = {}) -> Transform:
     """How the images of a data set are normalised, and their evaluation view.
 
     Args:
         levels: those of the manifest, which files of weights record for deep gray images.
     """
-    from cl.data.transform import Transform
-
     shared = dataset.model_dump(include=set(Transform.model_fields))
     return Transform.model_validate({**shared, "levels": levels})
 
 
-def _check_source(dataset: "Source", kind: str) -> None:
+def _check_source(dataset: Source, kind: str) -> None:
     """Raises ValueError if the shards were prepared from another source, or in another way."""
     prepared = {"kind": kind}
     if PREPARED.is_file():
@@ -111,9 +105,7 @@ def _check_source(dataset: "Source", kind: str) -> None:
             )
 
 
-def _cache() -> "Cache":
-    from cl.data.cache import Cache
-
+def _cache() -> Cache:
     gigabytes = os.environ.get("CL_CACHE_GB", "20")
     if not re.fullmatch(r"\d*\.?\d+", gigabytes):
         raise ValueError(f"CL_CACHE_GB={gigabytes}: give a number of gigabytes, such as 20")
@@ -122,9 +114,7 @@ def _cache() -> "Cache":
 
 def manifest() -> bytes:
     """The manifest of the shards that `reader` reads."""
-    from cl.data.reader import manifest
-
-    return manifest(SHARDS)
+    return readers.manifest(SHARDS)
 
 
 def manifest_hash() -> str:

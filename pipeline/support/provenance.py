@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from cl.config import read
 from pipeline.support.locations import SHARDS, manifest_hash
 
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code; recorded elsewhere, or results
@@ -23,8 +26,6 @@ DRIVER = Path("/sys/module/nvidia/version")  # as the Linux kernel has loaded it
 
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
     """The dependencies and parameters that `dvc.yaml` declares for a stage, filled in from `params.yaml`."""
-    from cl.config import read
-
     values = read(Path("params.yaml"))
     template = read(Path("dvc.yaml"))["stages"][stage]
     declaration = template.get("do", template)
@@ -48,8 +49,6 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
     Args:
         used: seconds and images, as in `cl.console.progress.Usage`; including earlier parts of resumed runs.
     """
-    from cl.config import read
-
     files, values = declared(stage, name)
     everything, (commit, changed) = read(Path("params.yaml")), code()
     return {
@@ -90,8 +89,6 @@ def _git(*arguments: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    import torch
-
     versions: dict[str, Any] = {"python": platform.python_version()}
     versions |= {package: importlib.metadata.version(package) for package in VERSIONS}
     for package in OPTIONAL:
@@ -105,8 +102,6 @@ def _versions() -> dict[str, str]:
 
 
 def _hardware() -> dict[str, Any]:
-    import torch
-
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     return {
         "cpu": _cpu(),

@@ -8,19 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cl.runtime import files
+from cl.training.checkpoints import Checkpoints
 from pipeline.support import command, locations, provenance
 
-if TYPE_CHECKING:
-    from cl.training.checkpoints import Checkpoints
-
-CODE = (
-    "code.json"  # hashes of the code that saved the checkpoints, and files that changed while the run went on
-)
+# Hashes of the code that saved the checkpoints, and the files that changed while the run went on.
+CODE = "code.json"
 SHOWN = 5  # changed files that the error message names
 
 
@@ -32,10 +29,8 @@ class Run:
     seconds: float
     notes: dict[str, Any] = field(default_factory=dict)
 
-    def checkpoints(self, *part: str) -> "Checkpoints":
+    def checkpoints(self, *part: str) -> Checkpoints:
         """The checkpoints of a part of the stage."""
-        from cl.training.checkpoints import Checkpoints
-
         return Checkpoints(self.folder / "-".join(part), self.seconds)
 
 
