@@ -11,9 +11,9 @@ import click
 
 from benchmarks import studies
 from benchmarks.rows import append, read
+from benchmarks.sigterm import exits_on_sigterm
 from benchmarks.studies import Row, Study
 from cl import config
-from cl.console.stop import exits_on_sigterm
 from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
 from pipeline.support import command

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cl.console.stop import exits_on_sigterm
+from benchmarks.sigterm import exits_on_sigterm
 from cl.runtime.memory import peak_of_tree
 
 # Not symlinked: outputs, files a stage must not see, and files copied below.

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 POLL = 0.5  # seconds
 requests: list[int] = []  # the numbers of the signals that `signals` has received last
@@ -43,21 +42,6 @@ def signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def exits_on_sigterm() -> Iterator[None]:
-    """Have SIGTERM raise SystemExit in this block, so that it cleans up; a second SIGTERM has no effect."""
-
-    def leave(number: int, frame: Any) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def terminate_when_exists(path: Path) -> None:

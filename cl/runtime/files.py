@@ -9,14 +9,7 @@ from pathlib import Path
 
 LOCK = "lock"  # the name of a file
 # Errors of a name or link that leads to no readable file; others, such as EIO, are the disk's failure.
-UNREACHABLE = {
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.EACCES,
-    errno.EPERM,
-}
+UNREACHABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM}
 WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # what file systems without locks answer
 
 

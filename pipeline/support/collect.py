@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from cl.report import charts
 from cl.report.experiments import Experiment, changed_params, result_names
 from cl.runtime.metric_info import recorded
 from pipeline.support import command
+from pipeline.support.provenance import git
 
 FILES = ("params.yaml", "dvc.lock")
 
@@ -58,21 +58,21 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
 
 
 def _candidates() -> Iterator[_Candidate]:
-    refs = _git("for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps").split()
+    refs = git("for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps").split()
     for ref in refs:
         if ref.count("/") == 4 and not ref.startswith("refs/exps/exec/"):
             yield from _at_commit(ref, ref.rsplit("/", 1)[1])
     if all(Path(file).is_file() for file in FILES):
         params, lock = (Path(file).read_text() for file in FILES)
         yield _Candidate("workspace", "", params, lock)
-    for ref in _git("for-each-ref", "--format=%(refname)", "refs/heads").split():
+    for ref in git("for-each-ref", "--format=%(refname)", "refs/heads").split():
         yield from _at_commit(ref, ref.removeprefix("refs/heads/"))
 
 
 def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
-    params, lock = (_git("show", f"{ref}:./{file}") for file in FILES)
+    params, lock = (git("show", f"{ref}:./{file}") for file in FILES)
     if params and lock:
-        revision = _git("rev-parse", "--short=10", ref).strip()
+        revision = git("rev-parse", "--short=10", ref)
         yield _Candidate(name, revision, params, lock)
 
 
@@ -152,7 +152,8 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
         metrics, provenance = outputs.read(f"{path}.json"), outputs.read(f"{path}.provenance.json")
         if metrics is None or provenance is None:
             continue
-        if not (_is_independent(result) or "pretrain" in found.provenance):
+        is_independent = result in ("prepare", "pretrain") or result.startswith("baseline/")
+        if not (is_independent or "pretrain" in found.provenance):
             continue
         origin = json.loads(provenance)
         if changed := changed_params(origin, params):
@@ -169,20 +170,9 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
     return found
 
 
-def _is_independent(result: str) -> bool:
-    """Whether a result does not depend on pretraining."""
-    return result in ("prepare", "pretrain") or result.startswith("baseline/")
-
-
 def _charts(folder: str, outputs: _Outputs) -> list[charts.Chart]:
     with tempfile.TemporaryDirectory() as copy:
         for file in outputs.inside(folder):
             if file.endswith((".chart.json", ".csv")) and (content := outputs.read(file)) is not None:
                 (Path(copy) / Path(file).name).write_bytes(content)
         return list(charts.load_folder(Path(copy)))
-
-
-def _git(*arguments: str) -> str:
-    """The output of git; empty if it fails."""
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True)
-    return done.stdout if done.returncode == 0 else ""

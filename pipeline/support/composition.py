@@ -135,10 +135,10 @@ def _explain(error: HydraException, compose: Compose, overrides: list[str]) -> s
 
 def _wrong_key(override: Override, compose: Compose, overrides: list[Override]) -> str | None:
     key = override.key_or_group
-    if _is_group(override) or override.is_add() or override.is_force_add():
+    if key in _groups() or override.is_add() or override.is_force_add():
         return None
     try:
-        found = compose([str(other.input_line) for other in overrides if _is_group(other)])
+        found = compose([str(other.input_line) for other in overrides if other.key_or_group in _groups()])
     except HydraException:  # a choice is wrong too
         found = compose([])
     return _unknown_part(key, {**dict.fromkeys(_groups()), **_parameters(found)})
@@ -160,18 +160,14 @@ def _unknown_part(key: str, values: Any) -> str | None:
 def _wrong_choice(override: Override) -> str | None:
     if override.is_sweep_override():
         return f"{override.input_line} has several values; `dvc exp run --queue -S` runs each of them"
-    if not _is_group(override):
-        return None
     value, group = override.value(), override.key_or_group
+    if group not in _groups():
+        return None
     known = _choices(group)
     for choice in value if isinstance(value, list) else [value]:
         if choice is not None and str(choice) not in known:
             return f"{group}={choice} does not exist{suggestion(str(choice), known)}"
     return None
-
-
-def _is_group(override: Override) -> bool:
-    return override.key_or_group in _groups()
 
 
 @functools.cache

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from cl.data import reader as readers
 from cl.data.cache import Cache
-from cl.data.reader import Reader
+from cl.data.reader import Reader, manifest
 from cl.data.transform import Transform
 from cl.detection.config import Config as Transfer
 from cl.runtime.stores import is_url, path_of
@@ -112,11 +111,6 @@ def _cache() -> Cache:
     return Cache(Path(os.environ.get("CL_CACHE", "scratch/cache")), round(float(gigabytes) * 1e9))
 
 
-def manifest() -> bytes:
-    """The manifest of the shards that `reader` reads."""
-    return readers.manifest(SHARDS)
-
-
 def manifest_hash() -> str:
     """A hash of all images that `reader` reads."""
-    return hashlib.sha256(manifest()).hexdigest()
+    return hashlib.sha256(manifest(SHARDS)).hexdigest()

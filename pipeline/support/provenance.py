@@ -32,14 +32,15 @@ def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str,
     extra = {"key": name, "item": values[template["foreach"][2:-1]][name]} if name else {}
 
     def fill(text: str) -> str:
-        return re.sub(r"\$\{([\w.]+)\}", lambda match: str(_at(values | extra, match[1])), text)
+        return re.sub(r"\$\{([\w.]+)\}", lambda match: str(at(values | extra, match[1])), text)
 
     dependencies = [Path(fill(path)) for path in declaration["deps"]]
     names = [fill(parameter) for parameter in declaration["params"]]
-    return dependencies, {parameter: _at(values, parameter) for parameter in names}
+    return dependencies, {parameter: at(values, parameter) for parameter in names}
 
 
-def _at(values: dict[str, Any], path: str) -> Any:
+def at(values: dict[str, Any], path: str) -> Any:
+    """The value of a parameter with a dotted name."""
     return functools.reduce(lambda value, key: value[key], path.split("."), values)
 
 
@@ -70,8 +71,8 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
 
 def code() -> tuple[str | None, bool | None]:
     """The commit, and whether there are uncommitted changes of code; None outside a repository."""
-    commit = _git("rev-parse", "HEAD") or None
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
+    commit = git("rev-parse", "HEAD") or None
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
     return commit, bool(changes) if commit else None
 
 
@@ -81,7 +82,8 @@ def _manifest_hash(stage: str, files: list[Path]) -> str | None:
     return manifest_hash() if SHARDS in files else None
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """The output of git, stripped; empty if it fails."""
     try:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

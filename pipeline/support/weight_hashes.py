@@ -1,8 +1,6 @@
 """The hashes of the weights that `init` and `start_from` name: files, published weights, experiments."""
 
-import functools
 import hashlib
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from cl.config import parse, read
 from cl.hub.published import fetch, torchvision_url
 from cl.training.start import differing
 from pipeline.support import locations
+from pipeline.support.provenance import at, git
 
 PROJECT = Path(__file__).parents[2]
 
@@ -69,11 +68,8 @@ def _check_parameters(name: str, composed: dict[str, Any]) -> None:
     parents = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
     declared = read(PROJECT / "dvc.yaml")["stages"]["pretrain"]["params"]
 
-    def relevant(values: dict[str, Any]) -> dict[str, Any]:
-        return {key: functools.reduce(lambda x, part: x[part], key.split("."), values) for key in declared}
-
     try:
-        difference = differing(relevant(composed), relevant(parents))
+        difference = differing(*({key: at(x, key) for key in declared} for x in (composed, parents)))
     except KeyError as error:
         difference = f"other parameters: one of the two lacks {error}"
     if difference:
@@ -98,8 +94,7 @@ def _outputs(name: str, expected: str) -> dict[str, str]:
 
 def _at_revision(name: str, file: str) -> str:
     """A file of the project at an experiment, branch or commit; empty if it did not exist."""
-    commit = resolve_rev(Repo().scm, name)
-    return subprocess.run(["git", "show", f"{commit}:./{file}"], capture_output=True, text=True).stdout
+    return git("show", f"{resolve_rev(Repo().scm, name)}:./{file}")
 
 
 def _md5(outputs: dict[str, str], path: Path, name: str) -> str:

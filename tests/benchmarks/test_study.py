@@ -171,7 +171,7 @@ touch started
 for _ in $(seq 1000); do [ -e "$CL_STOP" ] && touch saved && exit 1; sleep 0.05; done
 """
 STUDY = """
-from cl.console.stop import exits_on_sigterm
+from benchmarks.sigterm import exits_on_sigterm
 from cl import config
 from benchmarks.studies import Study
 from benchmarks.study import _experiment

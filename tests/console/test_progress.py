@@ -44,13 +44,6 @@ def test_progress_in_a_log_file_is_rare() -> None:
     assert file.getvalue() == "prepare: 1000 images\n"
 
 
-def test_one_unit_is_singular() -> None:
-    file = io.StringIO()
-    with Progress("prepare", Console(file=file)).count(1, "images"):
-        pass
-    assert file.getvalue() == "prepare: 1 image\n"
-
-
 def test_long_times_are_given_in_hours() -> None:
     assert progress._left(59) == "59 s left"
     assert progress._left(3 * 86400 + 3723.4) == "3 days, 1:02:03 left"
@@ -70,14 +63,3 @@ def test_a_log_file_gets_lines_within_an_epoch(monkeypatch, rarely, within) -> N
         loss = "" if "step 1 " in line else "loss 5.5000, "
         expected = rf"pretrain: epoch 1, step \d of 8, {loss}\d+ images/s, waiting 0 %, 0 s left"
         assert re.fullmatch(expected, line)
-
-
-def test_progress_on_a_terminal_is_a_bar() -> None:
-    file = io.StringIO()
-    with Progress("prepare", Console(file=file, force_terminal=True, width=80)).count(30, "images") as report:
-        report(10)
-        time.sleep(0.2)
-        report(20)
-    assert "prepare (images)" in file.getvalue()
-    assert "30/30" in file.getvalue()
-    assert "━" in file.getvalue()

@@ -145,20 +145,6 @@ def test_an_unreadable_branch_is_left_out_with_its_reason(repository) -> None:
     assert told[0].startswith("broken is left out: dvc.lock ")
 
 
-def test_an_experiment_made_by_version_0_2_is_left_out_with_a_reason(repository) -> None:
-    fill(repository, 61.0)
-    outputs = repository.stages["evaluate@knn"]["outs"]
-    del outputs[1]
-    old = {"parameters": {"evaluations.knn": {"k": 20}}, "explained": {}}
-    repository.put("evaluate@knn", "results/evaluate/knn.provenance.json", old)
-    repository.commit(PARAMS, ref=f"refs/exps/ab/{'c' * 38}/old")
-    fill(repository, 62.0)
-    repository.commit(PARAMS)
-    told: list[str] = []
-    assert [experiment.name for experiment in collect(told.append)] == ["workspace", "main"]
-    assert re.search("old is left out: .*evaluate/knn.*version 0.2.*dvc repro", told[0])
-
-
 def test_experiments_with_the_same_name_are_told_apart_by_commit(repository) -> None:
     fill(repository, 61.0)
     repository.commit(PARAMS, ref=f"refs/exps/ab/{'c' * 38}/main")

@@ -16,41 +16,24 @@ def clone(project, tmp_path_factory) -> Clone:
     return finished(project, tmp_path_factory)
 
 
-MISTAKES: dict[tuple[str, ...], str] = {
-    (
-        "exp",
-        "run",
-        "-S",
-        "loss=dclx",
-    ): "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, cosine, dcl, dclw,",
-    (
-        "exp",
-        "run",
-        "-S",
-        "loss=cosine",
-    ): "method=simclr gives contrasts with negatives, but loss=cosine takes",
-    ("exp", "run", "--temp", "-S", "los=dclw"): "los is not a parameter; did you mean loss? Choices: ",
-    ("exp", "run", "--queue", "-S", "+optim.epoch=3"): "optim: unknown key epoch; did you mean epochs? ",
-    ("repro",): "params.yaml: optim.batch_size=1: input should be greater than 1",
-    (
-        "exp",
-        "run",
-        "-S",
-        "dataset=folder",
-        "-S",
-        "dataset.name=typo",
-    ): "no folder data/raw/typo/train; put the",
+MISTAKES = {
+    "exp run -S loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, cosine, dcl,",
+    "exp run -S loss=cosine": "method=simclr gives contrasts with negatives, but loss=cosine takes",
+    "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss? Choices: ",
+    "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs? ",
+    "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",
+    "repro": "params.yaml: optim.batch_size=1: input should be greater than 1",
 }
 
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone) -> None:
-    """`dvc repro` after an edit by hand; the last one is known only when `check` looks for the raw data."""
+    """`dvc repro` after an edit by hand; the folder is missed only when `check` looks for the raw data."""
     before = clone.files()
-    if command == ("repro",):
+    if command == "repro":
         path = clone.folder / "params.yaml"
         path.write_text(path.read_text().replace("  batch_size: 32\n", "  batch_size: 1\n", 1))
-    told = clone.dvc(*command, code=255)
+    told = clone.dvc(*command.split(), code=255)
     assert MISTAKES[command] in told
     assert "Traceback" not in told
     clone.run("git", "checkout", "-q", "params.yaml")
@@ -68,22 +51,19 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
     stages = [Stage(("pretrain",)), Stage(("evaluate", "knn"))]
     for answer in answers(clone.folder, stages):
         assert answer.code == 1
-        assert answer.stderr.startswith(
-            "Error: data/shards is missing: run `dvc repro`, or `dvc checkout data/s"
-        )
+        assert "data/shards is missing: run `dvc repro`, or `dvc checkout data/shards`" in answer.stderr
     shutil.move(kept, shards)
     clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "dataset.val_patches=4")
     (answer,) = answers(clone.folder, stages[:1])
-    prepared = "data/shards was prepared with dataset.val_patches=3, but params.yaml has 4"
-    assert answer.stderr == f"Error: {prepared}: run `dvc repro prepare`\n"
+    for part in ("dataset.val_patches=3", "params.yaml has 4", "run `dvc repro prepare`"):
+        assert part in answer.stderr
     clone.run("git", "checkout", "-q", "params.yaml")
 
 
 def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
     before = clone.files()
-    told = clone.exp(
-        *SIZES, "optim.batch_size=128", code=255
-    )  # more than the images, which only `pretrain` knows
+    # More than the images, which only `pretrain` knows.
+    told = clone.exp(*SIZES, "optim.batch_size=128", code=255)
     way = "git checkout dvc.lock && dvc checkout"
     assert f"`{way}` brings back the committed outputs" in told
     assert not (clone.folder / "models/backbone.safetensors").exists()

@@ -3,8 +3,8 @@
 import itertools
 import re
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -112,140 +112,76 @@ def test_every_row_that_the_papers_quote_names_a_recipe() -> None:
                     assert cell.run.split()[0].removeprefix("recipe=") in RECIPES
 
 
-@pytest.mark.parametrize("loss", ["infonce", "dcl", "dclw"])
-@pytest.mark.parametrize("recipe", ["eqco/table2_k16", "dcl/table3_cifar10", "fast_moco/table1"])
-def test_a_recipe_allows_another_loss(tmp_path: Path, recipe: str, loss: str) -> None:
-    params = config.check(compose(tmp_path, f"recipe={recipe}", f"loss={loss}", "optim.batch_size=64"))
-    assert (params.loss.kind, params.optim.batch_size) == (loss, 64)
-
-
-def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
-    """The settings of each paper that are easily lost when files inherit from each other."""
-
-    def params(recipe: str) -> config.Params:
-        return config.check(compose(tmp_path, f"recipe={recipe}"))
-
-    moco = params("eqco/table6")
-    assert (moco.optim.lr(), moco.optim.schedule, moco.optim.per) == (0.03, "cosine", "epoch")
-    assert (moco.bn_groups, moco.method.ema.momentum) == (8, 0.999)
-    simo = params("eqco/table2_k16")
-    assert (simo.optim.schedule, simo.optim.warmup_start, simo.bn_group) == ("cosine_whole", 0.001, "global")
-    assert (simo.method.negatives, simo.loss.alpha, simo.temperature) == (16, 256, 0.2)
-    assert simo.backbone.zero_init_residual
-    dcl = params("dcl/table3_imagenet")
-    assert (dcl.optim.kind, dcl.optim.lars.norm, dcl.optim.lars.order) == ("lars", "parts", "ratio_rate")
-    assert (dcl.optim.decay_1d, dcl.optim.weight_decay, dcl.temperature) == (False, 1e-6, 0.1)
-    for schedule in (dcl.optim, params("dcl/table3_imagenet_sgd").optim):
-        assert (schedule.schedule, schedule.per) == ("cosine_whole", "epoch")
-        assert (schedule.warmup_epochs, schedule.warmup_start) == (10, 1e-4)
-    small = params("dcl/table1_stl10")
-    assert (small.dataset.kind, small.backbone.stem, small.view_sizes) == ("stl10", "small", [96, 96])
-    assert (small.temperature, small.optim.lr()) == (0.07, 0.03)
-    jcl = params("jcl/visualisation")
-    assert (jcl.method.positives(len(jcl.view_sizes)), jcl.loss.strength) == (9, 4.0)
-    assert (jcl.optim.lr(), jcl.bn_groups, jcl.method.projector.hidden) == (0.1, 8, [512])
-    negatives = params("eqco/fig2_simclr")
-    assert (list(negatives.evaluations), negatives.optim.kind) == (["simclr_lin"], "sgd")
-    v3 = params("fast_moco/adamw_moco_v3")
-    assert v3.method.scale == 4 * v3.temperature  # 2 * temperature, times the sum of both directions
-    vit = params("encoders/moco_v3_vit_small")
-    assert (vit.optim.lr(), vit.optim.weight_decay, vit.optim.warmup) == (pytest.approx(2.4e-3), 0.1, 40)
-    assert (vit.temperature, vit.method.scale, vit.optim.decay_1d) == (0.2, 0.8, True)
-    assert (vit.method.projector.hidden, vit.method.predictor.last_norm) == ([4096, 4096], "plain")
-    assert [(view.area[0], view.interpolation) for view in vit.views.values()] == [(0.08, "bilinear")] * 2
-    assert vit.evaluations["mocov3_vit_lin"].optim.lr() == pytest.approx(12)
-    fast = params("fast_moco/table1")
-    assert (fast.optim.lr(), fast.optim.warmup_start, fast.optim.clip) == (0.1, 0.25, 1.0)
-    assert (fast.optim.predictor_lr, fast.temperature) == ("fixed", 1.0)
-    assert (fast.method.ema.schedule, fast.patches.kind) == ("constant", "combine")
-    assert [view.interpolation for view in fast.views.values()] == ["bicubic"]
-
-
-def test_recipes_of_quoted_systems_follow_their_authors(tmp_path: Path) -> None:
-    """Learning rates of the batches that the headers name, and what a method's own file does not say."""
-
-    def params(recipe: str, *overrides: str) -> config.Params:
-        return config.check(compose(tmp_path, f"recipe=quoted/{recipe}", *overrides))
-
-    barlow = params("barlow_twins", "optim.batch_size=2048")
-    assert barlow.optim.lr() == pytest.approx(1.6)
-    assert barlow.optim.lr() * barlow.optim.lr_scale_1d == pytest.approx(0.0048 * 8)
-    assert (barlow.optim.final, barlow.method.scale, barlow.optim.warmup_epochs) == (0.001, 1 / 16, 10)
-    vicreg = params("vicreg")
-    assert (vicreg.optim.lr(), vicreg.method.scale) == (pytest.approx(1.6), 1.0)
-    swav = params("swav")
-    assert (swav.optim.lr(), swav.optim.lars.adapt_1d, swav.bn_groups) == (pytest.approx(4.8), True, 8)
-    assert swav.optim.lr() * swav.optim.warmup_start == pytest.approx(0.3)
-    assert (swav.view_sizes, swav.method.queue) == ([224] * 2 + [96] * 6, None)
-    small = params("swav_b256")
-    assert (small.optim.lr(), small.optim.warmup, small.bn_groups) == (0.6, 0, 1)
-    assert (small.method.queue, small.method.queue_epoch, small.method.prototypes) == (3840, 15, 3000)
-    dino = params("dino")
-    assert (dino.optim.lr(), dino.method.ema.momentum) == (pytest.approx(4.8), 0.996)
-    assert [view.solarize for view in dino.views.values()] == [0.0, 0.2, 0.0]
-    byol = params("byol", "bn_group=256")
-    assert (byol.optim.lr(), byol.bn_groups, byol.method.ema.momentum) == (pytest.approx(4.8), 16, 0.99)
-    nnclr = params("nnclr")
-    assert (nnclr.optim.lr(), nnclr.optim.weight_decay) == (pytest.approx(4.8), 1e-6)
-    assert (nnclr.optim.warmup_epochs, nnclr.method.queue, nnclr.temperature) == (10, 98304, 0.1)
-    simsiam = params("simsiam", "optim.batch_size=1024")
-    assert (simsiam.optim.lr(), simsiam.optim.predictor_lr) == (pytest.approx(0.2), "fixed")
-    simclr = params("simclr")
-    assert (simclr.optim.lr(), simclr.loss.kind, simclr.loss.alpha) == (pytest.approx(4.8), "infonce", None)
-
-
-# Loss, temperature, learning rate, weight decay, batch, epochs, and the epochs at which the rate drops.
-QUOTED = {
-    "npid_cifar10": ("infonce", 0.1, 0.03, 5e-4, 128, 200, [120, 160]),
-    "npid_imagenet": ("nce", 0.07, 0.03, 1e-4, 256, 200, [120, 160]),
-    "npid_cld_cifar10": ("infonce", 0.1, 0.06, 7e-4, 256, 200, []),
-    "npid_cld_cifar100": ("infonce", 0.1, 0.06, 7e-4, 256, 200, []),
-    "moco_cifar10": ("infonce", 0.07, 0.06, 8e-4, 256, 200, []),
-    "moco_cld_cifar10": ("infonce", 0.07, 0.06, 8e-4, 256, 200, []),
-    "moco_cld_cifar100": ("infonce", 0.07, 0.03, 7e-4, 128, 200, []),
-    "moco_cld_imagenet": ("infonce", 0.2, 0.2, 1e-4, 512, 200, []),
-    "invariant_spread_cifar10": ("invariant_spread", 0.1, 0.03, 5e-4, 128, 301, [120, 160, 200]),
-    "exemplar_cifar10": ("infonce", 0.1, 0.03, 5e-4, 128, 200, [120, 160]),
-    "local_aggregation_imagenet": ("infonce", 0.07, 0.03, 1e-4, 128, 200, [152, 189]),
-    "cmc": ("nce", 0.07, 0.03, 1e-4, 128, 240, [120, 160, 200]),
-    "pirl": ("nce", 0.07, 0.12, 1e-4, 1024, 800, []),
-    "cpc_v2": ("infonce", 1.0, 4e-4, 0, 512, 200, []),
+# Learning rates that follow from a recipe's own or another batch, and from the rates of its parts.
+RATES = {
+    "eqco/table6": 0.03,
+    "dcl/table1_stl10": 0.03,
+    "jcl/visualisation": 0.1,
+    "fast_moco/table1": 0.1,
+    "encoders/moco_v3_vit_small": 2.4e-3,
+    "quoted/barlow_twins optim.batch_size=2048": 1.6,
+    "quoted/vicreg": 1.6,
+    "quoted/swav": 4.8,
+    "quoted/swav_b256": 0.6,
+    "quoted/dino": 4.8,
+    "quoted/byol": 4.8,
+    "quoted/nnclr": 4.8,
+    "quoted/simsiam optim.batch_size=1024": 0.2,
+    "quoted/simclr": 4.8,
+    "quoted/npid_imagenet": 0.03,
+    "quoted/npid_cld_cifar10": 0.06,
+    "quoted/moco_cld_imagenet": 0.2,
+    "quoted/pirl": 0.12,
+    "quoted/cpc_v2": 4e-4,
 }
 
 
-@pytest.mark.parametrize("name", QUOTED)
-def test_recipes_of_instance_discrimination_follow_their_authors(tmp_path: Path, name: str) -> None:
-    params = config.check(compose(tmp_path, f"recipe=quoted/{name}"))
-    loss, temperature, rate, decay, batch, epochs, drops = QUOTED[name]
-    optim = params.optim
-    assert (params.loss.kind, params.temperature) == (loss, temperature)
-    assert (optim.lr(), optim.weight_decay) == (pytest.approx(rate), decay)
-    assert (optim.batch_size, optim.epochs) == (batch, epochs)
-    assert [round(part * epochs) for part in optim.milestones] == drops
-    assert optim.schedule == ("steps" if drops else "constant" if name == "cpc_v2" else "cosine")
+@pytest.mark.parametrize("run", RATES)
+def test_the_learning_rate_is_that_of_the_authors(tmp_path: Path, run: str) -> None:
+    assert params_of(tmp_path, run).optim.lr() == pytest.approx(RATES[run])
 
 
-def test_sizes_of_queues_banks_and_groups_follow_their_authors(tmp_path: Path) -> None:
-    def method(recipe: str) -> Any:
-        return config.check(compose(tmp_path, f"recipe=quoted/{recipe}")).method
+def params_of(folder: Path, run: str) -> config.Params:
+    return config.check(compose(folder, *f"recipe={run}".split()))
 
-    for name, negatives in (("npid_imagenet", 4096), ("cmc", 16384), ("pirl", 32000)):
-        assert (method(name).negatives, method(name).bank_momentum) == (negatives, 0.5), name
-    assert method("npid_cifar10").negatives is None
-    for name, queue, images, groups, temperature, weight in (
-        ("moco_cld_cifar10", 12288, "global", 200, 0.2, 0.8),
-        ("moco_cld_cifar100", 4096, "global", 100, 0.2, 0.25),
-        ("moco_cld_imagenet", 65536, 64, 120, 0.4, 0.25),
-    ):
-        found = method(name)
-        assert (found.queue, found.ema.momentum) == (queue, 0.999), name
-        assert (found.group.images, found.group.clusters) == (images, groups), name
-        assert (found.group.temperature, found.group.weight, found.group.iterations) == (
-            temperature,
-            weight,
-            5,
-        )
-    local = method("local_aggregation_imagenet")
-    assert (local.clusterings, local.warmup_epochs, local.iterations) == (10, 10, 20)
+
+def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
+    """What follows from several parameters, or is easily lost when files inherit from each other."""
+    params = partial(params_of, tmp_path)
+    assert (params("eqco/table6").bn_groups, params("jcl/visualisation").bn_groups) == (8, 8)
+    assert (params("quoted/swav").bn_groups, params("quoted/byol bn_group=256").bn_groups) == (8, 16)
+    small = params("dcl/table1_stl10")
+    assert (small.dataset.kind, small.backbone.stem, small.view_sizes) == ("stl10", "small", [96, 96])
+    for recipe in ("dcl/table3_imagenet", "dcl/table3_imagenet_sgd"):
+        optim = params(recipe).optim
+        assert (optim.schedule, optim.per) == ("cosine_whole", "epoch")
+        assert (optim.warmup_epochs, optim.warmup_start) == (10, 1e-4)
+    jcl = params("jcl/visualisation")
+    assert (jcl.method.positives(len(jcl.view_sizes)), jcl.loss.strength) == (9, 4.0)
+    assert list(params("eqco/fig2_simclr").evaluations) == ["simclr_lin"]
+    v3 = params("fast_moco/adamw_moco_v3")
+    assert v3.method.scale == 4 * v3.temperature  # 2 * temperature, times the sum of both directions
+    vit = params("encoders/moco_v3_vit_small")
+    assert vit.evaluations["mocov3_vit_lin"].optim.lr() == pytest.approx(12)
+    assert [view.interpolation for view in params("fast_moco/table1").views.values()] == ["bicubic"]
+    barlow = params("quoted/barlow_twins optim.batch_size=2048")
+    assert barlow.optim.lr() * barlow.optim.lr_scale_1d == pytest.approx(0.0048 * 8)
+    swav = params("quoted/swav")
+    assert swav.optim.lr() * swav.optim.warmup_start == pytest.approx(0.3)
+    local = params("quoted/local_aggregation_imagenet").method
     assert round(1_281_167 / local.images_per_neighbour) == 4096
     assert round(1_281_167 / local.images_per_cluster) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("recipe", "drops"),
+    [
+        ("npid_cifar10", [120, 160]),
+        ("invariant_spread_cifar10", [120, 160, 200]),
+        ("local_aggregation_imagenet", [152, 189]),
+    ],
+)
+def test_the_rate_drops_at_the_authors_epochs(tmp_path: Path, recipe: str, drops: list[int]) -> None:
+    optim = params_of(tmp_path, f"quoted/{recipe}").optim
+    assert optim.schedule == "steps"
+    assert [round(part * optim.epochs) for part in optim.milestones] == drops

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cl.report.experiments import Experiment
 from cl.training import start
-from pipeline import scratch
-from pipeline.support import collect, runs
+from pipeline.support import runs
 from pipeline.support.composition import write
 from tests.support.project import TINY
 
@@ -113,20 +111,3 @@ def test_without_checkpoints_code_may_change(workspace) -> None:
     interrupt(after_a_checkpoint=False)
     (workspace / EDITED).write_text("other = 'code'\n")
     assert interrupt(after_a_checkpoint=True).keys() == {"run_key"}
-
-
-def test_folders_of_version_0_2_belong_to_its_results(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, data = "0" * 16, "f" * 64
-    provenance = {
-        "pretrain": {"stage": "pretrain", "identity": first},
-        "transfer/voc": {"stage": "transfer@voc", "identity": first, "data_sha256": data},
-        "baseline/supervised": {"stage": "baseline@supervised", "identity": first},
-        "evaluate/knn": {"stage": "evaluate@knn", "run_key": "1" * 16},
-        "prepare": {"stage": "prepare"},
-    }
-    monkeypatch.setattr(collect, "collect", lambda say: [Experiment("old", "", {}, {}, provenance)])
-    names = list(scratch._finished())
-    assert [names[0], names[1], names[3]] == [first, first + data[:16], "1" * 16]
-    assert names[2].startswith(first)
-    assert len(set(names)) == len(names) == 4
