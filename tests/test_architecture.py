@@ -43,7 +43,8 @@ MAY_IMPORT = {
     ),
     "cl": "cl.hub",
     "pipeline.support": (
-        "cl cl.config cl.console cl.data cl.detection cl.hub cl.report cl.runtime cl.sources cl.training"
+        "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "
+        "cl.sources cl.training"
     ),
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.detection cl.evaluations cl.features cl.hub "

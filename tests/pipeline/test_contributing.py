@@ -95,11 +95,3 @@ def test_all_other_tests_still_pass_beside_them(extended) -> None:
     once = ["--ignore", "tests/pipeline/test_contributing.py"]  # the files cannot be added again
     result = run(extended, "pytest", "-q", "-m", "not slow", "-n", "2", "--dist", "loadfile", *once)
     assert result.returncode == 0, result.stdout[-5000:]
-
-
-def test_their_mistakes_are_named_like_all_others(extended) -> None:
-    stages = [("compose", "loss=margin", "loss.margin=-1"), ("compose", "loss=margin", "method=byol")]
-    negative, mismatch = answers_of_copy(extended, [Stage(stage) for stage in stages])
-    assert "loss.margin=-1: input should be greater than 0" in negative.stderr
-    message = "method=byol gives pairs without negatives, but loss=margin needs contrasts with negatives"
-    assert message in mismatch.stderr

@@ -25,17 +25,8 @@ def test_several_seeds_give_means_and_deviations_but_settings_are_never_averaged
     assert "base_lr" not in {top1.metric, labels.metric, pixels.metric}, "the seeds chose different ones"
 
 
-def test_one_seed_has_no_deviation_and_keeps_its_settings() -> None:
-    found = measurements("evaluate", "linear", RUNS[1:2], INFOS)
-    assert {each.metric: each.mean for each in found if each.representation == "backbone"} == {
-        "top1": 63.0,
-        "labels": 20.0,
-        "base_lr": 0.3,
-    }
-    assert {each.sd for each in found} == {None}
-
-
 def test_dvc_sees_flat_names() -> None:
+    """One seed has no deviation and keeps its settings."""
     several = measurements("evaluate", "linear", RUNS, INFOS)
     one = measurements("evaluate", "linear_2", RUNS[:1], INFOS)
     random = [each._replace(baseline="random") for each in several[:1]]

@@ -13,28 +13,11 @@ from pipeline.support.composition import write
 from tests.support.commands import environment
 from tests.support.project import TINY
 
-KNN = [
-    *TINY,
-    "dataset.scenes.train=8",
-    "dataset.scenes.val=4",
-    "optim.monitor.k=5",
-    "optim.monitor.bank=40",
-    "optim.monitor.queries=20",
-    "evaluation=[knn]",
-    "evaluations.knn.k=5",
-]
-SIZES = [
-    *KNN,
-    "transfer=[voc_c4]",
-    "transfers.voc_c4.iterations=2",
-    "transfers.voc_c4.batch_size=2",
-    "transfers.voc_c4.reference_batch=2",
-    "transfers.voc_c4.milestones=[]",
-    "transfers.voc_c4.warmup=0",
-    "transfers.voc_c4.precise_bn=1",
-    "analysis=[neighbours]",
-    "baseline=[random]",
-]
+KNN = [*TINY, "dataset.scenes.train=8", "dataset.scenes.val=4", "evaluation=[knn]", "evaluations.knn.k=5"]
+KNN += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
+DETECTION = {"iterations": 2, "batch_size": 2, "reference_batch": 2, "milestones": "[]", "warmup": 0}
+SIZES = [*KNN, "transfer=[voc_c4]", "analysis=[neighbours]", "baseline=[random]"]
+SIZES += [f"transfers.voc_c4.{key}={value}" for key, value in {**DETECTION, "precise_bn": 1}.items()]
 
 
 class Clone:
