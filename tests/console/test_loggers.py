@@ -69,14 +69,6 @@ def test_a_logger_stores_parameters_and_every_row_once(name, failed, tmp_path, o
         assert found.failed in (failed, None)
 
 
-def test_an_unknown_name_lists_the_choices(tmp_path) -> None:
-    with pytest.raises(ValueError) as error:
-        Loggers(["tensorbord"], tmp_path, dict)
-    assert (
-        str(error.value) == f"CL_LOG=tensorbord is unknown; choose from {', '.join(kinds('console.loggers'))}"
-    )
-
-
 @pytest.mark.parametrize("name", kinds("console.loggers"))
 def test_a_missing_library_is_named_with_the_command_that_installs_it(name, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)

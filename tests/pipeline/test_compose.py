@@ -54,14 +54,9 @@ def test_every_file_composes_and_validates(tmp_path, choice) -> None:
 
 
 def test_the_command_line_overrides_a_recipe(tmp_path) -> None:
-    params = config.check(
-        compose(tmp_path, "recipe=dcl/table1_imagenet100", "loss=infonce", "optim.batch_size=64")
-    )
-    assert (params.recipe, params.loss.kind, params.optim.batch_size) == (
-        "dcl/table1_imagenet100",
-        "infonce",
-        64,
-    )
+    recipe = "dcl/table1_imagenet100"
+    params = config.check(compose(tmp_path, f"recipe={recipe}", "loss=infonce", "optim.batch_size=64"))
+    assert (params.recipe, params.loss.kind, params.optim.batch_size) == (recipe, "infonce", 64)
 
 
 def test_byol_brings_its_loss_and_the_command_line_overrides_it(tmp_path) -> None:

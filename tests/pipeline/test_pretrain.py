@@ -25,13 +25,7 @@ from tests.support.training import newest_step
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "optim.epochs=3", "views.random.size=16"]
 SETTINGS += ["optim.monitor.bank=60", "optim.monitor.queries=20"]  # 9 steps
-SETTINGS += [
-    "evaluation=[]",
-    "transfer=[]",
-    "analysis=[npc]",
-    "analyses.npc.batch_sizes=[32]",
-    "baseline=[]",
-]  # whose imports take seconds
+SETTINGS += ["evaluation=[]", "transfer=[]", "baseline=[]", "analysis=[npc]", "analyses.npc.batch_sizes=[32]"]
 MODELS = ("backbone", "method")
 
 
@@ -184,38 +178,31 @@ def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, mon
         second = pretrain(prepared, tmp_path, CL_PROCESSES="1")
         _, output = second.communicate(timeout=120)
         assert second.returncode == 1
-        sentence = f"another process is writing into {folder}; wait until it has finished, or stop it"
-        assert f"Error: {sentence}" in output.splitlines()
+        assert f"Error: another process is writing into {folder}" in output
         assert "Traceback" not in output
     assert {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")} == before
     assert [path.name for path in folder.iterdir()] == ["lock"]
 
 
 def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, here) -> None:
-    """The model lacks what version 0.1 did not have."""
     tensors = build(config.load(prepared / "params.yaml"), here, 120).method.state_dict()
     model = prepared / "models" / "method.safetensors"
     (prepared / "results/pretrain").mkdir(parents=True, exist_ok=True)
     save_tensors({name: x for name, x in tensors.items() if name != "queue.groups"}, model)
     mistakes = {
-        "models/method.safetensors does not match the model in queue.groups: it was written by another "
-        "version of cl or for other parameters; run `dvc repro pretrain`\n": Stage(("analyze", "npc")),
-        "CL_PROCESSES=two: give a number of processes, such as 2\n": launched(CL_PROCESSES="two"),
-        "CL_PROCESSES=2 with CL_LAUNCH=torchrun: choose one": launched(
-            CL_PROCESSES="2", CL_LAUNCH="torchrun"
+        "models/method.safetensors does not match the model in queue.groups: ": Stage(("analyze", "npc")),
+        "CL_PROCESSES=two: give a number": Stage(("pretrain",), {"CL_PROCESSES": "two"}),
+        "CL_PROCESSES=2 with CL_LAUNCH=torchrun: choose one": Stage(
+            ("pretrain",), {"CL_PROCESSES": "2", "CL_LAUNCH": "torchrun"}
         ),
-        "CL_LAUNCH=srun python started this process without RANK and WORLD_SIZE; choose a launcher": (
-            launched(CL_PROCESSES="", CL_LAUNCH="srun python", CL_LAUNCHED="1")
+        "CL_LAUNCH=srun python started this process without RANK and WORLD_SIZE": Stage(
+            ("pretrain",), {"CL_PROCESSES": "", "CL_LAUNCH": "srun python", "CL_LAUNCHED": "1"}
         ),
     }
     for sentence, answer in zip(mistakes, answers(prepared, list(mistakes.values())), strict=True):
         assert answer.code == 1
         assert answer.stderr.startswith(f"Error: {sentence}"), answer.stderr
     model.unlink()
-
-
-def launched(**variables: str) -> Stage:
-    return Stage(("pretrain",), variables)
 
 
 @pytest.mark.slow

@@ -118,10 +118,8 @@ def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) ->
     changed, *_ = answers(prepared, [Stage(("weights",))])
     file.unlink()
     missing, *_ = answers(prepared, [Stage(("weights",))])
-    assert (
-        changed.stderr == f"Error: init={file} has changed since params.yaml was composed: compose it again\n"
-    )
-    assert missing.stderr.startswith(f"Error: init={file} does not exist; a run in a temporary copy")
+    assert f"init={file} has changed" in changed.stderr
+    assert f"init={file} does not exist" in missing.stderr
     assert changed.code == missing.code == 1
 
 
