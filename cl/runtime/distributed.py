@@ -85,9 +85,9 @@ class _Gather(Function):
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        own = gradient.new_empty((len(gradient) // ranks(), *gradient.shape[1:]))
-        dist.reduce_scatter_tensor(own, gradient.contiguous())
-        return own
+        part = gradient.new_empty((len(gradient) // ranks(), *gradient.shape[1:]))
+        dist.reduce_scatter_tensor(part, gradient.contiguous())
+        return part
 
 
 class _Sum(Function):

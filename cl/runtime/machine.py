@@ -76,7 +76,7 @@ def _check(precision: Precision, processes: int) -> None:
 
 
 def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"  # bf16: for logits and the like
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"  # bf16: for float32 products, as of logits
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:

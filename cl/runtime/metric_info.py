@@ -56,7 +56,7 @@ class Measurement(NamedTuple):
 def measurements(stage: str, entry: str, runs: Runs, infos: Mapping[str, MetricInfo]) -> list[Measurement]:
     """Means over runs with different seeds.
 
-    A setting, of which neither direction is better, is not averaged: it is dropped if the runs differ in it.
+    A setting, where neither direction is better, is not averaged: it is dropped if the runs differ in it.
 
     Args:
         infos: what each metric means.

@@ -71,8 +71,8 @@ def command_for(params: config.Params) -> str | None:
 def completed(compose: Compose, overrides: list[str]) -> DictConfig:
     """What `compose` gives for these overrides, completed and checked.
 
-    What data without labels cannot have is left out; the hashes of the starting weights and the overrides
-    themselves are added.
+    Entries that need labels are dropped for unlabelled data; the hashes of the starting weights and the
+    overrides themselves are added.
 
     Raises:
         ValueError: the parameters are wrong.
@@ -82,7 +82,7 @@ def completed(compose: Compose, overrides: list[str]) -> DictConfig:
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
     try:
         found = compose(overrides)
-        _leave_out_what_needs_labels(found)
+        _drop_what_needs_labels(found)
         _add_hashes(found)
         OmegaConf.update(found, "overrides", overrides, force_add=True)
         config.check(_parameters(found))
@@ -98,8 +98,8 @@ def _parameters(found: DictConfig) -> dict[str, Any]:
     return OmegaConf.to_container(OmegaConf.masked_copy(found, ours), resolve=True)  # type: ignore[return-value]
 
 
-def _leave_out_what_needs_labels(found: DictConfig) -> None:
-    """Remove the evaluations, analyses and baselines that data without labels cannot have."""
+def _drop_what_needs_labels(found: DictConfig) -> None:
+    """Drop the evaluations, analyses and baselines that need labels if the data has none."""
     if OmegaConf.select(found, "dataset.labels") != "none":
         return
     left_out = rules.needing_labels(_parameters(found))

@@ -61,7 +61,7 @@ def test_the_command_line_overrides_a_recipe(tmp_path) -> None:
 
 def test_byol_brings_its_loss_and_the_command_line_overrides_it(tmp_path) -> None:
     assert config.check(compose(tmp_path, "method=byol")).loss.kind == "cosine"
-    with pytest.raises(ValueError, match="loss=dclw takes .*; choose loss=cosine"):
+    with pytest.raises(ValueError, match="loss=dclw needs .*; choose loss=cosine"):
         compose(tmp_path, "method=byol", "loss=dclw")
     assert config.check(compose(tmp_path, "method=fast_moco")).patches.kind == "combine"
     assert config.check(compose(tmp_path, "method=fast_moco", "patches=whole")).patches.kind == "whole"
