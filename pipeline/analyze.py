@@ -25,7 +25,7 @@ def main(name: str) -> None:
     from cl.runtime.tensor_files import load_state, load_tensors
 
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     backbone = backbones.build(params.backbone)

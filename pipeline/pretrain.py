@@ -44,7 +44,7 @@ def main() -> None:
     from cl.training.loop import train
 
     progress = command.progress("pretrain")
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
     warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     check_data(params, bank, queries)
