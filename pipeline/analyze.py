@@ -24,7 +24,7 @@ def main(name: str) -> None:
     config = command.choose(name, params.analyses, "analyses")
     outputs.require_inputs("analyze", name)
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     backbone = backbones.build(params.backbone)

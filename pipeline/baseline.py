@@ -76,7 +76,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
     if config.training is None:
         return backbone
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
     reader = locations.reader("train", params.dataset)
     transform = locations.transform(params.dataset, reader.manifest.levels)
     settings, labelled = config.training.optim, reader.labelled

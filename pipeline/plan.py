@@ -49,7 +49,7 @@ def main() -> None:
     if params.start_name:
         outputs.require(locations.START)
     progress = command.progress("plan")
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
     pretrain.warn(params, progress)
     free, used = _free(here), dict[int, int]()
     for tried in with_smaller_batches(params):

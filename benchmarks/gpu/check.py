@@ -143,18 +143,23 @@ def _dense(queries: Tensor, negatives: Tensor, excluded: Tensor) -> tuple[Tensor
 
 def augmentation(session: Session) -> None:
     """The GPU's colour operations against the CPU's, which work image by image with OpenCV."""
-    for choice in ("small", "cld_small", "simclr_cifar") if session.tiny else ("mocov2", "byol", "cld_small"):
-        with session.attempt(f"views={choice}"):
+    choices = ("small", "cld_small", "simclr_cifar") if session.tiny else ("mocov2", "byol", "cld_small")
+    for choice, fused in product(choices, (False,) if session.tiny else (False, True)):
+        with session.attempt(f"views={choice}, fused={fused}"):
             params = parameters(f"views={choice}")
             view = next(iter(params.views.values()))
             images, colour_params = random_images(view, 4 if session.tiny else 64)
             mean, std = transform(params.dataset).mean_and_std(CPU)
             expected = augment(images, colour_params, view, mean=mean, std=std)
             numbers = {"mean": mean.to(session.device), "std": std.to(session.device)}
-            found = augment_gpu.augment(images.to(session.device), colour_params, view, **numbers).cpu()
+            found = augment_gpu.augment(
+                images.to(session.device), colour_params, view, fused=fused, **numbers
+            ).cpu()
             difference = (found - expected).abs() * std
             far = float((difference > 1e-4).float().mean())
-            session.report(f"views={choice}", far < 1e-4, worst=float(difference.max()), beyond_1e4=far)
+            session.report(
+                f"views={choice}, fused={fused}", far < 1e-4, worst=float(difference.max()), beyond_1e4=far
+            )
 
 
 def cropping(session: Session) -> None:
@@ -174,13 +179,13 @@ def cropping(session: Session) -> None:
                     plan = Plan(count, count, 0)
                     data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
                     images = None if what.startswith("JPEG") else resident(reader, here)
-                    mean, most = _difference(DeviceTrainSet(data, images), session.device)
+                    mean, most = _difference(DeviceTrainSet(data, images), here)
                     bounds = DECODED if images is None else RESIDENT
                     passed = mean <= bounds[0] and most <= bounds[1]
                     session.report(f"{what}, views={choice}", passed, mean=mean, most=most)
 
 
-def _difference(data: DeviceTrainSet, device: torch.device) -> tuple[float, float]:
+def _difference(data: DeviceTrainSet, here: machine.Machine) -> tuple[float, float]:
     """Mean and largest difference of the device's crops of the first batch from the workers', of 255.
 
     Raises:
@@ -190,8 +195,8 @@ def _difference(data: DeviceTrainSet, device: torch.device) -> tuple[float, floa
     assert isinstance(batch, UncutBatch)
     arrays = [array.allocate(len(batch.positions), shared=False) for array in plain.arrays]
     plain.fill(0, slice(len(batch.positions)), arrays)
-    decode(batch.contents, device)  # here, the CPU does not help out
-    found = [crops.permute(0, 2, 3, 1).cpu().numpy() for crops in data.inputs(device).crops(batch)]
+    decode(batch.contents, here.device)  # here, the CPU does not help out
+    found = [crops.permute(0, 2, 3, 1).cpu().numpy() for crops in data.inputs(here).crops(batch)]
     differences = [abs(a.astype(int) - b) for a, b in zip(found, arrays[:-1], strict=True)]
     return max(float(x.mean()) for x in differences), max(float(x.max()) for x in differences)
 

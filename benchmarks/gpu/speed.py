@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -155,14 +156,16 @@ def _blocks_of(side: int) -> Iterator[None]:
 
 def augmentation(session: Session) -> None:
     """Colour, blur and normalisation of a batch of one view: images per second, kernel launches, waits."""
-    for choice in ("cld_small",) if session.tiny else ("mocov2", "byol", "cld_small"):
+    choices = ("cld_small",) if session.tiny else ("mocov2", "byol", "cld_small")
+    for choice, fused in product(choices, (False,) if session.tiny else (False, True)):
         params = parameters(f"views={choice}")
         view = next(iter(params.views.values()))
         images, colour_params = random_images(view, 8 if session.tiny else 256)
         mean, std = transform(params.dataset).mean_and_std(session.device)
-        run = partial(augment, images.to(session.device), colour_params, view, mean=mean, std=std)
+        on_device = images.to(session.device)
+        run = partial(augment, on_device, colour_params, view, mean=mean, std=std, fused=fused)
         rate = len(images) / session.seconds(run)
-        session.report(f"views={choice}", images_per_second=rate, **session.profile(run)[1])
+        session.report(f"views={choice}, fused={fused}", images_per_second=rate, **session.profile(run)[1])
 
 
 def loading(session: Session) -> None:
@@ -214,8 +217,8 @@ def cropping(session: Session) -> None:
             on_it = DeviceTrainSet(plain, images)
             session.report(
                 f"{name}, {here.workers} workers",
-                by_workers=_crops_per_second(session, plain, plain.inputs(here.device), here.workers, steps),
-                by_device=_crops_per_second(session, on_it, on_it.inputs(here.device), here.workers, steps),
+                by_workers=_crops_per_second(session, plain, plain.inputs(here), here.workers, steps),
+                by_device=_crops_per_second(session, on_it, on_it.inputs(here), here.workers, steps),
                 drawn_alone=_crops_per_second(session, on_it, None, here.workers, steps),
             )
 

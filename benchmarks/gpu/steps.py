@@ -136,8 +136,8 @@ def _flops(session: Session, params: Params) -> float:
     changes = {"batch_size": few, "compile": False}
     small = params.model_copy(update={"optim": params.optim.model_copy(update=changes), "bn_group": "global"})
     data = RepeatedBatch(small, session, 1, 0, prepared=True)
-    batch = data.inputs(session.device)(data.batch)
     task = _task(session, small)
+    batch = data.inputs(task.machine)(data.batch)
     with FlopCounterMode(display=False) as counter:
         task(batch).backward()
     return counter.get_total_flops() / few * params.optim.batch_size
@@ -162,7 +162,7 @@ def profile(session: Session) -> None:
 def _one_step(session: Session, params: Params) -> Callable[[], None]:
     task = _task(session, params).train()
     data = RepeatedBatch(params, session, 1, 0, prepared=False)
-    inputs = data.inputs(session.device)
+    inputs = data.inputs(task.machine)
     optimizer = optim.build(params.optim, [optim.Part(task)])
 
     def one() -> None:

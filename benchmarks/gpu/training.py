@@ -79,9 +79,9 @@ class RepeatedBatch:
         self.session.synchronise()
         self.seconds = (time.perf_counter() - began) / (self.steps - self.warm)
 
-    def inputs(self, device: torch.device) -> Callable[[HostBatch], Batch]:
+    def inputs(self, here: Machine) -> Callable[[HostBatch], Batch]:
         """What augments the batch on the device, or returns the one prepared."""
-        augment = ToDevice(self.transform, self.views, device)
+        augment = ToDevice(self.transform, self.views, here)
         if not self.prepared:
             return augment
         ready = augment(self.batch)

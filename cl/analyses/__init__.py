@@ -132,7 +132,7 @@ class Context:
     def _batches(self, views: list[View], batch_size: int, batches: int) -> Iterator[Batch]:
         plan = Plan(len(self.train), batch_size, self.seed)
         data = TrainSet(self.train, self.transform, views, plan)
-        inputs = data.inputs(self.machine.device)
+        inputs = data.inputs(self.machine)
         for batch in data.batches(0, batches, self.machine.workers):
             yield inputs(batch)
 

@@ -22,19 +22,22 @@ SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 cv2.setNumThreads(1)  # one image is too little work to share
 
 
-def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
+def augment(
+    images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor, fused: bool = False
+) -> Tensor:
     """Flip, apply the operations of `view` in its order, normalise.
 
     Args:
         images: (N, 3, H, W) uint8, channels-last.
         colour_params: (N, DRAWS) float32 on the CPU; each row is a `cl.data.views.ColourParams`.
         mean, std: (3, 1, 1) of RGB in [0, 1].
+        fused: colour jitter by `cl.data._fused_jitter`, on a GPU or, for tests, in Triton's interpreter.
 
     Returns:
         (N, 3, H, W) float32, channels-last.
     """
-    if images.device.type != "cpu":
-        return augment_gpu.augment(images, colour_params, view, mean=mean, std=std)
+    if fused or images.device.type != "cpu":
+        return augment_gpu.augment(images, colour_params, view, mean=mean, std=std, fused=fused)
     scale = np.diag(1 / std.flatten().numpy())
     shift = (-mean / std).reshape(3, 1).numpy()
     normalise = np.hstack([scale, shift])  # (3, 4), an affine map of the channels

@@ -4,17 +4,21 @@ Each image has its own parameters, drawn by `cl.data.views`; the operations comp
 functional transforms compute on float images. Flags are masks, so that the CPU never waits for the device.
 """
 
+from subprocess import SubprocessError
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.data.views import ColourParams, View
+from cl.data.views import DRAWS, ColourParams, View
 from cl.runtime.machine import to_device
 
 HUE = 3  # its number in `ColourParams.jitter_order`
 
 
-def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor) -> Tensor:
+def augment(
+    images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, std: Tensor, fused: bool = False
+) -> Tensor:
     """As `cl.data.augment.augment`, on the device of the images.
 
     Jitter is computed for images that need it, which are sorted, and blur, which costs much and may be rare,
@@ -33,7 +37,7 @@ def augment(images: Tensor, colour_params: Tensor, view: View, *, mean: Tensor, 
             changed = blur(x[blurred], params.sigma[blurred], view.blur.kernel)
             x = x.index_copy(0, blurred, changed)
         elif operation == "jitter" and ends[-1]:
-            x = jitter(x, params, ends)
+            x = fused_jitter(x, params) if fused else jitter(x, params, ends)
         elif operation in OPERATIONS and getattr(on_cpu, operation).any():
             x = OPERATIONS[operation](x, params)
     normalised = torch.empty_like(x, memory_format=torch.channels_last)
@@ -94,6 +98,30 @@ def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
         rows = slice(ends[place - 1])  # hue came earlier
         blend_(x[rows], order[place, rows], factors[place, rows])
     return x
+
+
+def fused_jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
+    """As `jitter`, by Triton's kernels, for images in any order."""
+    from cl.data import _fused_jitter  # imports Triton, which is missing on some systems
+
+    return _fused_jitter.jitter(x, params)
+
+
+def require_fused(device: torch.device) -> None:
+    """Compile and run the kernels once.
+
+    Raises:
+        ValueError: they do not run on this machine.
+    """
+    try:
+        fused_jitter(
+            torch.zeros((2, 3, 4, 4), device=device), ColourParams(*torch.zeros((DRAWS, 2), device=device))
+        )
+    except (ImportError, OSError, RuntimeError, SubprocessError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"fused kernels need Triton and a C compiler ({reason}): install both, or unset CL_FUSED"
+        ) from error
 
 
 def blend_(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:

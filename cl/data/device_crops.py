@@ -77,9 +77,9 @@ class DeviceTrainSet:
         rest = plain.batch(step, [], colour_params)
         return UncutBatch(**vars(rest), boxes=torch.from_numpy(boxes), contents=contents)
 
-    def inputs(self, device: torch.device) -> "CropOnDevice":
+    def inputs(self, here: Machine) -> "CropOnDevice":
         """A function that crops a batch on the device, augments and normalises it."""
-        return CropOnDevice(self, device)
+        return CropOnDevice(self, here)
 
 
 class CropOnDevice(ToDevice):
@@ -88,11 +88,11 @@ class CropOnDevice(ToDevice):
     nvJPEG makes this process wait until the images of a batch are decoded, but not for the training step.
     """
 
-    def __init__(self, data: DeviceTrainSet, device: torch.device) -> None:
-        super().__init__(data.plain.transform, data.plain.views, device)
+    def __init__(self, data: DeviceTrainSet, here: Machine) -> None:
+        super().__init__(data.plain.transform, data.plain.views, here)
         self.data = data
         if self.stream:
-            self.stream.wait_stream(torch.cuda.current_stream(device))  # which copies resident images
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))  # which copies resident images
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
         """The crops of each view, (N, 3, S, S) uint8."""

@@ -21,6 +21,7 @@ from cl.data.views import (
     random_crop_box,
     resize,
 )
+from cl.runtime.machine import Machine
 
 PREFETCHED = CHUNK * WINDOW // 2  # samples, over all processes, that are prefetched from remote shards
 
@@ -92,9 +93,9 @@ class TrainSet:
             None if groups is None else torch.from_numpy(groups[positions]),
         )
 
-    def inputs(self, device: torch.device) -> ToDevice:
+    def inputs(self, here: Machine) -> ToDevice:
         """A function that moves a batch to the device, augments and normalises it."""
-        return ToDevice(self.transform, self.views, device)
+        return ToDevice(self.transform, self.views, here)
 
     def __getitem__(self, step: int) -> HostBatch:
         return next(self.batches(step, step + 1, 0))

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from cl.data.augment import augment
+from cl.data.augment_gpu import require_fused
 from cl.data.transform import Transform
 from cl.data.views import View
 from cl.objective.batch import Batch
-from cl.runtime.machine import to_device
+from cl.runtime.machine import Machine, to_device
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ class HostBatch:
 class ToDevice:
     """Moves a batch to the device, augments and normalises it; on a GPU, during the previous step."""
 
-    def __init__(self, transform: Transform, views: list[View], device: torch.device) -> None:
-        self.device, self.views = device, views
-        self.mean, self.std = transform.mean_and_std(device)
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    def __init__(self, transform: Transform, views: list[View], here: Machine) -> None:
+        self.device, self.views, self.fused = here.device, views, here.fused
+        self.mean, self.std = transform.mean_and_std(here.device)
+        self.stream = torch.cuda.Stream(here.device) if here.device.type == "cuda" else None
+        if self.fused:
+            require_fused(self.device)
 
     def __call__(self, batch: HostBatch) -> Batch:
         """The batch, ready for a method."""
@@ -57,7 +60,7 @@ class ToDevice:
 
     def _batch(self, batch: HostBatch) -> Batch:
         views = [
-            augment(images, colour_params, view, mean=self.mean, std=self.std)
+            augment(images, colour_params, view, mean=self.mean, std=self.std, fused=self.fused)
             for images, colour_params, view in zip(
                 self.crops(batch), batch.colour_params, self.views, strict=True
             )

@@ -17,6 +17,7 @@ from cl.data.order import Plan
 from cl.detection.config import Config
 from cl.detection.records import Record
 from cl.runtime.distributed import rank, ranks
+from cl.runtime.machine import Machine
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -115,7 +116,7 @@ class TrainImages:
         for _ in range(start, stop):
             yield list(islice(items, self.plan.share))
 
-    def inputs(self, device: torch.device) -> Callable[[list[Any]], list[Any]]:
+    def inputs(self, here: Machine) -> Callable[[list[Any]], list[Any]]:
         """The identity: the detector itself moves a batch to the device."""
         return lambda batch: batch
 

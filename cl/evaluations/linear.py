@@ -22,6 +22,7 @@ from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
+from cl.runtime.machine import Machine
 from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
@@ -128,7 +129,7 @@ class Stored:
             rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
             yield Batch([self.features[rows]], self.labels[rows], positions=rows)  # of the stored features
 
-    def inputs(self, device: torch.device) -> Callable[[Batch], Batch]:
+    def inputs(self, here: Machine) -> Callable[[Batch], Batch]:
         """The identity: batches are already on the device."""
         return lambda batch: batch
 

@@ -80,7 +80,7 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
     """
     plan, steps = _plan(config, context.val, context.seed)
     data = TrainSet(context.val, context.transform, list(config.views.values()), plan)
-    to_input = data.inputs(context.machine.device)
+    to_input = data.inputs(context.machine)
     positions: list[Tensor] = []
     outputs: list[tuple[Tensor, ...]] = []
     for host_batch in data.batches(0, steps, context.machine.workers):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cl.data.sets import TrainSet
 from cl.data.views import centre
+from cl.runtime.machine import Machine
 
 IMAGES, SIDE, GAP = 8, 128, 4
 
@@ -19,7 +20,7 @@ def draw(data: TrainSet, path: Path) -> None:
     batch = data[0]
     mean, std = data.transform.mean_and_std(cpu)
     columns = [[data.reader.pixels(int(position))] for position in batch.positions[:IMAGES]]
-    for view in data.inputs(cpu)(batch).views:
+    for view in data.inputs(Machine(cpu, 0, "fp32"))(batch).views:
         for column, image in zip(columns, view, strict=False):
             column.append(_pixels(image * std + mean))
     step = SIDE + GAP

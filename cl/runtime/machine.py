@@ -23,12 +23,14 @@ class Machine:
     """The device, the number of data workers, and the precision of convolutions and matrix products.
 
     read_every: steps between reads of the loss on the CPU, each of which makes a GPU wait.
+    fused: jitter colours by fused kernels instead of PyTorch's operations, which changes bits.
     """
 
     device: torch.device
     workers: int
     precision: Precision
     read_every: int = 1
+    fused: bool = False
 
     def place(self, module: M) -> M:
         """The module on the device, with its convolutions channels-last."""
@@ -39,13 +41,16 @@ class Machine:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
 
-def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True) -> Machine:
+def find(
+    precision: Precision, *, deterministic: bool, fixed_shapes: bool = True, fused: bool = False
+) -> Machine:
     """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, up to 16.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
 
     Args:
         fixed_shapes: images come in few sizes, so that trying out cuDNN's algorithms for each pays.
+        fused: as in `Machine`; without effect on a CPU.
 
     Raises:
         ValueError: the precision needs a GPU, or there are fewer GPUs than processes.
@@ -62,7 +67,8 @@ def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True
         _keep_freed_memory()
     torch.set_num_threads(share)
     _configure_backends(precision, deterministic, fixed_shapes)
-    return Machine(device, min(MOST_WORKERS, max(1, share - 1)), precision, read_every)
+    workers = min(MOST_WORKERS, max(1, share - 1))
+    return Machine(device, workers, precision, read_every, fused and device.type == "cuda")
 
 
 def _check(precision: Precision, processes: int) -> None:

@@ -32,7 +32,7 @@ class Data(Protocol):
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
         """The batches of steps start to stop - 1."""
 
-    def inputs(self, device: torch.device) -> Callable[[Any], Any]:
+    def inputs(self, here: Machine) -> Callable[[Any], Any]:
         """What turns a batch into the task's input on the device; for an encoder a `Batch`."""
 
 
@@ -60,7 +60,7 @@ def train(
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
     ledger, requests = MetricBuffer(history, task.remedy, plan), StopSync(start, task.machine, checkpoints)
-    inputs, model = data.inputs(task.machine.device), replicated(task.train())
+    inputs, model = data.inputs(task.machine), replicated(task.train())
     batches = data.batches(start, steps, task.machine.workers)
     with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(batches), start):

@@ -46,6 +46,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
         with _one_line_errors(), _hint_of_lost_outputs(), _logging():
+            fused()
             function(*args, **kwargs)
 
     return wrapped
@@ -133,6 +134,16 @@ def progress(title: str) -> Progress:
 def usage() -> Usage:
     """What this process has used; shared by all trainings of a stage."""
     return Usage()
+
+
+def fused() -> bool:
+    """Whether CL_FUSED asks for the fused kernels, which no GPU has verified."""
+    asked = os.environ.get("CL_FUSED") or "0"
+    if asked not in ("0", "1"):
+        raise ValueError(
+            f"CL_FUSED={asked}: choose 1 for fused kernels on a GPU, or 0 for PyTorch's operations"
+        )
+    return asked == "1"
 
 
 def scratch() -> Path:

@@ -26,7 +26,7 @@ def evaluate(
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic)
+    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
     for module in encoder.modules:
         here.place(module).eval()
     module = module_of("evaluations", config.kind)

@@ -78,14 +78,14 @@ def test_batches_are_those_of_the_workers(readers, params, here, kind) -> None:
     device = on_cpu(data, here)
     assert (device.resident is not None) == (kind == "resident")
     steps = 2 * data.plan.steps_per_epoch
-    crop = device.inputs(CPU)
+    crop = device.inputs(here)
     for expected, batch in zip(data.batches(0, steps, 0), device.batches(0, steps, 2), strict=True):
         assert_equal(batch, expected)
         for found, view in zip(crop.crops(batch), expected.images, strict=True):
             difference = (found.int() - view.int()).abs()
             assert difference.max() <= 2
             assert difference.float().mean() < 0.1
-    ready, usual = crop(batch), data.inputs(CPU)(expected)
+    ready, usual = crop(batch), data.inputs(here)(expected)
     assert_equal(ready, usual)
     for found, view in zip(ready.views, usual.views, strict=True):
         assert (found - view).abs().mean() < 0.05
@@ -99,7 +99,7 @@ def test_two_processes_and_a_resumed_run_see_the_same_batches(readers, params, h
 
     def batches(rank: int, ranks: int, start: int) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
         data = on_cpu(plain(readers[kind], params, rank, ranks), here)
-        crop = data.inputs(CPU)
+        crop = data.inputs(here)
         return [(batch.positions, list(crop.crops(batch))) for batch in data.batches(start, 6, 0)]
 
     whole = batches(0, 1, 0)
@@ -141,7 +141,7 @@ def test_resident_images_are_cropped_without_waiting_for_the_gpu(readers, params
     kept = torch.empty((len(readers["resident"]), 3, 32, 32), dtype=torch.uint8, device=GPU)
     device = DeviceTrainSet(data, kept)
     with Counting() as counting:
-        inputs = device.inputs(GPU)
+        inputs = device.inputs(Machine(GPU, 0, "fp32"))
         ready = inputs(device[0])
     assert not counting.waits
     assert {x.device for x in (*ready.views, ready.labels, ready.positions)} == {GPU}
@@ -172,7 +172,7 @@ def test_a_batch_that_the_device_cannot_decode_is_decoded_by_the_cpu(
     readers, params, here, monkeypatch
 ) -> None:
     data = on_cpu(plain(readers["decoded"], params), here)
-    batch, crop = data[0], data.inputs(CPU)
+    batch, crop = data[0], data.inputs(here)
     expected = list(crop.crops(batch))
 
     def broken(*_: object, **__: object) -> None:
@@ -182,13 +182,13 @@ def test_a_batch_that_the_device_cannot_decode_is_decoded_by_the_cpu(
     assert all(torch.equal(a, b) for a, b in zip(crop.crops(batch), expected, strict=True))
 
 
-def test_a_damaged_image_is_named(params, tmp_path) -> None:
+def test_a_damaged_image_is_named(params, here, tmp_path) -> None:
     files = {f"{n}.jpg": file_of(photograph(40 + n, 50)) for n in range(SIZE)}
     files["3.jpg"] = files["3.jpg"][:-10]
     reader = stored(tmp_path, files, verify=False)
     data = DeviceTrainSet(plain(reader, params), None)
     with pytest.raises(ValueError, match=r"^3 cannot be decoded"):
-        list(data.inputs(CPU).crops(data[0]))
+        list(data.inputs(here).crops(data[0]))
 
 
 def test_a_device_that_cannot_decode_is_refused(readers, params, here, monkeypatch) -> None:
@@ -209,7 +209,7 @@ def test_the_parameter_chooses(readers, params, here, tmp_path) -> None:
     assert not said
     settings = params.optim.model_copy(update={"cropping": "device"})
     found = cropped(params.model_copy(update={"optim": settings}), data, here, said.append)
-    assert isinstance(found.inputs(CPU), CropOnDevice)
+    assert isinstance(found.inputs(here), CropOnDevice)
     assert said == ["the images stay on cpu, which crops them: no data workers"]
 
 

@@ -73,19 +73,19 @@ def test_evaluation_reads_every_sample_once(shard_folder, params) -> None:
         assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), expected)
 
 
-def test_a_batch_has_the_groups_of_its_images(shard_folder, params) -> None:
+def test_a_batch_has_the_groups_of_its_images(shard_folder, params, here) -> None:
     reader = Reader(shard_folder, "train")
     reader.groups = np.arange(len(reader)) * 7 % 5 - 1
     plan = Plan(len(reader), 8, 0, 0, 1)
     data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
     batch = data[2]
     assert np.array_equal(batch.groups.numpy(), reader.groups[batch.positions.numpy()])
-    moved = data.inputs(torch.device("cpu"))(batch)
+    moved = data.inputs(here)(batch)
     assert torch.equal(moved.groups, batch.groups)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_patches_of_a_jigsaw_are_views_of_their_own(shard_folder, params, workers) -> None:
+def test_patches_of_a_jigsaw_are_views_of_their_own(shard_folder, params, here, workers) -> None:
     """They depend on (seed, epoch, sample, view) alone, and leave the other views as they are."""
     reader = Reader(shard_folder, "train")
     usual = params.views["random"]
@@ -107,5 +107,5 @@ def test_patches_of_a_jigsaw_are_views_of_their_own(shard_folder, params, worker
             rng = RandomNumbers(7, 0, position, 2 + number)
         expected_params = np.array(draw_colour_params(patches, rng), np.float32)
         assert np.array_equal(batch.colour_params[2 + number, row].numpy(), expected_params)
-    moved = data.inputs(torch.device("cpu"))(batch)
+    moved = data.inputs(here)(batch)
     assert [view.shape[-1] for view in moved.views] == [32] * 2 + [10] * 9

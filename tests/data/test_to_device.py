@@ -6,11 +6,13 @@ import torch
 from cl import config
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import RandomNumbers, View, draw_colour_params
+from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
 from tests.support.counting import GPU, Counting
 from tests.support.project import compose
 
 IMAGES = 32
+HERE = Machine(GPU, 0, "fp32")
 
 
 def host_batch(views: list[View], count: int = IMAGES) -> HostBatch:
@@ -32,18 +34,18 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices) -> None:
     views = [view for view in params.views.values() for _ in range(view.count)]
     batch = host_batch(views)
     with Counting() as counting:
-        ready = ToDevice(transform(params.dataset), views, GPU)(batch)
+        ready = ToDevice(transform(params.dataset), views, HERE)(batch)
     assert not counting.waits
     with Counting() as more:
-        ToDevice(transform(params.dataset), views, GPU)(host_batch(views, 2 * IMAGES))
+        ToDevice(transform(params.dataset), views, HERE)(host_batch(views, 2 * IMAGES))
     assert more.operations == counting.operations
     assert [tuple(x.shape) for x in ready.views] == [(IMAGES, 3, view.size, view.size) for view in views]
     assert {x.device for x in (*ready.views, ready.labels, ready.positions, ready.groups)} == {GPU}
 
 
-def test_views_are_normalised_by_the_statistics_of_the_data(params) -> None:
+def test_views_are_normalised_by_the_statistics_of_the_data(params, here) -> None:
     views = list(params.views.values())
-    ready = ToDevice(transform(params.dataset), views, torch.device("cpu"))(host_batch(views))
+    ready = ToDevice(transform(params.dataset), views, here)(host_batch(views))
     black = [-mean / std for mean, std in zip(params.dataset.mean, params.dataset.std, strict=True)]
     expected = torch.tensor(black)[:, None, None].expand_as(ready.views[0])
     torch.testing.assert_close(ready.views[0], expected)

@@ -68,7 +68,7 @@ def test_on_a_frozen_backbone_it_is_a_linear_probe(context, params) -> None:
     velocity, expected = torch.zeros_like(initial), initial.clone()
     settings, plan = config.optim, Plan(len(chosen), config.optim.batch_size, context.seed)
     data = TrainSet(context.train, context.transform, list(config.views.values()), plan, chosen)
-    to_device, steps = data.inputs(context.machine.device), 3 * plan.steps_per_epoch
+    to_device, steps = data.inputs(context.machine), 3 * plan.steps_per_epoch
     for step, batch in enumerate(data.batches(0, steps, 0)):
         with torch.no_grad():
             features = torch.cat([context.backbone(image[None]) for image in to_device(batch).views[0]])

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
 from cl.data.order import Plan
 from cl.data.ring import batches_ahead
 from cl.runtime import memory
+from cl.runtime.machine import Machine
 from pipeline import plan
 from pipeline.support.composition import write
 from tests.support.stages import Answer, Stage, answers
@@ -137,7 +137,7 @@ class Batches:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def inputs(self, device: torch.device) -> Callable[[int], int]:
+    def inputs(self, here: Machine) -> Callable[[int], int]:
         return lambda batch: batch
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[int]:

@@ -45,8 +45,11 @@ def provenance_of(folder: Path, result: str) -> dict:
     return json.loads((folder / "results" / f"{result}.provenance.json").read_text())
 
 
-def test_every_result_records_how_it_was_made(workspace, shard_folder, params, here, tmp_path) -> None:
+def test_every_result_records_how_it_was_made(
+    workspace, shard_folder, params, here, tmp_path, monkeypatch
+) -> None:
     """Both trainings of a stage count, those of another stage do not; unknown values are null."""
+    monkeypatch.setenv("CL_FUSED", "1")
     began = time.monotonic()
     with command.results("pretrain"):
         for part in ("a", "b"):
@@ -66,6 +69,7 @@ def test_every_result_records_how_it_was_made(workspace, shard_folder, params, h
     assert torch.__version__.startswith(recorded["versions"]["torch"])
     assert ("detectron2" in recorded["versions"]) == (find_spec("detectron2") is not None)
     assert ("cuda" in recorded["versions"]) == bool(recorded["hardware"]["gpus"])
+    assert recorded["hardware"]["fused"] == bool(recorded["hardware"]["gpus"])
 
     with command.results("evaluate", "knn"):
         pass

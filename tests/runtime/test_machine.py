@@ -32,6 +32,11 @@ def test_cudnn_tries_its_algorithms_where_shapes_repeat(deterministic, fixed_sha
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
+def test_fused_kernels_are_for_gpus_and_off_by_default() -> None:
+    assert not machine.find("fp32", deterministic=False).fused
+    assert machine.find("fp32", deterministic=False, fused=True).fused == torch.cuda.is_available()
+
+
 @pytest.mark.parametrize(
     ("precision", "products", "convolutions"),
     [("fp32", False, False), ("tf32", True, True), ("bf16", True, False)],

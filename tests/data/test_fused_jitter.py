@@ -1,0 +1,85 @@
+"""Colour jitter by fused kernels, interpreted on the CPU and compiled for an absent GPU."""
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import torchvision.transforms.functional as tv
+
+import cl.data
+from cl.data.to_device import HostBatch, ToDevice
+from cl.data.views import DRAWS, ColourParams
+from pipeline.support.locations import transform
+
+COLUMNS = {name: number for number, name in enumerate(ColourParams._fields)}
+TYPES = {"block_size": "constexpr", "images": "i32", "pixels": "i32", "order": "*i64"}
+IN_INTERPRETER = """
+import sys
+import torch
+from cl.data.to_device import ToDevice
+for fused in (False, True):
+    transform, view, here, batch = torch.load(sys.argv[1 + fused], weights_only=False)
+    torch.save(ToDevice(transform, [view], here)(batch).views[0], sys.argv[1 + fused])
+    print("triton" in sys.modules)
+"""
+
+
+def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_path) -> None:
+    """Each image takes a block of pixels and part of a second; the last but one is gray, the last stays.
+
+    Without `fused`, OpenCV's operations on the CPU give the same, and Triton is not even imported.
+    """
+    pytest.importorskip("triton")
+    orders = list(itertools.permutations(range(4)))
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.zeros(len(orders) + 2, DRAWS)
+    rows[:-1, COLUMNS["jitter"]] = 1
+    rows[:, COLUMNS["first"] : COLUMNS["fourth"] + 1] = torch.tensor([*orders, *orders[:2]])
+    rows[:, COLUMNS["brightness"] : COLUMNS["hue"]] = 0.2 + 1.6 * torch.rand(len(rows), 3, generator=rng)
+    rows[:, COLUMNS["hue"]] = torch.rand(len(rows), generator=rng) - 0.5
+    images = torch.randint(0, 256, (len(rows), 3, 33, 32), generator=rng, dtype=torch.uint8)
+    images[-2] = 100
+    numbers = torch.arange(len(rows))
+    batch = HostBatch([images], rows[None], numbers, numbers, None)
+    view = params.views["random"].model_copy(update={"order": ("jitter",)})
+    plain = transform(params.dataset).model_copy(update={"mean": (0, 0, 0), "std": (1, 1, 1)})
+    files = [tmp_path / "usual", tmp_path / "fused"]
+    for fused, path in enumerate(files):
+        torch.save((plain, view, replace(here, fused=bool(fused)), batch), path)
+    command = [sys.executable, "-c", IN_INTERPRETER, *map(str, files)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    assert subprocess.check_output(command, env=environment, text=True).split() == ["False", "True"]
+    operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+    for found in map(torch.load, files):
+        for image, row, result in zip(images / 255, rows, found, strict=True):
+            column = ColourParams(*row.tolist())
+            for number in map(int, column.jitter_order if column.jitter else ()):
+                image = operations[number](image, column.factors[number])
+            torch.testing.assert_close(result, image, atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["_measure", "_change"])
+def test_kernels_compile_for_a_gpu(name, tmp_path, monkeypatch) -> None:
+    triton = pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from cl.data import _fused_jitter
+
+    kernel = getattr(_fused_jitter, name)
+    signature = {argument: TYPES.get(argument, "*fp32") for argument in kernel.arg_names}
+    source = ASTSource(kernel, signature, {"block_size": _fused_jitter.BLOCK})
+    assert triton.compile(source, GPUTarget("cuda", 90, 32)).asm["cubin"]
+
+
+def test_a_machine_without_triton_says_so(params, here, monkeypatch) -> None:
+    monkeypatch.delattr(cl.data, "_fused_jitter", raising=False)
+    monkeypatch.delitem(sys.modules, "cl.data._fused_jitter", raising=False)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(ValueError, match=r"Triton and a C compiler \(import of triton.*unset CL_FUSED"):
+        ToDevice(transform(params.dataset), list(params.views.values()), replace(here, fused=True))
