@@ -37,8 +37,8 @@ class Start:
 
     def summary(self, name: str | None) -> dict[str, Any] | None:
         """What provenance says about the parent: name, hashes, licence, and epochs if it is continued."""
-        keys = ("hashes", "licence", "epochs")
-        return {"name": name} | {key: self.origin[key] for key in keys if key in self.origin} if name else None
+        shown = {key: self.origin[key] for key in self.origin if key in ("hashes", "licence", "epochs")}
+        return {"name": name} | shown if name else None
 
     def check(self, hashes: list[str], parameters: dict[str, Any], data: str) -> None:
         """Check that these weights fit a run.
