@@ -15,9 +15,7 @@ from cl.runtime import stores
 from cl.shards import images
 from cl.shards.manifest import INDEX, Manifest, Shard
 
-OPEN = (
-    256  # shards that a process keeps open, two descriptors each; ImageNet has more than a process may open
-)
+OPEN = 256  # shards that a process keeps open, two descriptors each: a process may not open all of ImageNet's
 AGAIN = "run `dvc repro prepare` again"
 
 

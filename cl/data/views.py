@@ -24,7 +24,6 @@ RESIZE = {
     "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
 }
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
-OPTIONAL = ("photometric",)  # operations whose settings a view may leave out
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
 DRAWN = 64  # random numbers that are drawn at a time: most views need fewer
 LONGEST = 64  # the length, in short sides, up to which an image is resized as a whole
@@ -112,7 +111,7 @@ class View(BaseConfig):
 
     @model_validator(mode="after")
     def _each_once(self) -> "View":
-        operations = [*OPERATIONS, *(name for name in OPTIONAL if getattr(self, name))]
+        operations = [*OPERATIONS, *(["photometric"] if self.photometric else [])]
         if sorted(self.order) != sorted(operations):
             raise ValueError(f"order={self.order} must name each of {', '.join(operations)} exactly once")
         return self

@@ -25,6 +25,7 @@ from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
+from cl.training.optim import Group
 from cl.training.tasks import Task
 
 if TYPE_CHECKING:
@@ -114,13 +115,11 @@ def build_optimizer(detector: Detector, config: Config) -> torch.optim.Optimizer
     pretrained = set(detector.pretrained.parameters())
     trained = [p for p in detector.parameters() if p.requires_grad]
     groups = [
-        {
-            "params": [p for p in trained if (p in norms, p in pretrained) == (is_norm, is_pretrained)],
-            "weight_decay": 0.0 if is_norm else config.weight_decay,
-            "scale": config.backbone_lr if is_pretrained else 1.0,
-            "fixed": False,
-            "scheduled_decay": False,
-        }
+        Group(
+            [p for p in trained if (p in norms, p in pretrained) == (is_norm, is_pretrained)],
+            weight_decay=0.0 if is_norm else config.weight_decay,
+            scale=config.backbone_lr if is_pretrained else 1.0,
+        )._asdict()
         for is_norm in (False, True)
         for is_pretrained in (True, False)
     ]

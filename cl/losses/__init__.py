@@ -9,10 +9,11 @@ from cl.runtime.base_config import BaseConfig
 class LossConfig(BaseConfig):
     """What every loss declares.
 
-    needs: the traits that a method must give, among them the type of the terms.
+    needs: the traits that a method must give, among them the type of the terms; contrasts, unless a loss says
+        otherwise.
     gives: the traits that a method may need.
     """
 
-    needs: ClassVar[Traits]
+    needs: ClassVar[Traits] = {"contrasts"}
     gives: ClassVar[Traits] = frozenset()
     kind: str

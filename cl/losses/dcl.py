@@ -12,7 +12,6 @@ from cl.objective.traits import Traits
 class Config(LossConfig):
     """No parameters."""
 
-    needs: ClassVar[Traits] = {"contrasts"}
     gives: ClassVar[Traits] = {"decoupled"}
     kind: Literal["dcl"]
 

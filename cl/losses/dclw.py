@@ -17,7 +17,6 @@ class Config(LossConfig):
     detach_weight: no gradient through the weights.
     """
 
-    needs: ClassVar[Traits] = {"contrasts"}
     gives: ClassVar[Traits] = {"decoupled"}
     kind: Literal["dclw"]
     sigma: float = Field(gt=0)

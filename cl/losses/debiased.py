@@ -1,7 +1,7 @@
 """InfoNCE without the share of false negatives, and with more weight on hard ones."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -9,13 +9,11 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """`tau_plus`: the probability that a negative is of the query's class; negatives weigh exp(beta s)."""
 
-    needs: ClassVar[Traits] = {"contrasts"}
     kind: Literal["debiased"]
     tau_plus: float = Field(gt=0, lt=1)
     beta: float = Field(ge=0)

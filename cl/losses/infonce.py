@@ -1,7 +1,7 @@
 """InfoNCE with the margin of EqCo."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -9,13 +9,11 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """`alpha`: the loss behaves as if it had this many negatives (EqCo, eq. 5); null: the actual number."""
 
-    needs: ClassVar[Traits] = {"contrasts"}
     kind: Literal["infonce"]
     alpha: float | None = Field(gt=0)
 

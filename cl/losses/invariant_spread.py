@@ -1,19 +1,17 @@
 """Invariant Spread: recognise the positive, and do not recognise any negative."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters."""
 
-    needs: ClassVar[Traits] = {"contrasts"}
     kind: Literal["invariant_spread"]
 
 

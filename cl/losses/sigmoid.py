@@ -1,19 +1,17 @@
 """Each pair classified by itself."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters: the temperature is fixed, and the bias is the log of the number of negatives."""
 
-    needs: ClassVar[Traits] = {"contrasts"}
     kind: Literal["sigmoid"]
 
 

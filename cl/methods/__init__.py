@@ -24,7 +24,8 @@ class MethodConfig(BaseConfig):
     """The parameters that every method has.
 
     scale: multiplies the loss.
-    gives: the traits of its terms and of the method itself, which a loss may need (`cl.objective.traits`).
+    gives: the traits of its terms and of the method itself, which a loss may need (`cl.objective.traits`);
+        contrasts, unless a method says otherwise.
     needs: the traits that a loss must give.
     needs_backbone: the traits that a backbone must give.
     least_views: how many views per image it needs.
@@ -32,7 +33,7 @@ class MethodConfig(BaseConfig):
     evaluated: the names of its modules that are evaluated, a backbone and its projector.
     """
 
-    gives: ClassVar[Traits]
+    gives: ClassVar[Traits] = {"contrasts"}
     needs: ClassVar[Traits] = frozenset()
     needs_backbone: ClassVar[Set[backbones.Trait]] = frozenset()
     least_views: ClassVar[int] = 2

@@ -13,7 +13,6 @@ from cl.networks.passes import full_precision
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives, gather_groups
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather, global_rows
 from cl.runtime.machine import to_device
 
@@ -25,7 +24,6 @@ class Config(MethodConfig):
     offsets: rows down to a target. directions: down, and after quarter turns, with a network of its own each.
     """
 
-    gives: ClassVar[Traits] = {"contrasts"}
     least_views: ClassVar = 1
     kind: Literal["cpc_v2"]
     grid: int = Field(gt=1)

@@ -11,14 +11,12 @@ from cl.networks.queue import NO_GROUP
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
 
 
 class Config(MethodConfig):
     """Has no parameters of its own: the width of `projector` is that of the classifier."""
 
-    gives: ClassVar[Traits] = {"contrasts"}
     least_views: ClassVar = 1
     kind: Literal["exemplar"]
 

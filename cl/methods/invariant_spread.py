@@ -1,6 +1,6 @@
 """Invariant Spread: a softmax over the embeddings of the batch, in which each image is a class of its own."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
@@ -11,13 +11,11 @@ from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.ring import of_all_ranks
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(MethodConfig):
     """Has no parameters of its own; `scale`: 1 is the mean over the 2N embeddings."""
 
-    gives: ClassVar[Traits] = {"contrasts"}
     kind: Literal["invariant_spread"]
 
 

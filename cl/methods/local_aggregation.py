@@ -20,9 +20,9 @@ from cl.objective.traits import Traits
 class Config(BankConfig):
     """Sizes are fractions of the data, so that they fit data of any size.
 
-    images_per_neighbour: there is one background neighbour for each so many images.
+    images_per_neighbour: training images per background neighbour.
     images_per_cluster: on average.
-    clusterings: of which the clusters of an image are united.
+    clusterings: how many; an image's neighbours are in its cluster in any of them.
     warmup_epochs: of instance discrimination against `negatives` rows, before the first clustering.
     """
 

@@ -2,7 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods import Setup
 from cl.methods._shared.pairs import pairs
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.target import Ema
@@ -21,9 +20,6 @@ class Config(PredictorMethodConfig):
 
 class Method(PredictorMethod):
     """Algorithm 1 of MoCo v3 and of Fast-MoCo."""
-
-    def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup, config.ema)
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N E queries with the keys of the batch for each view and target view."""

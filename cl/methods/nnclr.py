@@ -36,7 +36,7 @@ class Method(PredictorMethod):
     """
 
     def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup, config.ema)
+        super().__init__(config, setup)
         self.queue = Queue(config.queue, config.projector.out)
         self._new: tuple[Tensor, Tensor | None] | None = None
 

@@ -1,21 +1,20 @@
 """SimCLR: both views of every image against all other views in the batch."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig, Setup
-from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
+from cl.methods._shared.negatives import check_negatives, sample_columns
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.ring import Sharded, of_all_ranks
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
-from cl.runtime.distributed import gather, global_rows, ranks
+from cl.runtime.distributed import gather, ranks
 from cl.runtime.machine import to_device
 
 
@@ -26,7 +25,6 @@ class Config(MethodConfig):
     negatives: how many of the pool each query samples for itself (EqCo, section 2.3); null for all.
     """
 
-    gives: ClassVar[Traits] = {"contrasts"}
     kind: Literal["simclr"]
     pool: Literal["both_views", "other_view"]
     negatives: int | None = Field(gt=0)
@@ -73,12 +71,8 @@ class Method(BaseMethod):
         """N queries against the pool, one or two columns per image of all ranks, except their own image's."""
         selected = None
         if self.negatives is not None:
-            n, everyone = len(queries), len(queries) * ranks()
-            width = len(pool) // everyone
-            candidates = width * (everyone - 1)
-            count = min(self.negatives, candidates)  # an analysis may use smaller batches
-            sampled = sample_without_replacement(n, candidates, count, draws)
-            columns = skip_own_columns(sampled, width * global_rows(n), width)
+            width = len(pool) // (len(queries) * ranks())
+            columns = sample_columns(len(queries), self.negatives, draws, width=width, shared=False)
             selected = to_device(columns, queries.device)
         negatives = Negatives.of_other_images(pool, batch, selected)
         return self.contrast(queries, positives[:, None], negatives)

@@ -1,20 +1,17 @@
 """SiMo: MoCo without a queue; the negatives are momentum keys of the other images in the batch."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig, Setup
-from cl.methods._shared.negatives import check_negatives, sample_without_replacement, skip_own_columns
+from cl.methods._shared.negatives import check_negatives, sample_columns
 from cl.networks.passes import in_passes
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
-from cl.runtime.distributed import gather, global_rows, ranks
+from cl.runtime.distributed import gather
 from cl.runtime.machine import to_device
 
 
@@ -26,7 +23,6 @@ class Config(MethodConfig):
         each query (`per_query`); null with all negatives.
     """
 
-    gives: ClassVar[Traits] = {"contrasts"}
     kind: Literal["simo"]
     ema: Ema
     shuffle: bool
@@ -63,21 +59,16 @@ class Method(BaseMethod):
         keys = self.target.embed(views[1], order)  # (N, D)
         if self.config.negatives is None:
             return [self.contrast_in_batch(q[:, None], keys, batch) for q in queries]
-        selected = to_device(self._sample(len(keys)), keys.device)
-        negatives = Negatives.of_other_images(gather(keys), batch, selected)
+        columns = sample_columns(
+            len(keys),
+            self.config.negatives,
+            self.generator("negatives"),
+            width=1,
+            shared=self.config.sampling == "shared",
+        )
+        negatives = Negatives.of_other_images(gather(keys), batch, to_device(columns, keys.device))
         return [self.contrast(q, keys[:, None], negatives) for q in queries]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder."""
         self.target.ema_update(self.backbone, self.projector, progress)
-
-    def _sample(self, n: int) -> Tensor:
-        """(N, K): the columns sampled for each query; if shared, the same K places among the other images."""
-        assert self.config.negatives is not None
-        others, generator = n * ranks() - 1, self.generator("negatives")
-        count = min(self.config.negatives, others)
-        if self.config.sampling == "shared":
-            places = torch.randperm(others, generator=generator)[:count].expand(n, count)
-        else:
-            places = sample_without_replacement(n, others, count, generator)
-        return skip_own_columns(places, global_rows(n))

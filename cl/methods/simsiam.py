@@ -2,7 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods import Setup
 from cl.methods._shared.pairs import agreement, pairs
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.objective.batch import Batch
@@ -19,9 +18,6 @@ class Config(PredictorMethodConfig):
 
 class Method(PredictorMethod):
     """Algorithm 1 of SimSiam."""
-
-    def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup, ema=None)
 
     def forward(self, batch: Batch) -> list[Agreement]:
         """The agreement of each view with each target view."""

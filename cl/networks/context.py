@@ -10,7 +10,7 @@ from cl.runtime.base_config import BaseConfig
 class Config(BaseConfig):
     """Residual `blocks` with `width` channels inside; `scale` multiplies the predictions made from them.
 
-    CPC v2 has 5, 256 and 0.1.
+    CPC v2 uses blocks=5, width=256 and scale=0.1.
     """
 
     blocks: int = Field(gt=0)

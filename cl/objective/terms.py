@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,33 +14,6 @@ from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 
 EPSILON = 1e-5  # added to variances, as batch norm does
-
-
-class Term(Protocol):
-    """What a method gives: `Contrast`, `Agreement` or `TwoViews`. A loss takes one of these types.
-
-    weight: of this term in the sum over terms.
-    penalty: scalar that the method adds to this term's loss.
-    queries: (N, D). positives: (N, P, D).
-    """
-
-    @property
-    def weight(self) -> float: ...
-
-    @property
-    def penalty(self) -> Tensor | float: ...
-
-    @property
-    def queries(self) -> Tensor: ...
-
-    @property
-    def positives(self) -> Tensor: ...
-
-    def squared_distances(self) -> Tensor:
-        """(N, P): 2 - 2 q . p of the positive pairs, their squared distance where both are unit rows."""
-
-    def largest_logit(self) -> Tensor:
-        """A scalar for the message about a loss that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +104,7 @@ class Contrast:
         return 2 - 2 * torch.einsum("nd,npd->np", queries, positives)
 
     def largest_logit(self) -> Tensor:
-        """Scalar: the largest logit of the positives."""
+        """Scalar, for the message about a loss that is not finite: the largest logit of the positives."""
         return self.positive_logits().amax()
 
 
@@ -218,3 +191,7 @@ class TwoViews:
     def _centred(view: Tensor) -> Tensor:
         view = view if view.dtype == torch.float64 else view.float()  # bfloat16 is too coarse for statistics
         return view - mean_over_ranks(view.mean(0))
+
+
+# What a method gives; a loss takes one of these types.
+Term = Contrast | Agreement | TwoViews

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -35,7 +35,7 @@ class Config(BaseConfig):
     epochs: float = Field(gt=0)
     base_lr: float = Field(gt=0, description="learning rate for a batch of reference_batch")
     reference_batch: int = Field(gt=0)
-    scaling: Literal["linear", "sqrt", "none"] = Field(description="of the learning rate with the batch size")
+    scaling: Literal["linear", "none"] = Field(description="of the learning rate with the batch size")
     momentum: float = Field(ge=0, lt=1)
     nesterov: bool
     betas: tuple[float, float] | None = Field(description="only for kind=adamw")
@@ -61,26 +61,24 @@ class Config(BaseConfig):
 
     @model_validator(mode="after")
     def _optimizer_takes_its_options(self) -> "Config":
-        if self.nesterov and self.kind != "sgd":
-            raise ValueError(
-                f"nesterov=true is only for kind=sgd, found kind={self.kind}; choose nesterov=false"
-            )
+        options = (  # and the kinds that take each, and the value to choose with others
+            ("nesterov", ("sgd",), "false"),
+            ("momentum", ("sgd", "lars"), "0"),
+            ("lars", ("lars",), "null"),
+            ("betas", ("adamw",), "null"),
+        )
+        for name, kinds, without in options:
+            if getattr(self, name) and self.kind not in kinds:
+                raise ValueError(
+                    f"{name} is only for kind={' or '.join(kinds)}, found kind={self.kind}; "
+                    f"choose {name}={without}"
+                )
+            if without == "null" and self.kind in kinds and not getattr(self, name):
+                raise ValueError(f"kind={self.kind} needs {name}, found {name}=null")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=true needs momentum above 0, found momentum=0")
         if self.betas and not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)} must both be at least 0 and below 1")
-        if self.momentum and self.kind == "adamw":
-            raise ValueError(
-                f"momentum={self.momentum} is only for kind=sgd or lars, found kind=adamw; choose momentum=0"
-            )
-        for name, kind in (("lars", "lars"), ("betas", "adamw")):
-            given = getattr(self, name) is not None
-            if given and self.kind != kind:
-                raise ValueError(
-                    f"{name} is only for kind={kind}, found kind={self.kind}; choose {name}=null"
-                )
-            if self.kind == kind and not given:
-                raise ValueError(f"kind={kind} needs {name}, found {name}=null")
         return self
 
     @model_validator(mode="after")
@@ -116,8 +114,7 @@ class Config(BaseConfig):
 
     def lr(self) -> float:
         """The largest learning rate of the run, scaled to the batch."""
-        ratio = self.batch_size / self.reference_batch
-        return self.base_lr * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.scaling]
+        return self.base_lr * (self.batch_size / self.reference_batch if self.scaling == "linear" else 1.0)
 
 
 def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> float:
@@ -161,6 +158,21 @@ class Part(NamedTuple):
     rate_1d: float = 1.0
 
 
+class Group(NamedTuple):
+    """Parameters that share a learning rate and weight decay; `_asdict()` is a parameter group for PyTorch.
+
+    scale: of the learning rate, relative to the largest of the schedule.
+    fixed: the learning rate stays at its largest.
+    scheduled_decay: the weight decay goes to `final_weight_decay`.
+    """
+
+    params: list[nn.Parameter]
+    weight_decay: float
+    scale: float = 1.0
+    fixed: bool = False
+    scheduled_decay: bool = False
+
+
 def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -> Optimizer:
     """The optimizer of all parameters that require a gradient.
 
@@ -168,7 +180,7 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
     Fast-MoCo: the predictor).
     """
     unscheduled = {id(p) for p in fixed.parameters()} if fixed else set()
-    groups = [group for part in modules for group in _groups(part, config, unscheduled) if group["params"]]
+    groups = [g._asdict() for part in modules for g in _groups(part, config, unscheduled) if g.params]
     if config.lars:
         return LARS(groups, config.lr(), momentum=config.momentum, variant=config.lars)
     if config.betas:
@@ -178,24 +190,25 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
     )
 
 
-def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[dict[str, Any]]:
+def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[Group]:
     """Matrices, then biases and norm layers; first those scheduled, then the `unscheduled` (ids)."""
     decay = config.weight_decay if part.weight_decay is None else part.weight_decay
     scheduled = config.final_weight_decay is not None and part.weight_decay is None
     others = {id(p) for p in part.without.parameters()} if part.without else set()
     trained = [p for p in part.module.parameters() if p.requires_grad and id(p) not in others]
     for fixed, vectors in product((False, True), repeat=2):
-        yield {
-            "params": [p for p in trained if (id(p) in unscheduled, p.ndim <= 1) == (fixed, vectors)],
-            "weight_decay": decay if config.decay_1d or not vectors else 0.0,
-            "scheduled_decay": scheduled and (config.decay_1d or not vectors),
-            "scale": part.rate * (part.rate_1d if vectors else 1.0),
-            "fixed": fixed,
-        }
+        decays = config.decay_1d or not vectors
+        yield Group(
+            [p for p in trained if (id(p) in unscheduled, p.ndim <= 1) == (fixed, vectors)],
+            weight_decay=decay if decays else 0.0,
+            scale=part.rate * (part.rate_1d if vectors else 1.0),
+            fixed=fixed,
+            scheduled_decay=scheduled and decays,
+        )
 
 
 def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
-    """Set each group's learning rate to largest x factor x its scale; return largest x factor."""
+    """Set the learning rate of each `Group` to largest x factor x its scale; return largest x factor."""
     for group in optimizer.param_groups:
         group["lr"] = largest * group["scale"] * (1.0 if group["fixed"] else factor)
     return largest * factor
@@ -210,11 +223,7 @@ def follow_schedules(
 
 
 def set_decay(optimizer: Optimizer, config: Config, progress: float) -> None:
-    """Set the weight decay of the groups that follow its schedule, if there is one (DINO).
-
-    Args:
-        progress: fraction of all steps that are done.
-    """
+    """Set the weight decay when the fraction `progress` of all steps is done, if it has a schedule (DINO)."""
     if config.final_weight_decay is None:
         return
     change = config.weight_decay - config.final_weight_decay

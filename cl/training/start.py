@@ -12,6 +12,7 @@ from cl.networks.backbones import BackboneConfig, with_positions_of
 from cl.runtime.tensor_files import below, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
+FILE = Path("models/start.safetensors")  # where `save` has written it, for messages
 SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
 # What may differ between a run and the one that it continues.
 CHANGEABLE = ("seed", "optim.epochs", "optim.base_lr", *(f"optim.{name}" for name in SCHEDULE))
@@ -36,28 +37,24 @@ class Start:
 
     def summary(self, name: str | None) -> dict[str, Any] | None:
         """What provenance says about the parent: name, hashes, licence, and epochs if it is continued."""
-        shown = ("hashes", "licence", "epochs")
-        return (
-            {"name": name, **{key: self.origin[key] for key in shown if key in self.origin}} if name else None
-        )
+        shown = {key: self.origin[key] for key in self.origin if key in ("hashes", "licence", "epochs")}
+        return {"name": name} | shown if name else None
 
     def check(self, hashes: list[str], parameters: dict[str, Any], data: str) -> None:
-        """Check that these are the weights with the given hashes, and those of an equal run on the same data.
+        """Check that these weights fit a run.
 
         Raises:
-            ValueError: they are others, or the run that is continued had other parameters or data.
+            ValueError: the hashes differ, or the run to continue had other parameters or other data.
         """
         if self.origin.get("hashes", []) != hashes:
-            raise ValueError(
-                "models/start.safetensors is not what params.yaml names: run `dvc repro weights`"
-            )
+            raise ValueError(f"{FILE} is not what params.yaml names: run `dvc repro weights`")
         if "parameters" not in self.origin:
             return
         if difference := differing(parameters, self.origin["parameters"]):
             raise ValueError(f"start_from continues an experiment with {difference}")
         if self.origin["data"] != data:
             raise ValueError(
-                "start_from continues an experiment on the same images, but these are others; "
+                "start_from requires the images the experiment was trained on, but this data set differs; "
                 "init=<experiment> takes its backbone alone"
             )
 
@@ -73,8 +70,7 @@ class Start:
         if found != expected:
             raise ValueError(f"init gives a {found}, but backbone is a {expected}; choose the same")
         tensors = with_positions_of(network, tensors)
-        path = Path("models/start.safetensors")
-        load_state(network, tensors, path, "choose the size of images that init was trained with")
+        load_state(network, tensors, FILE, "choose the size of images that init was trained with")
 
     def load_state(self, method: nn.Module, optimizer: Optimizer) -> None:
         """Give a new method and its optimizer the state of `start_from`, if there is one; frees the tensors.
@@ -83,8 +79,7 @@ class Start:
             ValueError: it belongs to another method.
         """
         if tensors := below(self.tensors, "method."):
-            path = Path("models/start.safetensors")
-            load_state(method, tensors, path, "choose the parameters of the experiment that start_from names")
+            load_state(method, tensors, FILE, "choose the parameters of the experiment that start_from names")
             load_optimizer_state(method, optimizer, below(self.tensors, "optimizer."))
         self.tensors.clear()
 

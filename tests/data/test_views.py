@@ -17,7 +17,6 @@ from cl.data.views import (
     resize,
 )
 from cl.runtime.memory import growth
-from tests.support.project import compose
 
 NOISE = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
 
@@ -112,58 +111,6 @@ def test_centre_of_a_very_long_picture_takes_little_memory(size) -> None:
     views: list[np.ndarray] = []
     assert growth(lambda: views.append(centre(picture, 256, 224))) < 2**27
     assert np.array_equal(views[0], centre(picture[height, width], 256, 224))
-
-
-STRONG, MILD, ALWAYS = (0.8, 0.8, 0.8, 0.8, 0.2), (0.8, 0.4, 0.4, 0.4, 0.1), (1.0, 0.4, 0.4, 0.4, 0.4)
-
-
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    # For each kind of view: count, size, area from, to, interpolation, flip, jitter, gray, blur, solarize.
-    [
-        ("mocov1", [(2, 224, 0.2, 1, "bilinear", 0.5, ALWAYS, 0.2, 0, 0)]),
-        ("mocov2", [(2, 224, 0.2, 1, "bilinear", 0.5, MILD, 0.2, 0.5, 0)]),
-        ("mocov2_bicubic", [(2, 224, 0.2, 1, "bicubic", 0.5, MILD, 0.2, 0.5, 0)]),
-        ("simclr", [(2, 224, 0.08, 1, "bilinear", 0.5, STRONG, 0.2, 0.5, 0)]),
-        ("simclr_bicubic", [(2, 224, 0.08, 1, "bicubic", 0.5, STRONG, 0.2, 0.5, 0)]),
-        ("simclr_cifar", [(2, 32, 0.08, 1, "bilinear", 0.5, MILD, 0.2, 0, 0)]),
-        (
-            "byol",
-            [
-                (1, 224, 0.08, 1, "bicubic", 0.5, (0.8, 0.4, 0.4, 0.2, 0.1), 0.2, 1, 0),
-                (1, 224, 0.08, 1, "bicubic", 0.5, (0.8, 0.4, 0.4, 0.2, 0.1), 0.2, 0.1, 0.2),
-            ],
-        ),
-        (
-            "mocov3_r50",
-            [
-                (1, 224, 0.2, 1, "bilinear", 0.5, (0.8, 0.4, 0.4, 0.2, 0.1), 0.2, 1, 0),
-                (1, 224, 0.2, 1, "bilinear", 0.5, (0.8, 0.4, 0.4, 0.2, 0.1), 0.2, 0.1, 0.2),
-            ],
-        ),
-        (
-            "swav_multicrop",
-            [
-                (2, 224, 0.14, 1, "bilinear", 0.5, STRONG, 0.2, 0.5, 0),
-                (6, 96, 0.05, 0.14, "bilinear", 0.5, STRONG, 0.2, 0.5, 0),
-            ],
-        ),
-        ("cld_small", [(2, 32, 0.2, 1, "bilinear", 0.5, ALWAYS, 0.2, 0, 0)]),
-        ("cld_small_96", [(2, 96, 0.2, 1, "bilinear", 0.5, ALWAYS, 0.2, 0, 0)]),
-        ("npid_cifar", [(2, 32, 0.2, 1, "bilinear", 0, ALWAYS, 0.2, 0, 0)]),
-    ],
-)
-def test_recipes_are_the_authors(name, kinds, tmp_path) -> None:
-    views = [View(**view) for view in compose(tmp_path, f"views={name}")["views"].values()]
-    for view, kind in zip(views, kinds, strict=True):
-        jitter = tuple(view.jitter.model_dump().values())
-        found = (view.count, view.size, *view.area, view.interpolation, view.flip, jitter, view.grayscale)
-        assert (*found, view.blur.p, view.solarize) == kind
-        assert view.blur.sigma == (0.1, 2.0)
-        assert view.order == (["grayscale", "jitter"] if name == "mocov1" else ["jitter", "grayscale"]) + [
-            "blur",
-            "solarize",
-        ]
 
 
 def test_colour_parameters_have_the_configured_distribution(params) -> None:

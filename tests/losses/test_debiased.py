@@ -10,16 +10,12 @@ from torch import Tensor
 from cl.losses import debiased, infonce
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-
-TAU = 0.2
+from tests.support.losses import TAU
+from tests.support.objective import l2_normalize
 
 
 def config(tau_plus: float, beta: float) -> debiased.Config:
     return debiased.Config(kind="debiased", tau_plus=tau_plus, beta=beta)
-
-
-def l2_normalize(*shape: int) -> Tensor:
-    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
 
 
 def loop(contrast: Contrast, tau_plus: float, beta: float) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cl.losses import invariant_spread, nce, sigmoid
-from tests.support.losses import l2_normalize, pairs, simclr
+from tests.support.losses import pairs, simclr
+from tests.support.objective import l2_normalize
 
 
 @pytest.fixture

@@ -100,17 +100,6 @@ def test_evaluations_build_the_same_projector(tmp_path) -> None:
     assert projector.state_dict().keys() >= {f"{i}.0.weight" for i in range(2)}
 
 
-def test_settings_are_the_authors(tmp_path) -> None:
-    params = config.check(compose(tmp_path, "recipe=quoted/cmc"))
-    (view,) = params.views.values()
-    assert (view.count, view.size, view.area, view.flip) == (1, 224, (0.08, 1.0), 0.5)
-    assert (view.jitter.p, view.grayscale, view.blur.p, view.solarize) == (0, 0, 0, 0)
-    assert (params.method.negatives, params.temperature, params.loss.kind) == (16384, 0.07, "nce")
-    assert (params.optim.lr(), params.optim.batch_size, params.optim.weight_decay) == (0.03, 128, 1e-4)
-    assert [round(240 * part) for part in params.optim.milestones] == [120, 160, 200]
-    assert params.method.scale == 2.0
-
-
 def test_a_single_network_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="method=cmc needs two networks .*resnet18_lab"):
         compose(tmp_path, "method=cmc", "backbone=resnet18")

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cl import config
 from cl.methods import BaseMethod
 from tests.support.loops import normal
 from tests.support.methods import IMAGES, TAU, Batch, batch_of, build, loss_config, task_of, views
@@ -101,21 +100,6 @@ def test_the_patches_of_an_image_stay_together() -> None:
     after = method(batch_of(inputs))[0].queries
     assert torch.equal(before[[0, 2, 3]], after[[0, 2, 3]])
     assert not torch.equal(before[1], after[1])
-
-
-def test_views_are_the_authors(tmp_path) -> None:
-    params = config.check(compose(tmp_path, "method=pirl_imagenet"))
-    image, patches = params.views.values()
-    assert (image.count, image.size, image.area, image.jigsaw) == (1, 224, (0.08, 1.0), None)
-    assert (patches.count, patches.size, patches.area) == (9, 64, (0.6, 1.0))
-    assert (patches.jigsaw.grid, patches.jigsaw.side, patches.jigsaw.cell) == (3, 255, 85)
-    for view in (image, patches):
-        assert tuple(view.jitter.model_dump().values()) == (1.0, 0.4, 0.4, 0.4, 0.2)
-        assert (view.flip, view.grayscale, view.blur.p, view.solarize) == (0.5, 0.2, 0, 0)
-        assert tuple(view.photometric.model_dump().values()) == (0.66, (4, 8), (0.1, 1.9), (0.0, 1.0))
-        assert view.order[:3] == ["jitter", "photometric", "grayscale"]
-    assert (params.method.negatives, params.temperature, params.loss.kind) == (32000, 0.07, "nce")
-    assert (params.method.patch_weight, params.method.scale) == (0.5, 2.0)
 
 
 @pytest.mark.parametrize(

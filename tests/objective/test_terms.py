@@ -2,20 +2,16 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Agreement, Contrast, TwoViews
 from cl.runtime.registry import kinds, module_of
 from tests.support.methods import loss_config
+from tests.support.objective import l2_normalize
 
 GROUPS = torch.tensor([0, 1, 1, 2, 5, 0]), torch.tensor([0, 0, 1, 3, 3, 4, 1, 6, 4, 2, 0])
 LONELY = 3  # a query that is left without negatives
-
-
-def l2_normalize(*shape: int) -> Tensor:
-    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
 
 
 @pytest.fixture(autouse=True)

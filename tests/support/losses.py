@@ -1,17 +1,12 @@
 """SimCLR's contrast of two views, and its logits one by one, for loops written from papers."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 TAU = 0.2
-
-
-def l2_normalize(*shape: int) -> Tensor:
-    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=-1)
 
 
 def simclr(first: Tensor, second: Tensor, temperature: float = TAU) -> Contrast:

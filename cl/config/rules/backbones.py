@@ -62,27 +62,26 @@ def _images_are_normalised_for_it(params: Params) -> None:
 
 def _network_does_what_is_asked(params: Params) -> None:
     network = params.backbone.outline()
-    _evaluations_find_their_blocks(params, network or nn.Module())
+    for key, evaluation in params.evaluations.items():
+        if isinstance(evaluation, EvaluationConfig):
+            try:
+                evaluation.check_backbone(network or nn.Module())
+            except ValueError as reason:
+                raise ValueError(f"evaluations.{key}.{reason}") from None
     if network is None:
         return
     name = f"backbone.kind={params.backbone.kind} ({params.backbone.title})"
-    for place, size in _sizes(params):
-        check_size(name, network, size, place)
+    check_size(name, network, params.dataset.crop, "dataset.crop")
+    grid = getattr(params.patches, "grid", 1)
+    for key, view in params.views.items():
+        side = params.method.encoded_size(view.size) // grid
+        check_size(name, network, side, f"views.{key}{'' if side == view.size else ', cut into patches'}")
     if getattr(params.backbone, "checkpointing", False) and has_batch_norm(network):
         raise ValueError(
             f"backbone.checkpointing=true would count each batch twice in the batch norm of {name}; choose "
             "false, and optim.microbatches to save memory"
         )
     _detectors_find_their_maps(params, network, name)
-
-
-def _evaluations_find_their_blocks(params: Params, network: nn.Module) -> None:
-    for key, evaluation in params.evaluations.items():
-        if isinstance(evaluation, EvaluationConfig):
-            try:
-                evaluation.check_backbone(network)
-            except ValueError as reason:
-                raise ValueError(f"evaluations.{key}.{reason}") from None
 
 
 def _detectors_find_their_maps(params: Params, network: nn.Module, name: str) -> None:
@@ -96,17 +95,6 @@ def _detectors_find_their_maps(params: Params, network: nn.Module, name: str) ->
                 "choose for example backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or "
                 "transfer=[]"
             ) from None
-
-
-def _sizes(params: Params) -> list[tuple[str, int]]:
-    """Where images come from, and their side in pixels when the backbone sees them."""
-    grid = getattr(params.patches, "grid", 1)
-    found = [("dataset.crop", params.dataset.crop)]
-    for name, view in params.views.items():
-        side = params.method.encoded_size(view.size) // grid
-        whole = side == view.size
-        found.append((f"views.{name}" if whole else f"views.{name}, cut into patches", side))
-    return found
 
 
 CHECKS = (_backbone_has_what_others_need, _images_are_normalised_for_it, _network_does_what_is_asked)

@@ -28,7 +28,7 @@ def check_data(params: Params, train: Reader, val: Reader) -> None:
     """Check that the data has enough images and labels for every stage, before any of them trains.
 
     Raises:
-        ValueError: the message names every parameter that would make its stage fail.
+        ValueError: naming every parameter that would make its stage fail.
     """
     if problems := list(data_problems(params, train, val)):
         raise ValueError("; ".join(problems))
@@ -45,10 +45,8 @@ def data_problems(params: Params, train: Reader, val: Reader) -> Iterator[str]:
             checks[f"{group}.{name}"] = partial(entry.check, train, val)
     for name, baseline in params.baselines.items():
         if baseline.training:
-            batch_size = baseline.training.optim.batch_size
-            checks[f"baselines.{name}.training.optim"] = partial(
-                plan_of, len(train.labelled), batch_size, params.seed
-            )
+            sizes = len(train.labelled), baseline.training.optim.batch_size
+            checks[f"baselines.{name}.training.optim"] = partial(plan_of, *sizes, params.seed)
     for place, check in checks.items():
         try:
             check()

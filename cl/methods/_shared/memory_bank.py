@@ -98,14 +98,11 @@ def _estimate_normalizer(bank: Bank, contrasts: list[Contrast]) -> None:
     """In the first step, estimate the normalizer from the positives and negatives of all ranks (InstDisc)."""
     if bank.has_normalizer():
         return
+    sums, counts = [], []
     with torch.autocast(bank.rows.device.type, enabled=False):
-        sums, counts = zip(*(_log_sum(contrast) for contrast in contrasts), strict=True)
+        for contrast in contrasts:
+            negative = log_partition(contrast.queries, contrast.negatives, contrast.temperature)
+            positive = contrast.positive_logits()  # (N, P)
+            sums.append(torch.cat([negative[:, None], positive], 1).logsumexp(1))
+            counts.append(contrast.negative_counts() + positive.shape[1])
         bank.estimate_normalizer(torch.cat(sums), torch.cat(counts))
-
-
-def _log_sum(contrast: Contrast) -> tuple[Tensor, Tensor]:
-    """(N,), log of the sum of exp(logit) over all that a query is compared with, and (N,), their number."""
-    negative = log_partition(contrast.queries, contrast.negatives, contrast.temperature)
-    positive = contrast.positive_logits()  # (N, P)
-    count = contrast.negative_counts() + positive.shape[1]
-    return torch.cat([negative[:, None], positive], 1).logsumexp(1), count

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cl.objective.batch import Batch
-from cl.runtime.distributed import gather, local_part, ranks
+from cl.runtime.distributed import gather, global_rows, local_part, ranks
 
 BLOCK = 2**22  # random numbers held at a time
 NO_COLUMN = torch.iinfo(torch.int64).max  # as the group of a query: equals no column's
@@ -19,6 +19,25 @@ def check_negatives(negatives: int | None, candidates: int) -> None:
         )
 
 
+def sample_columns(n: int, count: int, generator: torch.Generator, *, width: int, shared: bool) -> Tensor:
+    """(n, K) int64 on the CPU: distinct columns for each of this rank's images, none of the image's own.
+
+    Args:
+        count: K, or more than the columns of other images, which are then all chosen: an analysis may use
+            smaller batches.
+        width: columns that each image of all ranks has.
+        shared: all rows are one sample of places among the columns of other images; otherwise independent.
+    """
+    candidates = width * (n * ranks() - 1)
+    count = min(count, candidates)
+    if shared:
+        places = torch.randperm(candidates, generator=generator)[:count].expand(n, count)
+    else:
+        places = sample_without_replacement(n, candidates, count, generator)
+    own = width * global_rows(n)[:, None]
+    return places + width * (places >= own)
+
+
 def sample_without_replacement(n: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
     """(n, count) int64 on the CPU: for each of this rank's rows, `count` distinct numbers below `candidates`.
 
@@ -30,22 +49,11 @@ def sample_without_replacement(n: int, candidates: int, count: int, generator: t
     return local_part(torch.cat(chosen))
 
 
-def skip_own_columns(positions: Tensor, own: Tensor, width: int = 1) -> Tensor:
-    """Positions among the columns of other images, as positions among all columns.
-
-    Args:
-        positions: (N, S).
-        own: (N,), the first of the `width` columns that belong to each query's own image.
-    """
-    return positions + width * (positions >= own[:, None])
-
-
 def groups_of_queries(batch: Batch, per_image: int) -> Tensor | None:
     """(N E,): the group of each of an image's E queries, image-major; None if the data has no groups.
 
-    For queries that have negatives in their own image too, such as its other patches.
-    An image that is alone of its group in the batch of all ranks gets one that no column has, so that its own
-    columns count. Otherwise they are left out with those of the group's other images.
+    For queries that have negatives in their own image too, such as its other patches. These count if no other
+    image of the group is in the batch of all ranks: the group is then a number that no column has.
     """
     groups = batch.row_groups()
     if groups is None:

@@ -14,7 +14,7 @@ from cl.objective.traits import Traits
 
 
 class PredictorMethodConfig(MethodConfig):
-    """A method with a predictor, which takes combinatorial patches."""
+    """A method with a predictor, which takes combinatorial patches; an `ema` gives it a target encoder."""
 
     gives: ClassVar[Traits] = {"predictor", "patches"}
     predictor: heads.Config
@@ -32,15 +32,16 @@ class PredictorMethodConfig(MethodConfig):
 class PredictorMethod(BaseMethod):
     """Online predictions of every view against detached target projections of the first two (BYOL, Fig. 2).
 
-    Without a moving average (`ema` None), the online encoder is the target too, as in SimSiam.
+    Where the config has no `ema`, or null, the online encoder is the target too, as in SimSiam.
     """
 
     predictor: nn.Module
 
-    def __init__(self, config: PredictorMethodConfig, setup: Setup, ema: Ema | None) -> None:
+    def __init__(self, config: PredictorMethodConfig, setup: Setup) -> None:
         super().__init__(config, setup)
         self.patches = setup.patches
         self.predictor = heads.build(config.predictor, config.projector.out)
+        ema: Ema | None = getattr(config, "ema", None)
         self.target = Target(self.backbone, self.projector, ema) if ema else None
 
     def predictions_and_targets(self, views: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -18,7 +18,6 @@ from cl.runtime.distributed import gather
 class PrototypeConfig(MethodConfig):
     """`frozen_epochs`: the prototypes get no gradient in these first epochs."""
 
-    gives: ClassVar[Traits] = {"contrasts"}
     needs: ClassVar[Traits] = {"decoupled"}  # the positive is among the prototypes
     prototypes: int = Field(gt=1)
     frozen_epochs: int = Field(ge=0)

@@ -130,13 +130,6 @@ def reason_of(error: Exception) -> str:
     return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 
-def output_width(network: nn.Module, size: int) -> int:
-    """The features that a network on the meta device gives for an image of this side."""
-    with torch.no_grad():
-        features: Tensor = network.eval()(torch.empty(2, 3, size, size, device="meta"))
-    return features.shape[1]
-
-
 def with_positions_of(network: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors, with positions of patches interpolated to the size of images that a network is made for.
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import field_validator
 from torch import nn
 
-from cl.networks.backbones import Backbone, SizedConfig, output_width, reason_of, resnet, vit
+from cl.networks.backbones import Backbone, SizedConfig, reason_of, resnet, vit
 
 PLAIN_VIT = re.compile(r"(?:vit|deit)_(tiny|small|base)_patch(\d+)_\d+")
 HEADS = {"tiny": 3, "small": 6, "base": 12}  # each 64 wide
@@ -65,7 +65,9 @@ def build(config: Config) -> Backbone:
     """The network as `timm.create_model` initialises it, without its classifier."""
     network = _create(config, _options(config))
     _set_checkpointing(config, network)
-    network.fc_features = output_width(_empty(config), config.size)
+    with torch.no_grad():  # what timm calls `num_features` is another number for some networks
+        features = _empty(config).eval()(torch.empty(2, 3, config.size, config.size, device="meta"))
+    network.fc_features = features.shape[1]
     return network
 
 
