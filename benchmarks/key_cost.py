@@ -36,7 +36,7 @@ def main() -> None:
 def _cases(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callable[[], Tensor]]:
     """Functions that compute the gradient at the queries, by label."""
     plain = infonce.Config(kind="infonce", alpha=None)
-    joint = jcl.Config(kind="jcl", strength=1.0, ramp=False)
+    joint = jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False)
     return {
         "vanilla, as written": lambda: gradient(queries, lambda q: vanilla(q, keys, negatives)),
         "vanilla, one partition": lambda: gradient(
