@@ -4,6 +4,7 @@ import io
 import math
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
@@ -47,6 +48,22 @@ def test_progress_in_a_log_file_is_rare() -> None:
 def test_long_times_are_given_in_hours() -> None:
     assert progress._left(59) == "59 s left"
     assert progress._left(3 * 86400 + 3723.4) == "3 days, 1:02:03 left"
+
+
+def test_the_share_of_time_spent_waiting_is_a_percentage(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+
+    def batches() -> Iterator[int]:
+        for step in range(2):
+            now[0] += 1
+            yield step
+
+    with Progress("pretrain", Console(file=io.StringIO())).task(2, 0, 2) as meter:
+        for _ in meter.waiting(batches()):
+            now[0] += 3
+            meter.step(32, 5.5, 0.1)
+        assert meter.rates() == {"images_per_second": 8.0, "waiting_percent": 25.0}
 
 
 @pytest.mark.parametrize(("rarely", "within"), [(0.0, [1, 2, 3, 4]), (30.0, [])])

@@ -90,6 +90,13 @@ def test_boxes_have_the_configured_area_and_ratio() -> None:
     assert 1.28 < (width / height).max() < 1.35
 
 
+def test_boxes_reach_every_side() -> None:
+    """A box one pixel narrower than the picture lies at either side equally often."""
+    boxes = [random_crop_box((9, 9), (0.7, 0.9), RandomNumbers(1, 0, sample, 0)) for sample in range(2000)]
+    lefts = [left for left, _, right, _ in boxes if right - left == 8]
+    assert 0.4 < sum(lefts) / len(lefts) < 0.6
+
+
 def test_an_extreme_picture_falls_back_to_its_centre() -> None:
     picture = np.empty((10, 1000, 3), np.uint8)
     assert random_crop_box(picture.shape[:2], (0.9, 1.0), RandomNumbers(0, 0, 0, 0)) == (493, 0, 506, 10)

@@ -10,6 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from cl import config
@@ -54,6 +55,13 @@ def listing(tmp_path: Path, names: list[str], **changes: object) -> semi.Config:
 
 def keys(reader: Reader, positions) -> list[str]:  # type: ignore[no-untyped-def]
     return sorted(reader.keys[position].decode() for position in positions)
+
+
+def test_a_fraction_of_each_class_is_rounded_and_at_least_one() -> None:
+    labels = np.repeat([0, 1, 2], [18, 12, 2])
+    chosen = semi.choose(labels, 0.1, seed=0)
+    assert np.bincount(labels[chosen]).tolist() == [2, 1, 1]
+    assert chosen.tolist() == sorted(set(chosen))
 
 
 def test_a_list_names_the_labels(tmp_path, readers) -> None:

@@ -13,6 +13,7 @@ from tests.support.methods import (
     TAU,
     batch_of,
     build,
+    config_of,
     views,
 )
 
@@ -88,6 +89,13 @@ def test_per_query_samples_are_distinct_and_of_other_images(kind, settings) -> N
                 seen |= {(i, column) for column in row}
             assert len({tuple(row) for row in contrast.negatives.selected.tolist()}) > 1
     assert len(seen) == 6 * 5 * width  # all others come up
+
+
+@pytest.mark.parametrize(("pool", "most"), [("both_views", 10), ("other_view", 5)])
+def test_a_query_samples_at_most_its_whole_pool(pool, most) -> None:
+    config_of("simclr", pool=pool, negatives=most).check(6, 1.0)
+    with pytest.raises(ValueError, match=f"negatives={most + 1} exceeds the {most} negatives"):
+        config_of("simclr", pool=pool, negatives=most + 1).check(6, 1.0)
 
 
 def test_samples_are_uniform_without_replacement() -> None:

@@ -38,6 +38,11 @@ def test_a_batch_mean_is_over_the_queries() -> None:
     queries = l2_normalize(3, 4)
     contrast = Contrast(queries, queries[:, None], Negatives(l2_normalize(5, 4)))
     assert contrast.batch_mean(torch.tensor([[1.0], [2.0], [6.0]])) == 3
+    same = torch.zeros(5, dtype=torch.int64)
+    alone = Contrast(
+        queries, queries[:, None], Negatives(l2_normalize(5, 4), query_groups=same[:3], row_groups=same)
+    )
+    assert alone.batch_mean(torch.tensor([[1.0], [2.0], [6.0]])) == 1, "no query has negatives"
 
 
 def grouped(positives: int) -> tuple[Contrast, Tensor]:

@@ -129,13 +129,23 @@ def test_two_processes_share_the_batch(prepared) -> None:
     assert "2 x cpu" in result.stdout
 
 
+class Clock:
+    """A clock that moves where the test says, and a little at every look."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+
 class Batches:
     """Training data: the first few batches come at once, as if filled ahead, and the others at this pace."""
 
     plan = Plan(samples=6400, batch_size=64, seed=0)
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self.seconds, self.clock = seconds, clock
 
     def inputs(self, here: Machine) -> Callable[[int], int]:
         return lambda batch: batch
@@ -143,23 +153,24 @@ class Batches:
     def batches(self, start: int, stop: int, workers: int) -> Iterator[int]:
         for step in range(start, stop):
             if step >= plan.WARM_UP + batches_ahead(self.plan.share, workers):
-                time.sleep(self.seconds)
+                self.clock.now += self.seconds
             yield step
 
 
 @pytest.mark.parametrize(("data", "training"), [(0.03, 0.0), (0.0, 0.03), (0.02, 0.01)])
-def test_a_step_takes_as_long_as_its_data_and_its_training(data, training, here) -> None:
-    trial = plan.Trial(Batches(data), here, lambda: 0.0)
+def test_a_step_takes_as_long_as_its_data_and_its_training(data, training, here, monkeypatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(plan, "time", clock)
+    trial = plan.Trial(Batches(data, clock), here, lambda: 0.0)
     for _ in trial.batches(0, 1000, workers=2):
-        time.sleep(training)
-    assert trial.seconds == pytest.approx(data + training, rel=0.3)
-    assert trial.waiting == pytest.approx(data, rel=0.3, abs=0.003)
+        clock.now += training
+    assert trial.seconds == pytest.approx(data + training, rel=1e-2)
+    assert trial.waiting == pytest.approx(data, rel=1e-2, abs=1e-4)
 
 
-@pytest.mark.parametrize(("free", "expected"), [(1000, 300), (10_000, 3300), (99, 0)])
-def test_the_largest_batch_is_on_the_line_through_two_sizes(free, expected, monkeypatch) -> None:
-    """Memory is 100 + 3 per image, of which the smallest batch takes more."""
-    monkeypatch.setattr(plan, "FILL", 1.0)
+@pytest.mark.parametrize(("free", "expected"), [(1000, 266), (10_000, 2966), (99, 0)])
+def test_the_largest_batch_fills_nine_tenths_on_the_line_through_two_sizes(free, expected) -> None:
+    """Memory is 100 + 3 per image; the smallest batch, which takes more, does not count."""
     assert plan.largest_batch({16: 300, 64: 292, 128: 484}, free) == expected
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from cl.report import paper_tables
 from cl.report.experiments import Experiment, mean_over_seeds
+from cl.report.intervals import Estimate, Interval
 from cl.report.paper_matches import Match, PaperMatches, commands, printed_values
 from tests.support.experiments import KNN, TABLE3, composed, experiment
 
@@ -35,6 +36,11 @@ def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> Non
     assert both.sd == pytest.approx((0.5 + 2) ** 0.5), "of a difference of two independent numbers"
     assert match(found, "dcl", "Table 3", "Baseline", 3).ours is None, "ImageNet was not run"
     assert match(found[:1], "dcl", "Table 3", "DCL, gain").ours is None
+
+
+@pytest.mark.parametrize(("printed", "verdict"), [(49.0, "up"), (51.0, ""), (53.0, "down"), (None, "")])
+def test_the_verdict_is_empty_if_the_papers_number_lies_within_our_interval(printed, verdict) -> None:
+    assert Match(None, printed, Estimate(51.0, None, 1, Interval(50.0, 52.0))).verdict == verdict
 
 
 def test_a_quoted_number_is_beside_ours_and_says_whose_it_is() -> None:

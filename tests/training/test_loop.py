@@ -109,6 +109,13 @@ def test_an_epoch_begins_once_even_if_the_run_is_cut(
     assert [call for call in calls if call.startswith("epoch")] == [f"epoch {epoch}" for epoch in then]
 
 
+def test_a_task_hears_how_much_is_done(shard_folder, params, here, quiet, monkeypatch) -> None:
+    heard: list[float] = []
+    monkeypatch.setattr(tasks.Classification, "after_step", lambda self, progress: heard.append(progress))
+    train_tiny(shard_folder, params, here, quiet)
+    assert heard == pytest.approx([(step + 1) / 12 for step in range(12)])
+
+
 def test_measuring_after_an_epoch_changes_nothing(shard_folder, params, here, quiet) -> None:
     """It happens in eval mode, and training continues in train mode."""
     plain, _ = train_tiny(shard_folder, params, here, quiet)
