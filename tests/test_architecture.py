@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "cl.detection": "cl.console cl.data cl.networks cl.runtime cl.training",
     "cl.hub": "cl.data cl.features cl.networks cl.runtime cl.shards cl.sources",
     "cl.analyses": (
-        "cl.console cl.data cl.evaluations cl.features cl.losses cl.methods cl.networks cl.objective "
+        "cl.console cl.data cl.evaluations cl.features cl.losses cl.methods cl.objective "
         "cl.pretraining cl.report cl.runtime"
     ),
     "cl.config": (
@@ -47,7 +47,7 @@ MAY_IMPORT = {
         "cl.sources cl.training"
     ),
     "pipeline": (
-        "cl cl.analyses cl.config cl.console cl.data cl.detection cl.evaluations cl.features cl.hub "
+        "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub "
         "cl.methods cl.networks cl.pretraining cl.report cl.runtime cl.shards cl.sources cl.training "
         "pipeline.support"
     ),
