@@ -53,16 +53,20 @@ def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) ->
             with joined() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext():
                 return function(*args, **kwargs)
         command.params()  # report mistakes once, not once per process
-        stage = ["-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]  # type: ignore[union-attr]
         if launcher := os.environ.get("CL_LAUNCH"):
-            sys.exit(_run([*shlex.split(launcher), *stage], [_launcher_variables(launcher)]))
+            sys.exit(_run([*shlex.split(launcher), *_stage()], [_launcher_variables(launcher)]))
         if (number := count()) == 1:
             return function(*args, **kwargs)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # holds a free port
         variables = [_process_variables(rank, number, store.port) for rank in range(number)]
-        sys.exit(_run([sys.executable, *stage], variables))
+        sys.exit(_run([sys.executable, *_stage()], variables))
 
     return wrapped
+
+
+def _stage() -> list[str]:
+    """What runs this stage in another Python."""
+    return ["-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]  # type: ignore[union-attr]
 
 
 def _launcher_variables(launcher: str) -> dict[str, str]:

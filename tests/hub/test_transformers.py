@@ -146,14 +146,14 @@ def test_init_refuses_another_architecture_by_name(tmp_path) -> None:
 
 def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path) -> None:
     torch.save(state(), tmp_path / "a.pth")
-    encoder, notes = evaluate.foreign(f"{tmp_path}/a.pth", None, 48)
+    encoder, notes = evaluate.load_foreign(f"{tmp_path}/a.pth", None, 48)
     assert (notes["config"]["kind"], encoder.backbone.fc_features) == ("vit", 128)
     with pytest.raises(
         ValueError,
         match=r"a.pth, a transformer .* does not take the images of 30 px from dataset.crop \(.*30.* "
         r"\(8\)\); choose another size there, or another backbone",
     ):
-        evaluate.foreign(f"{tmp_path}/a.pth", None, 30)
+        evaluate.load_foreign(f"{tmp_path}/a.pth", None, 30)
 
 
 def without(*names: str) -> dict[str, Tensor]:

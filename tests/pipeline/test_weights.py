@@ -85,7 +85,7 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
         prepared, *changed, stages=("pretrain",), start_from="parent"
     )
     (beginning, origin) = start.load(prepared / "models" / "start.safetensors"), {"data": "other"}
-    with pytest.raises(ValueError, match="on the same images, but these are others; init=<experiment>"):
+    with pytest.raises(ValueError, match="start_from requires the images .*differs; init=<experiment>"):
         beginning.check(HASHES, beginning.origin["parameters"], **origin)
 
 
