@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks import memory
 from cl.losses import infonce, jcl
 from cl.objective.terms import Contrast
-from cl.runtime import machine, memory
+from cl.runtime import machine
 
 QUERIES, NEGATIVES, WIDTH, KEYS, ROUNDS = 256, 16384, 128, (1, 2, 4, 8, 16), 3
 

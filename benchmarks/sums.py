@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.memory import growth
 from cl.objective.negatives import Negatives
 from cl.objective.sums import log_complement_sum, softplus_sum
-from cl.runtime.memory import growth
 
 SIZES = (1024, 4096, 8192)
 WIDTH, TEMPERATURE, ROUNDS = 128, 0.1, 5

@@ -5,20 +5,24 @@ from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import torch.distributed as dist
+from torch import nn
 
+import cl
+from cl.console.progress import Progress
+from cl.console.reasons import lines
 from cl.console.wording import counted
+from cl.hub import embedding
+from cl.hub.embedding import EmbeddingJob
+from cl.hub.encoder import IMAGENET, Encoder
+from cl.networks.backbones import check_size
+from cl.runtime import machine
+from cl.runtime.base_config import check_crop
+from cl.runtime.distributed import rank, ranks
+from cl.runtime.machine import Machine
 from pipeline.support import command, launch, locations
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from cl.console.progress import Progress
-    from cl.hub.embedding import EmbeddingJob
-    from cl.hub.encoder import Encoder
-    from cl.runtime.machine import Machine
 
 SUFFIXES = (".parquet", ".npy")
 FOREVER = timedelta(days=365)  # `launch` notices processes that die; slow ones may take their time
@@ -61,11 +65,6 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     Uses all visible GPUs, or CL_PROCESSES processes.
     """
     _check(folder, to, resize, crop)
-    import cl
-    from cl.console.reasons import lines
-    from cl.hub import embedding
-    from cl.networks.backbones import check_size
-    from cl.runtime import machine
 
     here = machine.find("fp32", deterministic=True)  # a part must not depend on when it is computed
     progress = command.progress("embed")
@@ -87,7 +86,6 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
 
 
 def _check(folder: Path, to: Path, resize: int | None, crop: int | None) -> None:
-    from cl.runtime.base_config import check_crop
 
     names = to.with_suffix(".txt")
     if to.suffix not in SUFFIXES or to.is_dir():
@@ -103,10 +101,8 @@ def _check(folder: Path, to: Path, resize: int | None, crop: int | None) -> None
         check_crop(resize, crop)
 
 
-def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, progress: "Progress") -> None:
+def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, progress: Progress) -> None:
     """Set the size of images, where the encoder's file does not record it."""
-    from cl.hub.encoder import IMAGENET
-
     if resize and encoder.transform is not IMAGENET:
         recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
         raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
@@ -127,28 +123,19 @@ def _is_for_small_images(network: "nn.Module") -> bool:
 
 def _barrier() -> Callable[[], None]:
     """A function that waits for all processes without a deadline: listing and merging may take hours."""
-    import torch.distributed as dist
-
-    from cl.runtime.distributed import ranks
-
     if ranks() == 1:
         return lambda: None
     return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))
 
 
-def _compute(job: "EmbeddingJob", here: "Machine", progress: "Progress") -> None:
+def _compute(job: EmbeddingJob, here: Machine, progress: Progress) -> None:
     """This process's share of the images."""
-    from cl.hub import embedding
-    from cl.runtime.distributed import rank, ranks
-
     share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
     with progress.count(share, "images" if ranks() == 1 else "images of this process") as report:
         embedding.compute(job, here, report)
 
 
-def _merge(job: "EmbeddingJob", progress: "Progress") -> None:
-    from cl.console.reasons import lines
-    from cl.hub import embedding
+def _merge(job: EmbeddingJob, progress: Progress) -> None:
 
     embedded, reasons = embedding.merge(job)
     for line in lines(reasons, "images that cannot be read"):

@@ -2,16 +2,20 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from cl.config import Params
+from cl.data.transform import Transform
+from cl.hub import export
+from cl.hub.encoder import transform_in
+from cl.networks import backbones
+from cl.networks.backbones import Backbone
+from cl.report.page import model_card
+from cl.runtime.tensor_files import load_tensors
 from pipeline.support import command, locations, outputs
-
-if TYPE_CHECKING:
-    from cl.config import Params
-    from cl.data.transform import Transform
-    from cl.networks.backbones import Backbone
+from pipeline.support.composition import command_for
 
 FORMATS = ("torchvision", "timm", "hub", "detectron2", "onnx")
 
@@ -32,10 +36,6 @@ def main(format: str, to: Path | None, license: str | None) -> None:
     the Hugging Face hub.
     """
     params = command.params()
-    from cl.hub import export
-    from cl.hub.encoder import transform_in
-    from cl.networks import backbones
-    from cl.runtime.tensor_files import load_tensors
 
     suffix = f".{export.SUFFIXES[format]}" if format in export.SUFFIXES else ""
     path = to or Path("exports") / f"{format}{suffix}"
@@ -69,11 +69,9 @@ def main(format: str, to: Path | None, license: str | None) -> None:
 
 
 def _description(
-    params: "Params", network: "Backbone", transform: "Transform", *, required: bool
+    params: Params, network: Backbone, transform: Transform, *, required: bool
 ) -> dict[str, Any] | None:
     """What timm reads; None if it does not have the network, and need not."""
-    from cl.hub import export
-
     try:
         return export.describe(params.backbone, network.fc_features, transform)
     except ValueError:
@@ -82,16 +80,14 @@ def _description(
         return None
 
 
-def _card(params: "Params", transform: "Transform", recorded: dict[str, str], **more: str) -> str:
-    from cl.report.page import model_card
-    from pipeline.support.composition import command_for
+def _card(params: Params, transform: Transform, recorded: dict[str, str], **more: str) -> str:
 
     values = params.model_dump(mode="json")
     more |= {"network": params.backbone.title, "transform": _inputs(transform)}
     return model_card(values, command.RESULTS, command_for(params), recorded, **more)
 
 
-def _inputs(transform: "Transform") -> str:
+def _inputs(transform: Transform) -> str:
     """What images must look like."""
     mean, std = ([round(value, 4) for value in values] for values in (transform.mean, transform.std))
     return (

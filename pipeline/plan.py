@@ -8,19 +8,27 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import torch
+from rich.console import Console
 
+from cl import config
+from cl.config import Params
+from cl.config.rules import check_data
+from cl.console.progress import Progress
 from cl.console.wording import counted, memory
+from cl.data.reader import Reader
+from cl.data.ring import batches_ahead
+from cl.runtime import machine
+from cl.runtime.distributed import largest, ranks
+from cl.runtime.machine import Machine
+from cl.runtime.memory import available, peak_of_tree, return_freed
+from cl.training.loop import Data, train
+from cl.training.start import Start
 from pipeline import pretrain
 from pipeline.support import command, launch, locations, outputs
-
-if TYPE_CHECKING:
-    from cl.config import Params
-    from cl.data.reader import Reader
-    from cl.runtime.machine import Machine
-    from cl.training.loop import Data
 
 WARM_UP = 4  # steps that do not count
 LEAST, MOST, SECONDS = 5, 100, 20.0  # steps that count: those of SECONDS, but at least LEAST and at most MOST
@@ -39,10 +47,6 @@ def main() -> None:
     `pretrain` does. The time of the other stages is that of their last run.
     """
     params = command.params()
-    import torch
-
-    from cl.config.rules import check_data
-    from cl.runtime import machine
 
     bank, queries = (locations.reader(split, params.dataset) for split in ("train", "val"))
     check_data(params, bank, queries)
@@ -76,16 +80,13 @@ class Trial:
         monitoring: seconds of the monitoring after the first epoch and after a later one.
     """
 
-    def __init__(self, data: "Data", here: "Machine", monitor: Callable[[], float] | None) -> None:
+    def __init__(self, data: Data, here: Machine, monitor: Callable[[], float] | None) -> None:
         """Without `monitor`, it ends after the warm-up, and only `used` is known."""
         self.data, self.plan, self.inputs = data, data.plan, data.inputs
         self.here, self.monitor = here, monitor
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
         """The batches of the first few of these steps."""
-        from cl.data.ring import batches_ahead
-        from cl.runtime.distributed import largest
-
         batches = self.data.batches(start, stop, workers)
         for batch in islice(batches, WARM_UP):
             since = time.monotonic()
@@ -109,23 +110,13 @@ class Trial:
 
     def _now(self) -> float:
         """The time at which the device has done all that it was given."""
-        import torch
-
         if self.here.device.type == "cuda":
             torch.cuda.synchronize()
         return time.monotonic()
 
 
-def _try(params: "Params", here: "Machine", bank: "Reader", queries: "Reader", *, measured: bool) -> Trial:
+def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measured: bool) -> Trial:
     """What a few steps use, or if `measured`, enough of them to tell their time."""
-    import torch
-    from rich.console import Console
-
-    from cl.console.progress import Progress
-    from cl.runtime.memory import return_freed
-    from cl.training.loop import train
-    from cl.training.start import Start
-
     gc.collect()  # what the trial before has left
     return_freed()
     if here.device.type == "cuda":
@@ -149,10 +140,8 @@ def _try(params: "Params", here: "Machine", bank: "Reader", queries: "Reader", *
     return trial
 
 
-def with_smaller_batches(params: "Params") -> "list[Params]":
+def with_smaller_batches(params: Params) -> list[Params]:
     """The parameters, after those with batches of a quarter each: they show whether larger ones are safe."""
-    from cl import config
-
     values, multiple, found = config.read(Path("params.yaml")), granularity(params), [params]
     while (size := found[0].optim.batch_size // 4 // multiple * multiple) >= SMALLEST:
         values["optim"] |= {"batch_size": size, "compile": False}
@@ -163,34 +152,23 @@ def with_smaller_batches(params: "Params") -> "list[Params]":
     return found
 
 
-def granularity(params: "Params") -> int:
+def granularity(params: Params) -> int:
     """What a batch is a multiple of: processes, microbatches and batch-norm groups get equal parts."""
-    from cl.runtime.distributed import ranks
-
     bn_group, microbatches = params.bn_group, params.optim.microbatches
     if bn_group == "global":
         return ranks()
     return ranks() * microbatches * bn_group if microbatches > 1 else math.lcm(ranks(), bn_group)
 
 
-def _used(here: "Machine") -> int:
+def _used(here: Machine) -> int:
     """Peak bytes of what PyTorch reserves on a GPU; without, of this machine's processes and data workers."""
-    import torch
-
-    from cl.runtime.distributed import largest
-    from cl.runtime.memory import peak_of_tree
-
     if here.device.type == "cuda":
         return round(largest(torch.cuda.max_memory_reserved())[0])
     return round(largest(peak_of_tree(os.getpid()))[0]) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def _free(here: "Machine") -> int:
+def _free(here: Machine) -> int:
     """The bytes that this run may use of the same memory."""
-    import torch
-
-    from cl.runtime.memory import available
-
     return torch.cuda.mem_get_info()[0] if here.device.type == "cuda" else available() + _used(here)
 
 
@@ -209,7 +187,7 @@ def _remedy(size: int, used: dict[int, int], free: int) -> str:
     )
 
 
-def _figures(params: "Params", here: "Machine", trial: Trial, free: int) -> Iterator[str]:
+def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator[str]:
     """A line for each figure of the whole pretraining."""
     images, per_epoch = params.optim.batch_size, trial.plan.steps_per_epoch
     steps = max(1, round(params.optim.epochs * per_epoch))
@@ -236,7 +214,7 @@ def _largest(used: dict[int, int], free: int, multiple: int, images: int) -> str
     return f"largest batch: {found} images in {FILL:.0%} of that, as far as batches of {tried} show"
 
 
-def _earlier(params: "Params") -> Iterator[str]:
+def _earlier(params: Params) -> Iterator[str]:
     """The time that the other stages took in their last run, from the provenance of their results."""
     for group, stage in STAGES.items():
         for name in getattr(params, group):

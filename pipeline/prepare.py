@@ -2,18 +2,22 @@
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import torch.distributed as dist
 
+from cl.console.progress import Progress
+from cl.console.reasons import grouped, lines
 from cl.console.wording import counted
+from cl.runtime.cores import cores
+from cl.runtime.registry import module_of
+from cl.shards import scenes, writing
+from cl.shards.images import NO_HEIC
+from cl.shards.manifest import Manifest
+from cl.shards.team import Team
+from cl.sources import Source, Splits, check_labels
 from pipeline.support import command, launch, locations, outputs
-
-if TYPE_CHECKING:
-    from cl.console.progress import Progress
-    from cl.shards.manifest import Manifest
-    from cl.shards.team import Team
-    from cl.sources import Source, Splits
 
 A_COPY = "a copy of another image"
 NAMED = 10  # unreadable images
@@ -29,15 +33,12 @@ def main() -> None:
     work.
     """
     dataset = command.params().dataset
-    from cl.shards import writing
 
     progress = command.progress("prepare")
     team = _team(progress)
     if team.rank:
         writing.write(_listed(dataset), dataset.kind, dataset, outputs.partial(locations.SHARDS), team)
         return
-    from cl.console.reasons import grouped
-    from cl.shards import scenes
 
     with (
         writing.exclusive(locations.SHARDS.parent),
@@ -68,21 +69,15 @@ def main() -> None:
             results.notes["left_out"][A_COPY] = copies
 
 
-def _listed(dataset: "Source") -> "Splits":
+def _listed(dataset: Source) -> Splits:
     """The images of the data set, after checking their labels."""
-    from cl.runtime.registry import module_of
-    from cl.sources import check_labels
-
     splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
     check_labels(splits, dataset.labels)
     return splits
 
 
-def _team(progress: "Progress") -> "Team":
+def _team(progress: Progress) -> Team:
     """This process among those that prepare together; those of one machine share its cores."""
-    from cl.runtime.cores import cores
-    from cl.shards.team import Team
-
     here, rank, ranks = (
         int(os.environ.get(name, default))
         for name, default in (("LOCAL_WORLD_SIZE", "1"), ("RANK", "0"), ("WORLD_SIZE", "1"))
@@ -90,7 +85,6 @@ def _team(progress: "Progress") -> "Team":
     workers = max(1, cores() // here)
     if ranks == 1:
         return Team(workers, progress.count)
-    import torch.distributed as dist
 
     def gather(mine: Any) -> list[Any]:
         found = [None] * ranks
@@ -100,7 +94,7 @@ def _team(progress: "Progress") -> "Team":
     return Team(workers, progress.count, rank, ranks, gather)
 
 
-def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:
+def _unreadable(splits: Splits, manifest: Manifest) -> dict[str, str]:
     """Suffix and reason of the images that cannot be read, by key."""
     skipped = {key: reason for split in manifest.splits.values() for key, reason in split.skipped.items()}
     images = (*splits.train, *splits.val) if skipped else ()
@@ -108,9 +102,7 @@ def _unreadable(splits: "Splits", manifest: "Manifest") -> dict[str, str]:
     return {key: f"unreadable {suffixes[key]}, {reason}" for key, reason in skipped.items()}
 
 
-def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: dict[str, str]) -> None:
-    from cl.console.reasons import lines
-    from cl.shards.images import NO_HEIC
+def _say_what_was_left_out(progress: Progress, splits: Splits, unreadable: dict[str, str]) -> None:
 
     for line in lines(splits.left_out):
         progress.say(line)
@@ -124,7 +116,7 @@ def _say_what_was_left_out(progress: "Progress", splits: "Splits", unreadable: d
         progress.say("once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images")
 
 
-def _say_how_many_are_copies(progress: "Progress", manifest: "Manifest") -> None:
+def _say_how_many_are_copies(progress: Progress, manifest: Manifest) -> None:
     found = manifest.duplicates
     if "left_out" in found:
         progress.say(

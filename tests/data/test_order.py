@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.memory import growth
 from cl.data.order import CHUNK, WINDOW, Order, Plan
 from cl.data.reader import Reader
-from cl.runtime.memory import growth
 from cl.shards.manifest import INDEX, Manifest, Shard, Split
 
 SPAN = CHUNK * WINDOW

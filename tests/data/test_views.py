@@ -7,6 +7,7 @@ import torchvision.transforms.functional as tv
 import torchvision.transforms.v2.functional as tv2
 from PIL import Image as Picture
 
+from benchmarks.memory import growth
 from cl.data.views import (
     ColourParams,
     RandomNumbers,
@@ -16,7 +17,6 @@ from cl.data.views import (
     random_crop_box,
     resize,
 )
-from cl.runtime.memory import growth
 
 NOISE = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
 

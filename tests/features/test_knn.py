@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.memory import growth
 from cl.features import knn
 from cl.features.knn import SHOWN, classify, nearest, vote
-from cl.runtime.memory import growth
 
 MIB = 2**20
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
+from benchmarks.memory import growth
 from cl.objective import log_partition as module
 from cl.objective import selected as selection
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
-from cl.runtime.memory import growth
 from tests.support.objective import dense, exclusions, l2_normalize, masked
 
 

@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.memory import growth
 from cl.objective import blocks, ring
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.ring import Sharded, of_all_ranks
 from cl.runtime.distributed import gather, local_part, mean_over_ranks
-from cl.runtime.memory import growth
 from tests.support.methods import WHOLE, batch_of, build, task_of, views
 from tests.support.objective import SUMS, dense, dense_sum, exclusions, l2_normalize, masked
 from tests.support.processes import run_ranks

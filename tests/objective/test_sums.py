@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from benchmarks.memory import growth
 from cl.objective import selected as selection
 from cl.objective.negatives import Negatives
 from cl.objective.sums import softplus_sum
-from cl.runtime.memory import growth
 from tests.support.objective import SUMS, dense_sum, exclusions, l2_normalize
 
 

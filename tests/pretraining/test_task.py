@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.memory import growth
 from cl.methods import Setup
 from cl.networks import backbones
 from cl.networks.backbones import resnet
 from cl.networks.passes import encode_in_microbatches
-from cl.runtime.memory import growth
 from cl.runtime.registry import module_of
 from tests.support.methods import (
     WHOLE,

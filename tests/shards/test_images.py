@@ -13,7 +13,7 @@ import pytest
 from PIL import Image as Picture
 from PIL import ImageOps
 
-from cl.runtime.memory import growth
+from benchmarks.memory import growth
 from cl.shards import images
 from cl.sources import Storage
 from cl.sources._shared import photographs

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from cl.runtime.memory import growth
+from benchmarks.memory import growth
 from cl.shards import levels
 from cl.shards.images import ORIENTATION
 from cl.shards.team import Team
