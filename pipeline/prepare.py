@@ -103,7 +103,6 @@ def _unreadable(splits: Splits, manifest: Manifest) -> dict[str, str]:
 
 
 def _say_what_was_left_out(progress: Progress, splits: Splits, unreadable: dict[str, str]) -> None:
-
     for line in lines(splits.left_out):
         progress.say(line)
     for key, reason in list(unreadable.items())[:NAMED]:

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from cl.sources import UNLABELLED, Image, Splits
 from cl.sources._shared.listing import Subset
 
 UNREAD = bytes(16)  # the digest of an image that could not be read; never counted as a copy
-REMEDY = "or choose dataset.deduplicate=false"
 
 
 def digest(content: bytes) -> bytes:
@@ -79,26 +77,19 @@ def without(splits: Splits, pairs: np.ndarray) -> Splits:
 
 
 def _check_nothing_is_lost(before: Splits, after: Splits) -> None:
-    lost = {image.label for image in before.train} - {image.label for image in after.train} - {UNLABELLED}
-    if lost:
+    if lost := sorted(_necessities(before) - _necessities(after)):
         raise ValueError(
-            f"every training image of class {before.classes[min(lost)]} is a copy of one with another label; "
-            f"give equal images one label, {REMEDY}"
+            f"every {lost[0]} is a copy of an image that is kept; hold out others, give equal images one "
+            "label, or choose dataset.deduplicate=false"
         )
-    if not after.train:
-        raise ValueError(
-            f"every training image is a copy of a labelled validation image; hold out others, {REMEDY}"
-        )
-    for kind, images, left in (
-        ("validation", before.val, after.val),
-        ("labelled validation", _labelled(before.val), _labelled(after.val)),
-    ):
-        if images and not left:
-            raise ValueError(f"every {kind} image is a copy of a training image; hold out others, {REMEDY}")
 
 
-def _labelled(images: Iterable[Image]) -> list[Image]:
-    return [image for image in images if image.label != UNLABELLED]
+def _necessities(splits: Splits) -> set[str]:
+    """What a data set may not lose: a split, a class, or the labels in validation."""
+    found = {f"{name} image" for name in ("train", "val") if getattr(splits, name)}
+    labels = {image.label for image in splits.train} - {UNLABELLED}
+    found |= {f"train image of class {splits.classes[label]}" for label in labels}
+    return found | {"labelled val image" for image in splits.val if image.label != UNLABELLED}
 
 
 def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:

@@ -25,9 +25,12 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
     NaN and infinities do not count. A mode without any sampled pixel has no levels.
     """
     max_pixels, levels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS, {}
+
+    def sample(image: Image) -> np.ndarray:
+        return read_fact(image, partial(_pixels, key=image.key), np.empty(0), max_pixels)
+
     for mode, images in sorted(_by_mode(listed, max_pixels, team).items()):
         chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
-        sample = partial(_sample, max_pixels=max_pixels)
         pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
         if len(pixels):
             black, white = np.percentile(pixels, storage.percentiles).tolist()
@@ -40,28 +43,20 @@ def _by_mode(listed: Sequence[Image], max_pixels: int, team: Team) -> dict[str, 
     may_be_deep = [
         image for image in listed if image.path.suffix.lower() in SUFFIXES and not isinstance(image, RawImage)
     ]
-    modes = survey(may_be_deep, partial(_mode, max_pixels=max_pixels), "headers", team)
+    mode_of = partial(read_fact, fact=deep_mode, otherwise=None, max_pixels=max_pixels)
     found = defaultdict(list)
-    for image, mode in zip(may_be_deep, modes, strict=True):
+    for image, mode in zip(may_be_deep, survey(may_be_deep, mode_of, "headers", team), strict=True):
         if mode:
             found[mode].append(image)
     return found
-
-
-def _mode(image: Image, max_pixels: int) -> str | None:
-    return read_fact(image, deep_mode, None, max_pixels)
 
 
 def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _sample(image: Image, max_pixels: int) -> np.ndarray:
-    """At most PIXELS of the finite pixels of a deep image, as float64."""
-    return read_fact(image, partial(_pixels, key=image.key), np.empty(0), max_pixels)
-
-
 def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
+    """At most PIXELS of the finite pixels of a deep image, as float64; its key seeds the choice."""
     values = picture.load()  # np.asarray would copy all pixels of a large picture
     assert values is not None
     width, pixels = picture.width, picture.width * picture.height

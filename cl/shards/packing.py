@@ -4,7 +4,7 @@ import hashlib
 import os
 import tarfile
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
 
 THREADS = 16  # that fetch remote images, in each worker
+COUNTED = ("reencoded", "turned", "several_frames")  # of `Encoded` and of the manifest's `Split`
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,14 @@ class Packed:
 
     rows: (n,) INDEX, without the shard's number. keys: (n,) bytes. skipped: the reason by key.
     digests: (m, 2) uint64, of the files of the m images that begin in the shard; zeros for skipped ones.
+    counts: how many images are each of COUNTED.
     """
 
     shard: Shard
     rows: np.ndarray
     keys: np.ndarray
     digests: np.ndarray
-    reencoded: int
-    turned: int
-    several_frames: int
+    counts: Counter[str]
     skipped: dict[str, str]
 
 
@@ -64,10 +64,8 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
         digests.pop(key, None)
     begun = [digests.get(image.key, duplicates.UNREAD) for image in tiles.images_begun(listed)]
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
-    reencoded = sum(encoded.reencoded for _, encoded in kept)
-    turned = sum(encoded.turned for _, encoded in kept)
-    several_frames = sum(encoded.several_frames for _, encoded in kept)
-    return Packed(shard, rows, keys, duplicates.as_array(begun), reencoded, turned, several_frames, skipped)
+    counts = Counter({name: sum(getattr(encoded, name) for _, encoded in kept) for name in COUNTED})
+    return Packed(shard, rows, keys, duplicates.as_array(begun), counts, skipped)
 
 
 def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tuple[Image, Encoded]]:

@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 from cl.runtime.forking import ctrl_c_delayed
 from cl.shards.packing import pack
 from cl.shards.team import Team
+from cl.shards.tiles import images_begun
 from cl.shards.work import Job, Work, save_note
 
 EVERY = 0.5  # seconds between looks at what other processes have finished
@@ -28,7 +29,7 @@ def run(work: Work, report: Callable[..., None], team: Team) -> None:
         nonlocal waiting
         finished = work.finished()
         for job in (job for job in waiting if job.stem in finished):
-            report(work.images(job), kept=kept)
+            report(len(images_begun(work.listed(job))), kept=kept)
         waiting = [job for job in waiting if job.stem not in finished]
 
     note_progress(kept=True)

@@ -23,7 +23,7 @@ QUALITY = 95
 SHRINK = 2.5  # photographs are shown at their original size, or up to this many times smaller
 VOC_SPLITS = {"train": "trainval", "val": "test"}
 
-Objects = list[tuple[str, np.ndarray]]  # class and mask (size, size) of each object
+Objects = list[tuple[str, Picture.Image]]  # class and mask (size, size) of each object
 
 
 def write(config: Scenes, root: Path) -> None:
@@ -101,7 +101,7 @@ def _scene(
         texture = Picture.new("RGB", scene.size)
         texture.paste(_crop(photos[label], (width, height), rng), (x, y))
         scene.paste(texture, mask=oval)
-        objects.append((label, np.asarray(oval)))
+        objects.append((label, oval))
     return scene, objects
 
 
@@ -115,10 +115,11 @@ def _crop(photo: Picture.Image, size: tuple[int, int], rng: np.random.Generator)
     return photo.crop((left, top, left + width, top + height)).resize(size)
 
 
-def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """First and last column and row of a mask: x0, y0, x1, y1, all inclusive, counted from 0."""
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    return int(columns[0]), int(rows[0]), int(columns[-1]), int(rows[-1])
+def _box(mask: Picture.Image) -> tuple[int, int, int, int]:
+    """x0, y0, x1, y1, counted from 0, ends excluded."""
+    box = mask.getbbox()
+    assert box
+    return box
 
 
 def _write_xml(path: Path, name: str, size: int, objects: Objects) -> None:
@@ -128,8 +129,9 @@ def _write_xml(path: Path, name: str, size: int, objects: Objects) -> None:
     for label, mask in objects:
         element = ElementTree.SubElement(root, "object")
         _add(element, {"name": label, "difficult": 0, "truncated": 0, "pose": "Unspecified"})
-        x0, y0, x1, y1 = (value + 1 for value in _box(mask))  # VOC counts pixels from 1
-        _add(ElementTree.SubElement(element, "bndbox"), {"xmin": x0, "ymin": y0, "xmax": x1, "ymax": y1})
+        x0, y0, x1, y1 = _box(mask)
+        box = {"xmin": x0 + 1, "ymin": y0 + 1, "xmax": x1, "ymax": y1}  # from 1, ends included
+        _add(ElementTree.SubElement(element, "bndbox"), box)
     ElementTree.ElementTree(root).write(path)
 
 
@@ -138,15 +140,15 @@ def _add(element: ElementTree.Element, texts: dict[str, Any]) -> None:
         ElementTree.SubElement(element, tag).text = str(text)
 
 
-def _annotation(annotation_id: int, image: int, category: int, mask: np.ndarray) -> dict[str, Any]:
+def _annotation(annotation_id: int, image: int, category: int, mask: Picture.Image) -> dict[str, Any]:
     x0, y0, x1, y1 = _box(mask)
-    encoded = rle.encode(np.asfortranarray(mask.astype(np.uint8)))
+    encoded = rle.encode(np.asfortranarray(np.asarray(mask, np.uint8)))
     return {
         "id": annotation_id,
         "image_id": image,
         "category_id": category,
-        "bbox": [x0, y0, x1 - x0 + 1, y1 - y0 + 1],
-        "area": int(mask.sum()),
+        "bbox": [x0, y0, x1 - x0, y1 - y0],
+        "area": int(rle.area(encoded)),
         "iscrowd": 0,
         "segmentation": {"size": encoded["size"], "counts": str(encoded["counts"], "ascii")},  # type: ignore[arg-type]
     }

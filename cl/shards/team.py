@@ -7,10 +7,6 @@ from typing import Any
 from cl.console.progress import Count, silent
 
 
-def _alone(mine: Any) -> list[Any]:
-    return [mine]
-
-
 @dataclass(frozen=True)
 class Team:
     """One of `ranks` processes, on any number of machines, that prepare the same data set together.
@@ -24,4 +20,4 @@ class Team:
     count: Count = silent
     rank: int = 0
     ranks: int = 1
-    gather: Callable[[Any], list[Any]] = _alone
+    gather: Callable[[Any], list[Any]] = lambda mine: [mine]

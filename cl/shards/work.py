@@ -2,16 +2,13 @@
 
 import functools
 import hashlib
-import io
-import json
 import os
+import pickle
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from cl.runtime import stores
 from cl.runtime.files import UNREACHABLE
@@ -19,7 +16,6 @@ from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
 from cl.shards.team import Team
-from cl.shards.tiles import images_begun
 from cl.sources import Image, Storage
 
 
@@ -59,17 +55,13 @@ class Work:
         size = self.storage.shard_images
         return list(self.orders[job.split][job.number * size : (job.number + 1) * size])
 
-    def images(self, job: Job) -> int:
-        """The number of images that begin in a shard."""
-        return len(images_begun(self.listed(job)))
-
     def shard(self, job: Job) -> Path:
         """The path of a finished shard."""
         return self.folder / f"{job.stem}.tar"
 
     def note(self, job: Job) -> Path:
         """The path of the note that a shard is finished."""
-        return self.notes / f"{job.stem}.npz"
+        return self.notes / f"{job.stem}.note"
 
     def deliver(self, shard: Shard) -> Shard:
         """Move a shard to the store, if there is one, under a name with its hash; an empty one is removed."""
@@ -92,7 +84,7 @@ class Work:
 
     def finished(self) -> set[str]:
         """The stems of the shards that have a note."""
-        return {path.stem for path in self.notes.glob("*.npz")}
+        return {path.stem for path in self.notes.glob("*.note")}
 
     def begin(self, kind: str, team: Team) -> None:
         """Create the folder, and clear it if its shards come from other images, settings, code or formats.
@@ -130,7 +122,7 @@ class Work:
         ):
             path.unlink()
         present = stores.sizes(self.storage.store or str(self.folder)) or {}
-        for path in self.notes.glob("*.npz"):
+        for path in self.notes.glob("*.note"):
             shard = load_note(path).shard
             if shard.images and present.get(shard.name) != shard.bytes:
                 path.unlink()
@@ -158,20 +150,10 @@ def _status(path: Path) -> str:
 
 
 def save_note(path: Path, packed: Packed) -> None:
-    """Write what is known about a finished shard to disk."""
-    facts = {
-        "shard": packed.shard.model_dump(),
-        "reencoded": packed.reencoded,
-        "turned": packed.turned,
-        "several_frames": packed.several_frames,
-        "skipped": packed.skipped,
-    }
-    content = io.BytesIO()
-    encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    np.savez(content, rows=packed.rows, keys=packed.keys, digests=packed.digests, notes=encoded)
+    """Write what is known about a finished shard to disk; the note appears once it is complete."""
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
-        file.write(content.getbuffer())
+        pickle.dump(packed, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -179,15 +161,4 @@ def save_note(path: Path, packed: Packed) -> None:
 
 def load_note(path: Path) -> Packed:
     """Read a note that `save_note` wrote."""
-    with np.load(path, allow_pickle=False) as arrays:
-        facts = json.loads(arrays["notes"].tobytes())
-        return Packed(
-            shard=Shard(**facts["shard"]),
-            rows=arrays["rows"],
-            keys=arrays["keys"],
-            digests=arrays["digests"],
-            reencoded=facts["reencoded"],
-            turned=facts["turned"],
-            several_frames=facts["several_frames"],
-            skipped=facts["skipped"],
-        )
+    return pickle.loads(path.read_bytes())

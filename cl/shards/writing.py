@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +17,7 @@ from cl.runtime.files import locked
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
-from cl.shards.packing import Packed
+from cl.shards.packing import COUNTED, Packed
 from cl.shards.running import run
 from cl.shards.team import Team
 from cl.shards.work import Work, load_note
@@ -82,7 +83,7 @@ def _manifest(
         kind=kind,
         storage=_settings(work),
         classes=splits.classes,
-        classes_sha256=_hash_of(splits.classes),
+        classes_sha256=hashlib.sha256("\n".join(splits.classes).encode()).hexdigest(),
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
@@ -162,9 +163,11 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
     """Write the index and keys of a split from its notes; shards without any image are removed."""
     kept: list[Packed] = []
     skipped: dict[str, str] = {}
+    counts = Counter(dict.fromkeys(COUNTED, 0))
     for job in work.jobs(split):
         packed = load_note(work.note(job))
         skipped |= packed.skipped
+        counts.update(packed.counts)
         if packed.shard.images:
             packed.rows["shard"] = len(kept)
             kept.append(packed)
@@ -180,10 +183,8 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
         images=len(index),
         groups=None if groups is None else len(np.unique(groups[groups >= 0])),
         shards=[packed.shard for packed in kept],
-        reencoded=sum(packed.reencoded for packed in kept),
-        turned=sum(packed.turned for packed in kept),
-        several_frames=sum(packed.several_frames for packed in kept),
         skipped=skipped,
+        **counts,
     )
 
 
@@ -206,10 +207,6 @@ def _check_classes(
     if empty:
         reasons = "; ".join(f"{key}: {reason}" for key, reason in list(skipped.items())[:3])
         raise ValueError(f"class {classes[empty[0]]} has no readable image in {split} ({reasons})")
-
-
-def _hash_of(classes: list[str]) -> str:
-    return hashlib.sha256("\n".join(classes).encode()).hexdigest()
 
 
 def _settings(work: Work) -> dict[str, Any]:

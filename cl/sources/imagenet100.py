@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from cl.console.wording import counted
 from cl.sources import Source, Splits
 from cl.sources._shared.imagenet import check_present, list_images
 
@@ -30,9 +31,9 @@ def _read_classes(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"no class list {path}; create it with one wnid per line")
     classes = path.read_text(errors="replace").split()
-    if not classes:
-        raise ValueError(f"the class list {path} is empty; expected one wnid per line")
-    for wnid in classes:
-        if (count := classes.count(wnid)) > 1:
-            raise ValueError(f"the class list {path} names {wnid} {count} times; list each wnid once")
+    if not classes or len(set(classes)) < len(classes):
+        raise ValueError(
+            f"the class list {path} has {counted(len(classes), 'names')}, {len(set(classes))} of them "
+            "different; list each wnid once, one per line"
+        )
     return classes

@@ -45,6 +45,9 @@ def splits(config: Config, raw: Path) -> Splits:
             _write_patches(config, partial)
             partial.chmod(0o755)
             os.replace(partial, root)
+        except OSError:
+            if not root.exists():  # otherwise another process was first, with equal bytes
+                raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return class_folders(root)

@@ -75,7 +75,8 @@ def splits(config: Config, raw: Path) -> Splits:
     for row in rows:
         keys.add(str(row.path))
         name = row.group or str(row.path)
-        place = row.split or places.get(row.group or "") or _drawn(name, config.holdout)
+        chosen = "val" if held_out(name, config.holdout) else "train"
+        place = row.split or places.get(row.group or "") or chosen
         label = UNLABELLED if row.label is None else numbers[row.label]
         found[place].add(str(row.path), None, label, row.group or "")
     if not all(found.values()):
@@ -84,10 +85,6 @@ def splits(config: Config, raw: Path) -> Splits:
             "expected at least one of each; change dataset.holdout, or name the splits in a column split"
         )
     return Splits(classes, found["train"], found["val"], left_out)
-
-
-def _drawn(name: str, holdout: float) -> str:
-    return "val" if held_out(name, holdout) else "train"
 
 
 def _rows(table: Path) -> tuple[list[Row], Counter[str]]:

@@ -78,7 +78,7 @@ class Stage:
     def until(self, shards: int, running: BaseProcess) -> None:
         """Wait until that many shards are finished."""
         notes = self.data / "shards.partial" / "notes"
-        while len(list(notes.glob("*.npz"))) < shards:
+        while len(list(notes.glob("*.note"))) < shards:
             assert running.exitcode is None, self.log
             time.sleep(0.002)
 
@@ -130,7 +130,7 @@ def stage(template, tmp_path) -> Iterator[Stage]:
 def assert_recovers(stage: Stage, undisturbed: dict[str, str]) -> None:
     """The next run keeps the finished shards and ends with the files of an undisturbed run."""
     partial = stage.data / "shards.partial"
-    noted = {f"{path.stem}.tar" for path in (partial / "notes").glob("*.npz")}
+    noted = {f"{path.stem}.tar" for path in (partial / "notes").glob("*.note")}
     finished = {name: state for name, state in shard_states(partial).items() if name in noted}
     assert len(finished) >= 3
     stage.run()

@@ -50,7 +50,7 @@ def test_several_processes_write_what_one_writes_even_after_one_was_killed(templ
     prepare(alone, 1)
     running = start(together, 2)
     partial = together / "data/shards.partial"
-    while len(list((partial / "notes").glob("*.npz"))) < 5:
+    while len(list((partial / "notes").glob("*.note"))) < 5:
         assert running.poll() is None
         time.sleep(0.005)
     second = psutil.Process(running.pid).children()[1]
@@ -60,7 +60,7 @@ def test_several_processes_write_what_one_writes_even_after_one_was_killed(templ
     assert "process 1 of 2 was ended by SIGKILL, and the others with it; run the same command again" in said
     assert "Traceback" not in said
     assert not (together / "data/shards").exists()
-    noted = {f"{path.stem}.tar" for path in (partial / "notes").glob("*.npz")}
+    noted = {f"{path.stem}.tar" for path in (partial / "notes").glob("*.note")}
     finished = {name: state for name, state in shard_states(partial).items() if name in noted}
     assert len(finished) >= 5
     assert "84 images" in prepare(together, 2)

@@ -7,7 +7,7 @@ import shutil
 import socket
 import tarfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -37,33 +37,21 @@ def ensure_unpacked(archive: Archive, raw: Path) -> Path:
         )
     folder = raw / archive.base_folder
     if not folder.exists():
-        with _exclusive(folder):
+        raw.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process creates the folder, the others wait
             if not folder.exists():
                 _unpack(archive, folder)
     remedy = (
         f"remove {folder}, and the next run will create it again from {archive.filename} "
         f"(md5 {archive.tgz_md5})"
     )
-    for name, md5 in _official_files(archive):
+    files = [*archive.train_list, *archive.test_list]
+    if meta := getattr(archive, "meta", None):
+        files.append([meta["filename"], meta["md5"]])
+    for name, md5 in files:
         _check(folder / name, md5, remedy)
     return folder
-
-
-def _official_files(archive: Archive) -> list[tuple[str, str]]:
-    """Names and md5 of the files that an archive unpacks to, as far as torchvision knows them."""
-    files = [(name, md5) for name, md5 in [*archive.train_list, *archive.test_list]]
-    if meta := getattr(archive, "meta", None):
-        files.append((meta["filename"], meta["md5"]))
-    return files
-
-
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Let one process at a time create a folder; the others wait."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _unpack(archive: Archive, folder: Path) -> None:
@@ -139,7 +127,7 @@ def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile
     A missing end mark is an error, since members may be missing too.
 
     Args:
-        part: the tar itself, if it is a part of the file `path` or was decompressed from it.
+        part: the tar itself, if it is a part of the file `path`.
 
     Raises:
         ValueError: the archive is damaged or truncated.

@@ -1,26 +1,25 @@
 """ImageNet's official archives, read in place: an image is a byte range of the tar; nothing is unpacked."""
 
-import gzip
+import hashlib
 import io
-import multiprocessing
 import re
 import tarfile
-import zlib
 from collections import defaultdict
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, cast
 
 import scipy.io
+from torchvision.datasets.imagenet import ARCHIVE_META
 
 from cl.console.wording import counted
 from cl.runtime import stores
-from cl.sources import Image, Splits
+from cl.sources import UNLABELLED, Image, Splits
 from cl.sources._shared.archives import members
 from cl.sources._shared.class_folders import check_complete, class_folders
 
-TRAIN, VAL, DEVKIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
+TRAIN, VAL = ARCHIVE_META["train"][0], ARCHIVE_META["val"][0]
+DEVKIT, DEVKIT_MD5 = ARCHIVE_META["devkit"]
 META = "ILSVRC2012_devkit_t12/data/meta.mat"
 TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
 
@@ -41,15 +40,7 @@ class TarImage(Image):
             return file.read(self.length)
 
 
-class Entry(NamedTuple):
-    """The name of an image and its byte range in an archive."""
-
-    name: str
-    offset: int
-    length: int
-
-
-Entries = dict[str, list[Entry]]  # by wnid
+Found = dict[str, list[TarImage]]  # by wnid, not labelled yet
 
 
 def check_present(root: Path) -> None:
@@ -77,36 +68,37 @@ def list_images(root: Path, classes: list[str] | None = None) -> Splits:
     check_present(root)
     if (root / "train").is_dir():
         return class_folders(root, classes)
-    train = _train_entries(root / TRAIN)
-    val = _val_entries(root / VAL, _val_classes(root / DEVKIT))
+    train = _train_images(root / TRAIN)
+    val = _val_images(root / VAL, _val_classes(root / DEVKIT))
     if classes is None:
         classes = sorted(train)
     check_complete(root / TRAIN, classes, train)
     check_complete(root / VAL, classes, val)
-    return Splits(classes, _images(root / TRAIN, train, classes), _images(root / VAL, val, classes))
+    return Splits(classes, _labelled(train, classes), _labelled(val, classes))
 
 
-def _images(path: Path, entries: Entries, classes: list[str]) -> list[Image]:
+def _labelled(found: Found, classes: list[str]) -> list[Image]:
     """In the order of class folders: sorted by name within each class."""
     return [
-        TarImage(f"{wnid}/{entry.name}", path, label, entry.offset, entry.length)
+        replace(image, label=label)
         for label, wnid in enumerate(classes)
-        for entry in sorted(entries[wnid])
+        for image in sorted(found[wnid], key=lambda image: image.key)
     ]
 
 
-def _train_entries(path: Path) -> Entries:
+def _train_images(path: Path) -> Found:
     """Read the training archive: one tar per class inside a tar."""
-    entries: Entries = defaultdict(list)
+    found: Found = defaultdict(list)
     for outer, folder in members(path):
         wnid = _name(folder, r"(n\d{8})\.tar", path)
         for _, member in members(path, outer.extractfile(folder)):
             name = _name(member, rf"({wnid}_\d+)\.JPEG", path)
-            entries[wnid].append(Entry(name, folder.offset_data + member.offset_data, member.size))
-    return entries
+            start = folder.offset_data + member.offset_data
+            found[wnid].append(TarImage(f"{wnid}/{name}", path, UNLABELLED, start, member.size))
+    return found
 
 
-def _val_entries(path: Path, classes: list[str]) -> Entries:
+def _val_images(path: Path, classes: list[str]) -> Found:
     """Read the validation archive: one flat tar; image number i, from 1, belongs to `classes[i - 1]`."""
     named = [(_name(member, r"(ILSVRC2012_val_\d{8})\.JPEG", path), member) for _, member in members(path)]
     numbers = [int(name[-8:]) for name, _ in named]
@@ -115,10 +107,11 @@ def _val_entries(path: Path, classes: list[str]) -> Entries:
             f"{path} contains {counted(len(named), 'images')}, expected numbers 1 to {len(classes)} to match "
             f"the ground truth in {DEVKIT}; download both archives again"
         )
-    entries: Entries = defaultdict(list)
+    found: Found = defaultdict(list)
     for number, (name, member) in zip(numbers, named, strict=True):
-        entries[classes[number - 1]].append(Entry(name, member.offset_data, member.size))
-    return entries
+        wnid = classes[number - 1]
+        found[wnid].append(TarImage(f"{wnid}/{name}", path, UNLABELLED, member.offset_data, member.size))
+    return found
 
 
 def _name(member: tarfile.TarInfo, pattern: str, path: Path) -> str:
@@ -132,50 +125,12 @@ def _name(member: tarfile.TarInfo, pattern: str, path: Path) -> str:
 
 
 def _val_classes(devkit: Path) -> list[str]:
-    """The wnid of every validation image."""
-    files = _devkit_files(devkit)
-    if missing := [name for name in (META, TRUTH) if name not in files]:
-        raise ValueError(f"{devkit} lacks the file {missing[0]}; download the official archive again")
-    try:
-        wnids = _wnids(files[META])
-        return [wnids[int(number)] for number in files[TRUTH].split()]
-    except Exception as error:  # scipy may raise any type
-        raise ValueError(
-            f"{devkit}: {META} and {TRUTH} do not match or are damaged ({type(error).__name__}: {error}); "
-            "download it again"
-        ) from error
-
-
-def _devkit_files(path: Path) -> dict[str, bytes]:
-    """The files of the devkit by name."""
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is damaged or incomplete ({error}); download it again") from error
-    files = {m.name: m for _, m in members(path, io.BytesIO(content)) if m.isreg() and not m.issparse()}
-    return {name: content[m.offset_data : m.offset_data + m.size] for name, m in files.items()}
-
-
-def _wnids(meta: bytes) -> dict[int, str]:
-    """The wnid of each class by its devkit number, read in a child process because damage can crash scipy."""
-    fork = multiprocessing.get_context("fork")
-    receiver, sender = fork.Pipe(duplex=False)
-    child = fork.Process(target=_send_wnids, args=(meta, sender))
-    child.start()
-    sender.close()
-    try:
-        received = receiver.recv()  # or EOFError, if the child has crashed
-    finally:
-        child.join()
-    if isinstance(received, Exception):
-        raise received
-    return received
-
-
-def _send_wnids(meta: bytes, sender: Connection) -> None:
-    try:
-        synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
-        pairs = zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)
-        sender.send({int(number): str(wnid) for number, wnid in pairs})
-    except Exception as error:  # scipy may raise any type
-        sender.send(ValueError(f"{type(error).__name__}: {error}"))
+    """The wnid of every validation image; scipy, which damage can crash, reads only the official devkit."""
+    content = devkit.read_bytes()
+    if (actual := hashlib.md5(content).hexdigest()) != DEVKIT_MD5:
+        raise ValueError(f"{devkit} has md5 {actual}, expected {DEVKIT_MD5}; download it again")
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        meta, truth = (cast(IO[bytes], tar.extractfile(name)).read() for name in (META, TRUTH))
+    synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+    wnids = dict(zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True))
+    return [wnids[int(number)] for number in truth.split()]

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -80,13 +80,8 @@ class Images(Sequence[Image], ABC):
     def at(self, position: int) -> Image:
         """The image at a position, which is not negative."""
 
-    @overload
-    def __getitem__(self, index: int) -> Image: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Image]: ...
-
-    def __getitem__(self, index: int | slice) -> Image | list[Image]:
+    def __getitem__(self, index: Any) -> Any:
+        """An image, or the list of those in a slice."""
         chosen = range(len(self))[index]
         return self.at(chosen) if isinstance(chosen, int) else [self.at(position) for position in chosen]
 

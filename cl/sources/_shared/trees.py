@@ -54,7 +54,10 @@ def _parts(line: str) -> list[str]:
 
 def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The images in a folder of this machine and its subfolders: paths relative to it, and their status."""
-    for entry in image_entries(root, left_out):
+    for entry in _entries_below(root):
+        if reason := _why_left_out(entry):
+            left_out[reason] += 1
+            continue
         name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
         try:
             status = entry.stat()
@@ -74,19 +77,6 @@ def _objects_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, st
         else:
             check_name(name)
             yield name, status
-
-
-def image_entries(folder: Path, left_out: Counter[str]) -> Iterator[os.DirEntry[str]]:
-    """The images in a folder and its subfolders, in any order; `left_out` counts other entries by reason.
-
-    Raises:
-        ValueError: as `images_below`.
-    """
-    for entry in _entries_below(folder):
-        if reason := _why_left_out(entry):
-            left_out[reason] += 1
-        else:
-            yield entry
 
 
 def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
