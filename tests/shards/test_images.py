@@ -130,23 +130,19 @@ def test_pillows_limit_is_the_callers_again(monkeypatch) -> None:
     assert Picture.MAX_IMAGE_PIXELS == 1234
 
 
-@pytest.mark.parametrize("form", ["GIF", "ICO", "TGA", "EPS"])
-def test_unsupported_formats_are_named(form) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (file_of(COLOUR, "GIF"), "unsupported format GIF, expected one of JPEG,"),
+        (b"\xff\xd8", "^not an image, or an unsupported format$"),
+        (bytes(1000), "^not an image, or an unsupported format$"),
+    ],
+    ids=["GIF", "start of a JPEG", "zeros"],
+)
+def test_other_formats_and_content_that_is_not_an_image_are_refused(content, message) -> None:
     for function in (images.decode, lambda content: images.encode(content, COPY)):
-        with pytest.raises(
-            ValueError,
-            match=f"unsupported format {form}, expected one of JPEG, MPO, PNG, .*, PPM, TIFF, AVIF, HEIF",
-        ):
-            function(file_of(COLOUR, form))
-
-
-@pytest.mark.parametrize("content", [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"\xff\xd8", b"\0" * 1000])
-def test_content_that_is_not_an_image_is_refused(content) -> None:
-    for function in (images.decode, lambda content: images.encode(content, COPY)):
-        with pytest.raises(ValueError, match="^not an image, or an unsupported format$"):
+        with pytest.raises(ValueError, match=message):
             function(content)
-    with pytest.raises(ValueError, match="the file is empty"):
-        images.encode(b"", COPY)
 
 
 @pytest.mark.parametrize(("height", "width"), [(100, 150), (150, 100), (300, 301), (66, 65), (1000, 65)])

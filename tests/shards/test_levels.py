@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from cl.shards import levels
 from cl.shards.images import ORIENTATION
 from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Storage
-from tests.support.pictures import digest, file_of, photograph
+from tests.support.pictures import file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored
 
 GRAY = np.asarray(photograph(60, 40).convert("L")).astype(np.float64)  # 0 to 255
@@ -85,25 +84,6 @@ def test_a_mode_without_a_training_image_is_left_out(tmp_path) -> None:
     reason = reader.manifest.splits["val"].skipped["float"]
     assert reason.startswith("ValueError: no training image of mode F was sampled, so its black and white")
     assert (list(reader.manifest.levels), reader.manifest.splits["train"].skipped) == (["I;16"], {})
-
-
-def test_manifests_without_deep_images_say_nothing_of_levels(tmp_path) -> None:
-    stored(tmp_path, {"a.png": file_of(photograph(), "PNG")})
-    manifest = json.loads((tmp_path / "shards/manifest.json").read_text())
-    assert "levels" not in manifest
-    assert "percentiles" not in manifest["storage"]
-
-
-def test_levels_depend_on_the_images_alone(tmp_path) -> None:
-    """Not on the number of workers or the size of shards; more pixels and images than are sampled."""
-    rng = np.random.default_rng(0)
-    files = {f"{i}.tif": deep(rng.normal(i, 1, (200, 150)), "float32") for i in range(3)}
-    for workers in (1, 2):
-        stored(tmp_path / f"{workers}", files, workers=workers, encode="jpeg")
-    assert digest(tmp_path / "1/shards") == digest(tmp_path / "2/shards")
-    measured = json.loads((tmp_path / "1/shards/manifest.json").read_text())["levels"]["F"]
-    whole = np.concatenate([rng.normal(i, 1, 10**6) for i in range(3)])
-    assert np.allclose(measured, np.percentile(whole, STORAGE["percentiles"]), atol=0.3)
 
 
 def test_the_sampled_images_do_not_depend_on_their_order(tmp_path) -> None:

@@ -1,6 +1,5 @@
 """The contents of shards: copied, re-encoded and skipped images, as the webdataset library reads them too."""
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from PIL import Image as Picture
 from cl.data.reader import Reader
 from cl.shards import images, packing
 from cl.sources import Storage
-from cl.sources._shared import photographs
 from cl.sources._shared.class_folders import class_folders
-from tests.support.pictures import FILES, UNREADABLE, mutated, odd_tree, picture_file, tree
+from tests.support.pictures import UNREADABLE, odd_tree, picture_file, tree
 from tests.support.tiny import STORAGE, write_shards
 
 
@@ -37,38 +35,23 @@ def test_skipped_images_do_not_shift_keys_labels_or_pixels(tmp_path, shard_image
 
 
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
-def test_reasons_contain_no_path_and_no_memory_address(tmp_path) -> None:
-    manifest = write_shards(class_folders(odd_tree(tmp_path / "own")), tmp_path / "shards", 10)
+def test_what_cannot_be_read_is_left_out_with_a_reason(tmp_path) -> None:
+    """By every pass: to compare files, sample deep images, cut them and pack them. Reasons name no path."""
+    root = odd_tree(tmp_path / "own")
+    for seed, name in enumerate(("cat", "dog")):
+        picture_file(root / "val" / name / "other.jpg", 300 + seed)  # `tree` has equal images in both splits
+    for name, target in (("loop", "loop.png"), ("file", "0.jpg/1.png"), ("long", "long" * 100)):
+        (root / "train" / "cat" / f"{name}.png").symlink_to(target)
+    manifest = write_shards(class_folders(root), tmp_path / "shards", 10, deduplicate=True, tile=20)
     assert manifest.splits["train"].skipped == {
         "cat/truncated": "OSError: image file is truncated (28 bytes not processed)",
         "cat/empty": "ValueError: the file is empty",
         "cat/text": "ValueError: not an image, or an unsupported format",
         "cat/nowhere": "FileNotFoundError: No such file or directory",
-    }
-
-
-def test_links_that_lead_nowhere_are_left_out(tmp_path) -> None:
-    """By every pass over the files: to compare them, to sample deep ones, to cut them, and to pack them."""
-    root = tree(tmp_path / "own")
-    for seed, name in enumerate(("cat", "dog")):
-        picture_file(root / "val" / name / "other.jpg", 300 + seed)  # `tree` has equal images in both splits
-    for name, target in (("loop", "loop.png"), ("file", "0.jpg/1.png"), ("long", "long" * 100)):
-        (root / "train" / "cat" / f"{name}.png").symlink_to(target)
-    splits = class_folders(root)
-    manifest = write_shards(splits, tmp_path / "shards", 10, deduplicate=True, tile=20)
-    assert manifest.splits["train"].skipped == {
         "cat/loop": "OSError: Too many levels of symbolic links",
         "cat/file": "NotADirectoryError: Not a directory",
         "cat/long": "OSError: File name too long",
     }
-
-
-def test_a_png_named_jpeg_is_stored_as_png(tmp_path) -> None:
-    root = tree(tmp_path / "own")
-    Picture.new("RGB", (20, 30)).save(root / "train" / "cat" / "n02105855_2933.JPEG", "PNG")  # as in ILSVRC
-    write_shards(class_folders(root), tmp_path / "shards", 4)
-    names = [m.name for p in (tmp_path / "shards").glob("train*.tar") for m in tarfile.open(p)]
-    assert "cat/n02105855_2933.png" in names
 
 
 def test_reencoded_and_turned_images_are_counted(tmp_path) -> None:
@@ -89,84 +72,30 @@ def test_reencoded_and_turned_images_are_counted(tmp_path) -> None:
     assert (every.reencoded, every.turned) == (9, 0)
 
 
-def test_jpegs_are_copied_byte_for_byte(shard_folder) -> None:
-    reader = Reader(shard_folder, "train")
-    raw = next((shard_folder.parent / "raw" / "photos").iterdir())
-    for position in (0, 57, 119):
-        original = raw / "train" / f"{reader.keys[position].decode()}.jpg"
-        assert reader.read(position) == original.read_bytes()
-
-
 def by_webdataset(folder: Path, split: str, *how: str) -> Iterator[dict]:
     urls = sorted(str(path) for path in folder.glob(f"{split}-*.tar"))
     return iter(webdataset.WebDataset(urls, shardshuffle=False).decode(*how))
 
 
-def assert_same_samples(reader: Reader, samples: Iterator[dict], extension: str) -> int:
-    """Compare the library's samples with our reader's, and return their number."""
+def assert_same_samples(reader: Reader, samples: Iterator[dict], extension: str) -> None:
+    """Compare the library's samples with our reader's."""
     number = -1
     for number, sample in enumerate(samples):
         assert sample["__key__"].encode() == reader.keys[number]
         assert sample["cls"] == reader.labels()[number]
         assert np.array_equal(np.asarray(sample[extension]), reader.pixels(number))
-    assert number + 1 == len(reader)
-    return len(reader)
+    assert number + 1 == len(reader) > 0
 
 
 def test_the_webdataset_library_reads_the_shards(shard_folder) -> None:
-    assert (
-        assert_same_samples(Reader(shard_folder, "train"), by_webdataset(shard_folder, "train", "pil"), "jpg")
-        == 120
-    )
+    assert_same_samples(Reader(shard_folder, "train"), by_webdataset(shard_folder, "train", "pil"), "jpg")
 
 
 def test_the_webdataset_library_reads_raw_pixels(tmp_path) -> None:
     write_shards(class_folders(tree(tmp_path / "own")), tmp_path / "shards", 4, encode="raw", shrink=10)
     reader = Reader(tmp_path / "shards", "train")
-    assert assert_same_samples(reader, by_webdataset(tmp_path / "shards", "train"), "npy") == 6
+    assert_same_samples(reader, by_webdataset(tmp_path / "shards", "train"), "npy")
     assert reader.pixels(0).shape == (10, 15, 3)
-
-
-@pytest.mark.parametrize("shrink", [None, 256])
-def test_photographs_are_read_by_the_webdataset_library(tmp_path, shrink) -> None:
-    jpegs = [path for path in photographs.files().values() if path.suffix == ".jpg"]
-    for path in jpegs:
-        for split in ("train", "val"):
-            (tmp_path / "raw" / split / path.stem).mkdir(parents=True)
-            (tmp_path / "raw" / split / path.stem / path.name).symlink_to(path)
-    splits = class_folders(tmp_path / "raw")
-    splits = type(splits)(splits.classes, splits.train, splits.train)  # both splits may share images
-    manifest = write_shards(splits, tmp_path / "shards", 16, workers=2, shrink=shrink)
-    train = manifest.splits["train"]
-    assert (len(manifest.classes), train.images, train.skipped) == (len(jpegs), len(jpegs), {})
-    reader = Reader(tmp_path / "shards", "train")
-    assert assert_same_samples(reader, by_webdataset(tmp_path / "shards", "train", "pil"), "jpg") == len(
-        jpegs
-    )
-    files = {image.key: image for image in splits.train}
-    same = [reader.read(number) == files[key.decode()].read() for number, key in enumerate(reader.keys)]
-    assert same.count(False) == train.reencoded
-    if shrink:
-        assert train.reencoded == len(jpegs)
-        assert {min(reader.pixels(number).shape[:2]) for number in np.flatnonzero(~np.array(same))} == {256}
-    else:
-        assert train.reencoded == 0
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_mutated_images_are_readable_or_listed_as_skipped(tmp_path) -> None:
-    root = tree(tmp_path / "own")
-    whole = list(FILES.values())
-    for seed in range(500):
-        (root / "train" / "dog" / f"mutated {seed}.jpg").write_bytes(
-            mutated(whole[seed * 7 % len(whole)], seed)
-        )
-    train = write_shards(class_folders(root), tmp_path / "shards", 40, workers=2).splits["train"]
-    assert train.images + len(train.skipped) == 506
-    assert min(train.images, len(train.skipped)) > 50
-    reader = Reader(tmp_path / "shards", "train")
-    for position in range(len(reader)):
-        assert reader.pixels(position).shape[2] == 3
 
 
 def test_images_are_stored_in_the_order_of_the_list(tmp_path, monkeypatch) -> None:

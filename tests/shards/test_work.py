@@ -48,10 +48,11 @@ def test_finished_shards_are_kept(tmp_path) -> None:
     assert digest(tmp_path / "shards") == digest(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("change", ["image", "quality", "shard_images", "gone", "label"])
-def test_changed_images_or_settings_start_over(tmp_path, change) -> None:
+@pytest.mark.parametrize("change", ["image", "quality", "shard_images", "gone", "label", "heic"])
+def test_changed_images_settings_or_formats_start_over(tmp_path, monkeypatch, change) -> None:
     root = tree(tmp_path / "own", 8)
-    stop_after(class_folders(root), tmp_path / "shards", 6, encode="jpeg")
+    with without_heic(monkeypatch) if change == "heic" else nullcontext():
+        stop_after(class_folders(root), tmp_path / "shards", 6, encode="jpeg")
     finished, settings = shard_states(tmp_path / "shards"), {"encode": "jpeg", "shard_images": 2}
     match change:
         case "image":
@@ -79,16 +80,6 @@ def test_a_lost_shard_is_written_again(tmp_path) -> None:
     (tmp_path / "shards" / "train-000001.tar").unlink()
     write_shards(splits, tmp_path / "shards", 2)
     assert digest(tmp_path / "shards") == digest(tmp_path / "whole")
-
-
-def test_shards_begun_without_heic_start_over_with_it(tmp_path, monkeypatch) -> None:
-    splits = class_folders(tree(tmp_path / "own", 8))
-    with without_heic(monkeypatch):
-        stop_after(splits, tmp_path / "shards", 3)
-    finished = shard_states(tmp_path / "shards")
-    write_shards(splits, tmp_path / "shards", 2)
-    assert len(finished) == 3
-    assert not finished.items() & shard_states(tmp_path / "shards").items()
 
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}

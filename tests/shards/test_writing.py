@@ -1,5 +1,6 @@
 """Raw images to shards: the same bytes every time, and what is refused."""
 
+import json
 import os
 
 import pytest
@@ -32,6 +33,7 @@ def test_bytes_depend_on_the_images_alone(tmp_path, encode, shrink) -> None:
 
 
 def test_the_files_are_shards_index_keys_and_manifest(params, tmp_path) -> None:
+    """Nothing is there, or in the manifest, that these images do not have: copies, groups, deep images."""
     write_shards(photos.splits(params.dataset, tmp_path), tmp_path / "shards", 50, workers=2)
     assert sorted(path.name for path in (tmp_path / "shards").iterdir()) == [
         "manifest.json",
@@ -42,6 +44,11 @@ def test_the_files_are_shards_index_keys_and_manifest(params, tmp_path) -> None:
         "val.npy",
         "val_keys.npy",
     ]
+    manifest = json.loads((tmp_path / "shards/manifest.json").read_text())
+    assert not {"duplicates", "levels"} & manifest.keys()
+    assert not {"deduplicate", "percentiles", "tile", "store"} & manifest["storage"].keys()
+    assert "groups" not in manifest["splits"]["train"]
+    assert Reader(tmp_path / "shards", "train").groups is None
 
 
 def test_the_order_does_not_depend_on_the_size_of_shards(tmp_path) -> None:

@@ -207,9 +207,3 @@ def test_groups_come_back_from_the_shards(raw, tmp_path) -> None:
     assert by_key == {b"a/day 0/0": 0, b"c/0": 0, b"c/1": -1, b"c/2": 1}
     assert train.manifest.splits["train"].groups == 2
     assert np.array_equal(np.unique(Reader(tmp_path / "shards", "val").groups), [-1, 0])
-
-
-def test_shards_without_groups_have_no_file_of_them(shard_folder) -> None:
-    assert Reader(shard_folder, "train").groups is None
-    assert not list(shard_folder.glob("*groups*"))
-    assert "groups" not in (shard_folder / "manifest.json").read_text()

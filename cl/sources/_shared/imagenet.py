@@ -132,5 +132,6 @@ def _val_classes(devkit: Path) -> list[str]:
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         meta, truth = (cast(IO[bytes], tar.extractfile(name)).read() for name in (META, TRUTH))
     synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
-    wnids = dict(zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True))
+    pairs = zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)
+    wnids = {int(number): str(wnid) for number, wnid in pairs}
     return [wnids[int(number)] for number in truth.split()]
