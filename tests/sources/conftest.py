@@ -59,8 +59,8 @@ def source(tmp_path, monkeypatch) -> Callable[[str], Source]:  # type: ignore[no
 
 
 @pytest.fixture
-def ilsvrc(tmp_path) -> Path:  # type: ignore[no-untyped-def]
+def ilsvrc(tmp_path, monkeypatch) -> Path:  # type: ignore[no-untyped-def]
     """The folder with ImageNet's three archives, of three classes, inside a raw folder."""
     write_imagenet_folders(tmp_path / "folders")
-    write_imagenet_archives(tmp_path / "folders", tmp_path / "raw/imagenet")
+    write_imagenet_archives(tmp_path / "folders", tmp_path / "raw/imagenet", monkeypatch)
     return tmp_path / "raw/imagenet"

@@ -131,20 +131,15 @@ def test_an_archive_in_the_raw_folder_is_not_downloaded(offered, server) -> None
 
 
 def test_an_archive_with_another_md5_is_refused(offered, server) -> None:
-    md5 = "0" * 32
-    offered.archive.tgz_md5 = md5
+    """A truncated download, then the same file in the raw folder."""
+    md5, content = offered.archive.tgz_md5, offered.served.read_bytes()
+    offered.served.write_bytes(content[: len(content) // 2])
     found = hashlib.md5(offered.served.read_bytes()).hexdigest()
-    assert refusal(offered).startswith(
-        f"{offered.raw}/{offered.archive.base_folder}.partial/{offered.archive.filename} has md5"
-    )
-    assert refusal(offered).endswith(
-        f"has md5 {found}, expected {md5}; {remedy(offered)} that holds the raw data sets"
-    )
+    expected = f"{offered.archive.filename} has md5 {found}, expected {md5}; {remedy(offered)}"
+    assert expected in refusal(offered)
     shutil.copy(offered.served, offered.raw)
     asked = len(server.asked)
-    assert refusal(offered).startswith(
-        f"{offered.raw / offered.archive.filename} has md5 {found}, expected {md5}; put"
-    )
+    assert expected in refusal(offered)
     assert len(server.asked) == asked
 
 
@@ -163,11 +158,8 @@ def test_a_failed_download_says_what_to_put_where(offered) -> None:
 
 
 def test_a_server_that_stops_answering_times_out(offered, monkeypatch) -> None:
-    """One server never answers, another stops in the middle of the file."""
+    """In the middle of the file."""
     monkeypatch.setattr(archives, "TIMEOUT", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        offered.archive.url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.tar.gz"
-        assert "timed out" in refusal(offered)
     with socket.create_server(("127.0.0.1", 0)) as half:
         offered.archive.url = f"http://127.0.0.1:{half.getsockname()[1]}/x.tar.gz"
         kept: list[socket.socket] = []
@@ -185,15 +177,6 @@ def test_a_server_that_stops_answering_times_out(offered, monkeypatch) -> None:
         thread.join()
         for connection in kept:
             connection.close()
-
-
-def test_a_truncated_download_is_refused(offered) -> None:
-    """The server closes the connection in the middle, which the md5 reveals."""
-    content = offered.served.read_bytes()
-    offered.served.write_bytes(content[: len(content) // 2])
-    assert "has md5" in refusal(offered)
-    offered.served.write_bytes(content)
-    assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
 
 
 def fetch(archive: tuple, raw: Path) -> None:

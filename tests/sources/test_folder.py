@@ -152,6 +152,13 @@ def test_a_class_whose_files_are_all_ignored_is_refused(root) -> None:
         listed(root)
 
 
+def test_images_without_class_folders_are_refused(tmp_path) -> None:
+    for split in ("train", "val"):
+        picture(tmp_path / "flat" / split / "0.png")
+    with pytest.raises(ValueError, match="no class folders in .*flat/train; put the images of each class"):
+        listed(tmp_path / "flat")
+
+
 @pytest.mark.parametrize(
     "name", [b"train/cat/\xff.png", b"train/cat/\xff/0.png", b"val/\xffbird/0.png", b"train/\xffbird/0.png"]
 )

@@ -1,11 +1,8 @@
 """ImageNet's archives, damaged in every way: refused in one line, or every image is listed."""
 
-import faulthandler
-import gzip
+import hashlib
 import io
-import os
 import re
-import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +12,7 @@ import pytest
 
 from cl.sources import Splits, imagenet
 from cl.sources._shared import imagenet as archive
-from tests.support.archives import WNIDS, add_member, add_special, tar_of, write_devkit
+from tests.support.archives import WNIDS, add_member, add_special, tar_of
 
 
 def outcome(root: Path) -> Splits | str:
@@ -63,29 +60,6 @@ def test_a_truncated_archive_is_refused(name, ilsvrc) -> None:
         else:
             assert images_of(found) == expected
             assert length > len(whole) - tarfile.RECORDSIZE  # only padding after the end mark is lost
-    assert refused > 30
-
-
-@pytest.mark.parametrize(
-    "name", [archive.TRAIN, pytest.param(archive.VAL, marks=pytest.mark.slow), archive.DEVKIT]
-)
-def test_flipped_bytes_are_refused_or_lose_no_image(name, ilsvrc) -> None:
-    """Flips inside an image are for `verify` to find; flips in the archive's structure are found here."""
-    path = ilsvrc / name
-    whole, expected = path.read_bytes(), labels_of(outcome(ilsvrc))
-    headers = [m.offset for m in tarfile.open(path)] if name != archive.DEVKIT else [0]
-    rng = np.random.default_rng(1)
-    places = [int(p) for p in rng.integers(0, len(whole), 25)]
-    places += [int(h + o) for h, o in zip(rng.choice(headers, 50), rng.integers(0, 512, 50), strict=True)]
-    refused = 0
-    for place in places:
-        damaged = bytearray(whole)
-        damaged[min(place, len(whole) - 1)] ^= int(rng.integers(1, 256))
-        path.write_bytes(damaged)
-        found = outcome(ilsvrc)
-        refused += isinstance(found, str)
-        if isinstance(found, Splits):
-            assert labels_of(found) == expected
     assert refused > 30
 
 
@@ -175,61 +149,6 @@ def test_the_validation_images_must_match_the_ground_truth(numbers, ilsvrc) -> N
     )
 
 
-@pytest.fixture
-def devkit(ilsvrc) -> dict[str, bytes]:
-    with tarfile.open(ilsvrc / archive.DEVKIT) as tar:
-        return {member.name: tar.extractfile(member).read() for member in tar}
-
-
-def test_a_devkit_with_other_content_is_refused(ilsvrc, devkit) -> None:
-    for name in devkit:
-        write_devkit(ilsvrc, {other: stored for other, stored in devkit.items() if other != name})
-        assert f"{archive.DEVKIT} lacks the file {name}" in outcome(ilsvrc)
-        write_devkit(ilsvrc, devkit | {name: b""})
-        assert isinstance(outcome(ilsvrc), str)
-    for truth in (b"1\n1\n2\n2\n3\n4\n", b"1\n1\n2\n2\n3\nx\n", b"\xff\xfe\n" * 6, b"1\n1\n1\n1\n1\n1.5\n"):
-        write_devkit(ilsvrc, devkit | {archive.TRUTH: truth})
-        assert "do not match or are damaged" in outcome(ilsvrc)
-    with tarfile.open(ilsvrc / archive.DEVKIT, "w:gz") as tar:
-        add_member(tar, archive.META, devkit[archive.META])
-        add_special(tar, archive.TRUTH, tarfile.SYMTYPE, "/etc/passwd")
-    assert f"{archive.DEVKIT} lacks the file {archive.TRUTH}" in outcome(ilsvrc)
-    empty = gzip.compress(b"")
-    for stored in (b"no gzip", gzip.compress(b"no tar"), empty, b"", b"\x1f\x8b", os.urandom(5000)):
-        (ilsvrc / archive.DEVKIT).write_bytes(stored)
-        assert "is damaged or incomplete" in outcome(ilsvrc) or "lacks the file" in outcome(ilsvrc)
-
-
-@pytest.fixture
-def silent_crashes():  # type: ignore[no-untyped-def]
-    """Keep pytest from printing tracebacks of children that crash."""
-    faulthandler.disable()
-    yield
-    faulthandler.enable(sys.__stderr__)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("silent_crashes")
-def test_a_damaged_class_table_is_refused_or_read(ilsvrc, devkit) -> None:
-    """meta.mat overwritten in 60 ways, some of which crash scipy, in an otherwise intact devkit."""
-    whole, rng = devkit[archive.META], np.random.default_rng(2)
-    outcomes = set()
-    for number in range(60):
-        damaged = bytearray(whole)
-        if number % 3 == 0:
-            damaged = damaged[: rng.integers(0, len(whole))]
-        else:
-            for place in rng.integers(0, len(whole), 1 + number % 5):
-                damaged[place] = rng.integers(0, 256)
-        write_devkit(ilsvrc, devkit | {archive.META: bytes(damaged)})
-        outcomes.add(type(outcome(ilsvrc)))
-    assert outcomes == {Splits, str}
-
-
-def entries_of(path: Path, classes: list[str]) -> archive.Entries:
-    return archive._train_entries(path) if path.name == archive.TRAIN else archive._val_entries(path, classes)
-
-
 def mutated_header(whole: bytes, at: int, seed: int) -> bytes:
     """Replace one byte of the tar header at `at`; with even seeds the checksum stays right."""
     rng, content = np.random.default_rng(seed), bytearray(whole)
@@ -243,23 +162,29 @@ def mutated_header(whole: bytes, at: int, seed: int) -> bytes:
     return content
 
 
-def test_mutated_archives_are_read_or_refused_in_one_line(ilsvrc) -> None:
-    classes = archive._val_classes(ilsvrc / archive.DEVKIT)
-    seen = {"read": 0, "refused": 0}
-    for name in (archive.TRAIN, archive.VAL):
-        path = ilsvrc / name
-        whole = path.read_bytes()
-        headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
-        for seed in range(250):
-            path.write_bytes(mutated_header(whole, headers[seed % len(headers)], seed))
-            try:
-                entries = entries_of(path, classes)
-            except ValueError as error:
-                assert str(path) in str(error)
-                assert "\n" not in str(error)
-                seen["refused"] += 1
-            else:
-                flat = [entry for listed in entries.values() for entry in listed]
-                assert all(entry.offset + entry.length <= len(whole) for entry in flat)
-                seen["read"] += 1
-    assert min(seen.values()) > 20, seen
+@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL])
+def test_mutated_headers_are_refused_or_lose_no_image(name, ilsvrc) -> None:
+    """Flips inside an image are for `verify` to find; a wrong header with a right checksum may rename one."""
+    path = ilsvrc / name
+    whole, expected = path.read_bytes(), labels_of(outcome(ilsvrc))
+    headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
+    seen = {str: 0, Splits: 0}
+    for seed in range(150):
+        path.write_bytes(mutated_header(whole, headers[seed % len(headers)], seed))
+        found = outcome(ilsvrc)
+        seen[type(found)] += 1
+        if isinstance(found, Splits):
+            images = [image for image in (*found.train, *found.val) if image.path == path]
+            assert all(image.offset + image.length <= len(whole) for image in images)
+            assert labels_of(found) == expected or seed % 2 == 0
+    assert min(seen.values()) > 10, seen
+
+
+def test_only_the_official_devkit_is_opened(ilsvrc) -> None:
+    """Its class table is a MATLAB file, and damaged ones can crash the library that reads them."""
+    md5 = archive.DEVKIT_MD5
+    whole = (ilsvrc / archive.DEVKIT).read_bytes()
+    for content in (b"", b"no gzip", whole[:-1] + bytes([whole[-1] ^ 1])):
+        (ilsvrc / archive.DEVKIT).write_bytes(content)
+        found = hashlib.md5(content).hexdigest()
+        assert f"{archive.DEVKIT} has md5 {found}, expected {md5}; download it again" in outcome(ilsvrc)

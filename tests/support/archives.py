@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import scipy.io
 from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, STL10
@@ -109,8 +110,8 @@ def write_imagenet_folders(root: Path) -> None:
                 picture.save(root / split / wnid / f"{name}.JPEG")
 
 
-def write_imagenet_archives(folders: Path, root: Path) -> None:
-    """The same images in the official archives."""
+def write_imagenet_archives(folders: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same images in archives as the official ones; the devkit's md5 is that of ours."""
     root.mkdir(parents=True)
     with tarfile.open(root / imagenet.TRAIN, "w") as outer:
         for wnid in WNIDS:
@@ -122,13 +123,11 @@ def write_imagenet_archives(folders: Path, root: Path) -> None:
     synsets = np.array([(number + 1, wnid, "words") for number, wnid in enumerate(WNIDS)], fields)
     meta = io.BytesIO()
     scipy.io.savemat(meta, {"synsets": synsets})
-    write_devkit(root, {imagenet.META: meta.getvalue(), imagenet.TRUTH: b"1\n1\n2\n2\n3\n3\n"})
-
-
-def write_devkit(root: Path, members: dict[str, bytes]) -> None:
     with tarfile.open(root / imagenet.DEVKIT, "w:gz") as tar:
-        for name, content in members.items():
-            add_member(tar, name, content)
+        add_member(tar, imagenet.META, meta.getvalue())
+        add_member(tar, imagenet.TRUTH, b"1\n1\n2\n2\n3\n3\n")
+    md5 = hashlib.md5((root / imagenet.DEVKIT).read_bytes()).hexdigest()
+    monkeypatch.setattr(imagenet, "DEVKIT_MD5", md5)
 
 
 def tar_of(members: dict[str, bytes]) -> bytes:
