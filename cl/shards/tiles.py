@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import cast
 
@@ -65,7 +66,10 @@ def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     The tiles of an image are one group, unless the image itself belongs to one. Rows and columns count in the
     file, before its orientation is applied. An image that cannot be opened stays, to be reported when packed.
     """
-    sizes = survey(listed, _size, "image sizes", team)
+    size = partial(
+        read_fact, fact=lambda picture: picture.size, otherwise=(0, 0), max_pixels=MAX_TILED_PIXELS
+    )
+    sizes = survey(listed, size, "image sizes", team)
     return [
         sample for image, size in zip(listed, sizes, strict=True) for sample in _samples(image, *size, side)
     ]
@@ -93,11 +97,6 @@ def _starts(length: int, side: int) -> list[int]:
     """Where ceil(length / side) tiles begin that cover `length` from edge to edge, evenly spaced."""
     last = -(-length // side) - 1
     return [number * (length - side) // last for number in range(last + 1)] if last else [0]
-
-
-def _size(image: Image) -> tuple[int, int]:
-    """Width and height by the header of the file; 0 and 0 if it cannot be opened."""
-    return read_fact(image, lambda picture: picture.size, (0, 0), MAX_TILED_PIXELS)
 
 
 def encode(content: bytes, cut_tiles: list[Image], storage: Storage, levels: Levels) -> Iterator[Encoded]:

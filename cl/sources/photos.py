@@ -5,7 +5,6 @@ validation patch is ever seen in training.
 """
 
 import hashlib
-import io
 import os
 import shutil
 import tempfile
@@ -64,12 +63,10 @@ def _write_patches(config: Config, root: Path) -> None:
             folder = root / split / name
             folder.mkdir(parents=True)
             for number in range(counts[split]):
-                (folder / f"{number:04d}.jpg").write_bytes(_patch(band, config.side, rng))
+                _patch(band, config.side, rng).save(folder / f"{number:04d}.jpg", quality=QUALITY)
 
 
-def _patch(band: Picture.Image, side: tuple[int, int], rng: np.random.Generator) -> bytes:
+def _patch(band: Picture.Image, side: tuple[int, int], rng: np.random.Generator) -> Picture.Image:
     size = int(rng.integers(side[0], min(side[1], *band.size) + 1))
     left, top = (int(rng.integers(0, length - size + 1)) for length in band.size)
-    file = io.BytesIO()
-    band.crop((left, top, left + size, top + size)).save(file, "JPEG", quality=QUALITY)
-    return file.getvalue()
+    return band.crop((left, top, left + size, top + size))
