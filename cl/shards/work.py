@@ -2,13 +2,16 @@
 
 import functools
 import hashlib
+import json
 import os
-import pickle
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from cl.runtime import stores
 from cl.runtime.files import UNREACHABLE
@@ -151,9 +154,11 @@ def _status(path: Path) -> str:
 
 def save_note(path: Path, packed: Packed) -> None:
     """Write what is known about a finished shard to disk; the note appears once it is complete."""
+    facts = {"shard": packed.shard.model_dump(), "counts": packed.counts, "skipped": packed.skipped}
+    encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
-        pickle.dump(packed, file)
+        np.savez(file, rows=packed.rows, keys=packed.keys, digests=packed.digests, facts=encoded)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -161,4 +166,8 @@ def save_note(path: Path, packed: Packed) -> None:
 
 def load_note(path: Path) -> Packed:
     """Read a note that `save_note` wrote."""
-    return pickle.loads(path.read_bytes())
+    with np.load(path, allow_pickle=False) as arrays:
+        facts = json.loads(arrays["facts"].tobytes())
+        rows, keys, digests = (arrays[name] for name in ("rows", "keys", "digests"))
+    shard, counts = Shard(**facts["shard"]), Counter(facts["counts"])
+    return Packed(shard, rows, keys, digests, counts, facts["skipped"])
