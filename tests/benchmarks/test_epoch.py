@@ -80,13 +80,6 @@ def test_the_replay_sends_the_requests_of_real_processes(server, tmp_path, nodes
     assert (replayed.again, replayed.evictions, replayed.steps) == (0, 0, plan.steps_per_epoch)
 
 
-def test_pieces_are_those_of_the_reader(server, tmp_path) -> None:
-    files = Reader(tmp_path / "shards", "train", server.url, Cache(tmp_path / "cache", 10**9))._files
-    pieces, positions = epoch.Pieces(files), np.arange(IMAGES)
-    assert np.array_equal(pieces.of(positions), np.searchsorted(files._firsts, positions, side="right") - 1)
-    assert pieces.sizes.tolist() == [files._size(piece) for piece in range(len(pieces.sizes))]
-
-
 def test_the_cache_evicts_what_the_real_one_does(tmp_path) -> None:
     """Pieces of different sizes are announced and read at random; a third of them fit."""
     rng, own = np.random.default_rng(0), 20  # bytes of the real cache's own file
@@ -112,22 +105,6 @@ def test_the_cache_evicts_what_the_real_one_does(tmp_path) -> None:
         assert kept == set(replayed._kept)
     assert replayed.requests == len(fetched)
     assert replayed.again == len(fetched) - len(set(fetched)) > 0
-
-
-def test_only_the_smallest_cache_that_is_accepted_keeps_every_piece(small_windows) -> None:
-    images = 64 * 200
-    files = epoch.files_of(images)
-    window = 64 * epoch.IMAGE_BYTES
-    accepted = int(2.1 * window) + 1
-    files._cache = Cache(Path("unused"), accepted)
-    files._check_room("", 2 * window)
-    found = epoch.replay(Plan(images, 16, 0), epoch.Pieces(files), [1, 4], {accepted: 10**9, window: 10**9})
-    for each in found:
-        enough, small = each.caches
-        assert enough.requests == each.needed()[0, 0]
-        assert (enough.again, enough.largest <= accepted) == (0, True)
-        assert enough.evictions > 0
-        assert small.again > 0
 
 
 def test_the_figures_of_a_small_epoch() -> None:

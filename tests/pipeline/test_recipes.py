@@ -1,23 +1,18 @@
 """Every recipe: the commands in its header compose, validate and build a model."""
 
 import itertools
-import re
 import shlex
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from cl import config
 from cl.methods import Setup
 from cl.networks import backbones
-from cl.objective.batch import Batch
 from cl.report import paper_tables
-from cl.runtime.machine import Machine
 from cl.runtime.registry import module_of
-from pipeline.pretrain import build
 from tests.support.documentation import runs
 from tests.support.project import ROOT, compose
 
@@ -61,45 +56,6 @@ def test_the_commands_in_a_recipe_s_header_compose_and_build(tmp_path: Path, rec
         )
         method = module_of("methods", params.method.kind).Method(params.method, setup)
     assert all(parameter.is_meta for parameter in method.parameters())
-
-
-SMALL_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "stl10": 105_000}
-PEAKS = {"fp32": 67, "tf32": 494, "bf16": 989}  # of an H200, in TFLOP/s
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_the_cost_of_small_images_is_calculated_from_operations(tmp_path: Path, recipe: str) -> None:
-    """In convolutions and matrix products, forward and backward."""
-    params = config.check(compose(tmp_path, f"recipe={recipe}"))
-    images, few = SMALL_IMAGES.get(params.dataset.kind), 4
-    if not images:
-        pytest.skip("large images")
-    changes = {"batch_size": few, "microbatches": 1}
-    method = {"shuffle": False} if getattr(params.method, "shuffle", False) else {}
-    small = params.model_copy(
-        update={
-            "optim": params.optim.model_copy(update=changes),
-            "method": params.method.model_copy(update=method),
-            "bn_group": "global",
-        }
-    )
-    task = build(small, Machine(torch.device("cpu"), 0, "fp32"), images).train()
-    views = [
-        torch.rand(few, 3, view.size, view.size) for view in small.views.values() for _ in range(view.count)
-    ]
-    with FlopCounterMode(display=False) as counter:
-        task.begin_step(0, 0.0)
-        task.begin_epoch(0)
-        task(Batch(views, torch.zeros(few), torch.arange(few))).backward()
-    batch = params.optim.batch_size
-    operations = counter.get_total_flops() / few * params.optim.epochs * (images // batch * batch)
-    (cost,) = [line for line in header(recipe) if line.startswith(" Cost: ")]
-    (printed,) = re.findall(r"([\d.]+) EFLOP per run; with 30 % of an H200's peak", cost)
-    assert float(printed) == pytest.approx(operations / 1e18, rel=0.05)
-    for precision, peak in PEAKS.items():
-        (hours,) = re.findall(rf"([\d.]+) h in {precision}", cost)
-        assert float(hours) == pytest.approx(operations / (0.3e12 * peak) / 3600, rel=0.06)
 
 
 def test_every_row_that_the_papers_quote_names_a_recipe() -> None:

@@ -1,13 +1,10 @@
-"""What the libraries of loggers have stored: for each, a function of its name reads it back from a folder."""
+"""What the libraries of loggers have stored, read back from a folder by a function of their name; not W&B."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-BLOCK, HEADER = 2**15, 7  # bytes in W&B's files, which have LevelDB's format
 
 
 @dataclass
@@ -30,40 +27,6 @@ def tensorboard(folder: Path) -> Logged:
     for tag in events.Tags()["scalars"]:
         logged.columns[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
     return logged
-
-
-def wandb(folder: Path) -> Logged:
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    logged = Logged({})
-    for content in _records(path.read_bytes()):
-        record = Record.FromString(content)
-        for item in record.run.config.update:
-            if not item.key.startswith("_"):
-                logged.parameters[item.key] = json.loads(item.value_json)
-        row = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
-        for name, value in row.items():
-            if not name.startswith("_"):
-                step = float(row[f"{name.split('/')[0]}/step"])
-                logged.columns[name].append((step, float(value)))
-        if record.WhichOneof("record_type") == "exit":
-            logged.failed = record.exit.exit_code != 0
-    return logged
-
-
-def _records(content: bytes) -> Iterator[bytes]:
-    record, place = b"", HEADER
-    while place + HEADER <= len(content):
-        if (left := BLOCK - place % BLOCK) < HEADER:
-            place += left
-            continue
-        length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
-        record += content[place + HEADER : place + HEADER + length]
-        place += HEADER + length
-        if kind in (1, 4):  # a whole record, or the last part of one
-            yield record
-            record = b""
 
 
 def mlflow(folder: Path) -> Logged:
