@@ -84,14 +84,6 @@ def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
     assert len(stage._missing("name", study)) == 7
 
 
-def test_runs_can_be_recorded_after_all_rows_were_deleted(results, experiments) -> None:
-    study = config.validated(Study, VALUES)
-    (results / "name.csv").write_text(",".join(Row._fields) + "\n")
-    experiments.append(experiment("a", 0))
-    stage.write("name", study)
-    assert len(stage.rows("name", study)) == 1
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -152,20 +144,6 @@ def test_what_is_queued_is_left_to_the_queue(options, how, asked) -> None:
     assert f"run `CL_SCRATCH={Path('scratch').resolve()} dvc queue start`" in said
 
 
-def test_two_commands_do_not_write_one_study(asked) -> None:
-    folder = Path("scratch/studies/name").resolve()
-    held = f"with exclusive(Path({str(folder)!r}), Path()): print(flush=True); input()"
-    code = f"from pathlib import Path\nfrom cl.runtime.files import exclusive\n{held}"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        other.stdout.readline()
-        result = CliRunner().invoke(stage.main, ["name", "--run"])
-        other.communicate("\n")
-    assert (result.exit_code, asked) == (1, [])
-    assert "another process is writing into docs/results/name.csv" in result.output
-
-
 DVC = """#!/bin/sh
 touch started
 for _ in $(seq 1000); do [ -e "$CL_STOP" ] && touch saved && exit 1; sleep 0.05; done
@@ -211,12 +189,6 @@ def test_rows_of_other_settings_are_refused(results) -> None:
     ):
         with pytest.raises(ValueError, match="name.csv has runs of arm a whose settings or metric are not"):
             stage.rows("name", config.validated(Study, VALUES | change))
-
-
-def test_an_unknown_study_is_answered_with_those_that_exist(monkeypatch) -> None:
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(ValueError, match=r"no study docs/studies/dcl\.yaml.*dcl_batch_size"):
-        stage.load("dcl")
 
 
 @pytest.mark.parametrize("name", STUDIES)
