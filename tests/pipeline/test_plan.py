@@ -16,7 +16,6 @@ import pytest
 
 from cl.data.order import Plan
 from cl.data.ring import batches_ahead
-from cl.runtime import memory
 from cl.runtime.machine import Machine
 from pipeline import plan
 from pipeline.support.composition import write
@@ -79,7 +78,7 @@ def test_a_plan_names_the_figures_and_changes_nothing(prepared) -> None:
 
 
 def test_a_batch_too_large_for_the_memory_is_not_tried(prepared, monkeypatch) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 0)
+    monkeypatch.setattr(plan, "available", lambda: 0)
     answer = planned(prepared)
     assert answer.code == 1
     assert "optim.batch_size=64" in answer.stderr
