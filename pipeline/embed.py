@@ -8,23 +8,21 @@ from pathlib import Path
 
 import click
 import torch.distributed as dist
-from torch import nn
 
 import cl
 from cl.console.progress import Progress
 from cl.console.reasons import lines
 from cl.console.wording import counted
 from cl.hub import embedding
-from cl.hub.embedding import EmbeddingJob
 from cl.hub.encoder import IMAGENET, Encoder
+from cl.hub.feature_files import FORMATS
 from cl.networks.backbones import check_size
 from cl.runtime import machine
 from cl.runtime.base_config import check_crop
 from cl.runtime.distributed import rank, ranks
-from cl.runtime.machine import Machine
+from cl.runtime.files import exclusive
 from pipeline.support import command, launch, locations
 
-SUFFIXES = (".parquet", ".npy")
 FOREVER = timedelta(days=365)  # `launch` notices processes that die; slow ones may take their time
 
 
@@ -65,7 +63,6 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     Uses all visible GPUs, or CL_PROCESSES processes.
     """
     _check(folder, to, resize, crop)
-
     here = machine.find("fp32", deterministic=True)  # a part must not depend on when it is computed
     progress = command.progress("embed")
     encoder = cl.load(file, device=here.device, prefix=prefix)
@@ -73,23 +70,27 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     check_size(file, encoder.network, encoder.transform.crop, "--crop")
     job = embedding.EmbeddingJob(folder, encoder, to)
     is_main, wait_for_all = command.is_main_process(), _barrier()
-    with embedding.exclusive(job) if is_main else nullcontext():
+    with exclusive(job.partial, to) if is_main else nullcontext():
         if is_main:
             for line in lines(job.begin()):
                 progress.say(line)
         wait_for_all()
-        _compute(job, here, progress)
+        share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
+        with progress.count(share, "images" if ranks() == 1 else "images of this process") as report:
+            embedding.compute(job, here, report)
         wait_for_all()
         if is_main:
-            _merge(job, progress)
+            embedded, reasons = embedding.merge(job)
+            for line in lines(reasons, "images that cannot be read"):
+                progress.say(line)
+            progress.say(f"{to}: {counted(embedded, 'images')}, {encoder.width} features each")
         wait_for_all()
 
 
 def _check(folder: Path, to: Path, resize: int | None, crop: int | None) -> None:
-
     names = to.with_suffix(".txt")
-    if to.suffix not in SUFFIXES or to.is_dir():
-        raise ValueError(f"--to {to} must be a file that ends in {' or '.join(SUFFIXES)}")
+    if to.suffix not in FORMATS or to.is_dir():
+        raise ValueError(f"--to {to} must be a file that ends in {' or '.join(FORMATS)}")
     is_continued = Path(f"{to}.partial").exists()
     if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
         raise ValueError(f"--to {to} would overwrite {names}, which pipeline.embed did not write; rename one")
@@ -108,16 +109,16 @@ def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, progres
         raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
     if resize:
         encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
-    elif encoder.transform is IMAGENET and _is_for_small_images(encoder.network):
+    elif encoder.transform is IMAGENET and _has_small_stem(encoder):
         progress.say(
             f"the encoder was built for small images, but gets crops of {IMAGENET.crop} px, because its file "
             "records no size: give that of its training, for example --resize 32 --crop 32"
         )
 
 
-def _is_for_small_images(network: "nn.Module") -> bool:
-    """Whether it is a ResNet with our stem for small images."""
-    first = getattr(network, "conv1", None)
+def _has_small_stem(encoder: Encoder) -> bool:
+    """Whether it is a ResNet for small images."""
+    first = getattr(encoder.network, "conv1", None)
     return first is not None and first.stride == (1, 1)
 
 
@@ -126,21 +127,6 @@ def _barrier() -> Callable[[], None]:
     if ranks() == 1:
         return lambda: None
     return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))
-
-
-def _compute(job: EmbeddingJob, here: Machine, progress: Progress) -> None:
-    """This process's share of the images."""
-    share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
-    with progress.count(share, "images" if ranks() == 1 else "images of this process") as report:
-        embedding.compute(job, here, report)
-
-
-def _merge(job: EmbeddingJob, progress: Progress) -> None:
-
-    embedded, reasons = embedding.merge(job)
-    for line in lines(reasons, "images that cannot be read"):
-        progress.say(line)
-    progress.say(f"{job.target}: {counted(embedded, 'images')}, {job.encoder.width} features each")
 
 
 if __name__ == "__main__":

@@ -17,11 +17,9 @@ from cl.runtime.tensor_files import load_tensors
 from pipeline.support import command, locations, outputs
 from pipeline.support.composition import command_for
 
-FORMATS = ("torchvision", "timm", "hub", "detectron2", "onnx")
-
 
 @click.command()
-@click.argument("format", type=click.Choice(FORMATS))
+@click.argument("format", type=click.Choice([*export.SUFFIXES, *export.FOLDERS]))
 @click.option(
     "--to",
     type=click.Path(path_type=Path),
@@ -36,7 +34,6 @@ def main(format: str, to: Path | None, license: str | None) -> None:
     the Hugging Face hub.
     """
     params = command.params()
-
     suffix = f".{export.SUFFIXES[format]}" if format in export.SUFFIXES else ""
     path = to or Path("exports") / f"{format}{suffix}"
     if suffix and path.suffix != suffix:
@@ -59,11 +56,8 @@ def main(format: str, to: Path | None, license: str | None) -> None:
     else:
         description = _description(params, network, transform, required=format == "timm")
         library = "timm" if description else "cl"
-        card = ""
-        if format == "hub":
-            card = _card(
-                params, transform, recorded, name=path.name, license=license or "other", library=library
-            )
+        about = {"name": path.name, "license": license or "other", "library": library}
+        card = _card(params, transform, recorded, **about) if format == "hub" else ""
         export.write_folder(network, path, description, card, recorded | metadata)
     click.echo(f"{path}: {params.backbone.title}, {network.fc_features} features; {_inputs(transform)}")
 
@@ -81,7 +75,6 @@ def _description(
 
 
 def _card(params: Params, transform: Transform, recorded: dict[str, str], **more: str) -> str:
-
     values = params.model_dump(mode="json")
     more |= {"network": params.backbone.title, "transform": _inputs(transform)}
     return model_card(values, command.RESULTS, command_for(params), recorded, **more)

@@ -44,7 +44,8 @@ def evaluate(
     masks if the detector predicts them.
     """
     if config.kind == "voc":
-        table = voc(detections, dataset.test, len(dataset.classes), eleven_points=eleven_points(config))
+        eleven = config.test.startswith("2007")
+        table = voc(detections, dataset.test, len(dataset.classes), eleven_points=eleven)
         means = np.nanmean(table, axis=0)  # (thresholds,)
         metrics = {"ap50": float(means[0]), "ap75": float(means[AT_75]), "ap": float(means.mean())}
         return metrics, {"ap": table.mean(1), "ap50": table[:, 0], "ap75": table[:, AT_75]}
@@ -57,11 +58,6 @@ def evaluate(
     }
     classes = len(dataset.classes)
     return metrics, {f"{name}_ap": _by_class(evaluation, classes) for name, evaluation in evaluations.items()}
-
-
-def eleven_points(config: Config) -> bool:
-    """Whether the metric is that of VOC 2007."""
-    return config.test.startswith("2007")
 
 
 def voc(

@@ -130,7 +130,7 @@ class Config(BaseConfig):
         )
 
     @model_validator(mode="after")
-    def _schedule_fits(self) -> "Config":
+    def _solver_fits(self) -> "Config":
         inside = all(0 < milestone < self.iterations for milestone in self.milestones)
         if self.milestones != sorted(self.milestones) or not inside:
             raise ValueError(
@@ -145,10 +145,6 @@ class Config(BaseConfig):
             )
         if self.warmup > self.iterations:
             raise ValueError(f"warmup={self.warmup} exceeds iterations={self.iterations}; lower it")
-        return self
-
-    @model_validator(mode="after")
-    def _optimizer_takes_its_options(self) -> "Config":
         if self.betas and self.momentum:
             raise ValueError(
                 f"momentum={self.momentum} is only for SGD, but betas={list(self.betas)} choose AdamW; "

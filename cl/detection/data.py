@@ -46,9 +46,8 @@ def read(config: Config, root: Path) -> DataSet:
     train = dataset.train
     # VOC's difficult objects are trained on, as in detectron2; COCO's crowds are not.
     if config.kind == "coco":
-        train = [record.without_ignored() for record in train]
-    empty = [record.path.name for record in train if not len(record.boxes)]
-    if empty:
+        train = [record.select(~record.ignored) for record in train]
+    if empty := [record.path.name for record in train if not len(record.boxes)]:
         findings.notes["training images without objects, dropped"] += empty
     train = [record for record in train if len(record.boxes)]
     if not train or not dataset.test:

@@ -2,7 +2,7 @@
 
 import csv
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,6 @@ class Record:
     labels: np.ndarray
     ignored: np.ndarray
     segmentations: list | None = None
-
-    def without_ignored(self) -> "Record":
-        """The same image without its ignored objects."""
-        return self.select(~self.ignored)
 
     def select(self, keep: np.ndarray) -> "Record":
         """The same image with the objects that `keep` (n,) marks."""
@@ -95,10 +91,16 @@ class Findings:
 
     def write(self, path: Path) -> None:
         """Write all notes as CSV, one per row."""
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["what", "where"])
-            writer.writerows([kind, place] for kind, places in self.notes.items() for place in places)
+        rows = ((kind, place) for kind, places in self.notes.items() for place in places)
+        write_csv(path, ["what", "where"], rows)
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table with a line of column names."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(head)
+        writer.writerows(rows)
 
 
 def image_size(

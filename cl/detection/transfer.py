@@ -1,8 +1,8 @@
 """Fine-tune a detector on a pretrained backbone, test it, and draw its detections."""
 
-import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
-from cl.detection.records import Record
+from cl.detection.records import Record, write_csv
 from cl.detection.samples import TrainImages, prefetch
 from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
@@ -90,7 +90,7 @@ def fine_tune(
     shared: list[dict[str, float]] = [{}]
     if rank() == 0:
         detector.write(run.out)
-        _write_csv(run.out / "epochs.csv", list(rows[0]), [list(row.values()) for row in rows])
+        write_csv(run.out / "epochs.csv", list(rows[0]), [list(row.values()) for row in rows])
         shared[0] = _evaluate(detections, dataset, config, run.out)
     if ranks() > 1:
         dist.broadcast_object_list(shared)
@@ -104,7 +104,7 @@ def _evaluate(detections: list[Detections], dataset: DataSet, config: Config, ou
     table = np.stack(list(by_class.values()), axis=1)  # (classes, metrics)
     cells = [["" if np.isnan(value) else round(float(value), 2) for value in row] for row in table]
     rows = [[name, *row] for name, row in zip(dataset.classes, cells, strict=True)]
-    _write_csv(out / "classes.csv", ["class", *by_class], rows)
+    write_csv(out / "classes.csv", ["class", *by_class], rows)
     return metrics
 
 
@@ -159,7 +159,7 @@ def _passes(task: Detection, data: TrainImages, steps: range) -> Iterator[Tensor
     """
     norms = _norms(task)
     local_counts = torch.zeros(len(norms), device=task.machine.device)
-    hooks = [norm.register_forward_pre_hook(_counting(local_counts, i)) for i, norm in enumerate(norms)]
+    hooks = [norm.register_forward_pre_hook(partial(_count, local_counts, i)) for i, norm in enumerate(norms)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
@@ -176,14 +176,10 @@ def _passes(task: Detection, data: TrainImages, steps: range) -> Iterator[Tensor
         hook.remove()
 
 
-def _counting(counts: Tensor, i: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
-    """A hook that writes to counts[i] how many elements per channel a norm takes its statistics from."""
-
-    def count(norm: nn.Module, inputs: tuple[Tensor]) -> None:
-        if norm.training:
-            counts[i] = inputs[0].numel() / inputs[0].shape[1]
-
-    return count
+def _count(counts: Tensor, i: int, norm: nn.Module, inputs: tuple[Tensor]) -> None:
+    """Write to counts[i] how many elements per channel a norm takes its statistics from."""
+    if norm.training:
+        counts[i] = inputs[0].numel() / inputs[0].shape[1]
 
 
 def _norms(module: nn.Module) -> list[Any]:
@@ -204,10 +200,3 @@ def detect(detector: Detector, dataset: DataSet, machine: Machine, progress: Pro
     parts: list[Any] = [None] * ranks()
     dist.gather_object(detections, parts if rank() == 0 else None)
     return [parts[i % ranks()][i // ranks()] for i in range(len(dataset.test))] if rank() == 0 else []
-
-
-def _write_csv(path: Path, head: list[str], rows: Sequence[Sequence[Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(head)
-        writer.writerows(rows)

@@ -1,18 +1,17 @@
 """ResNets by their tensors: torchvision's names, those of lightly, and what solo-learn changes."""
 
 import re
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from cl.hub._checkpoints import Recognised, fill
 from cl.networks import backbones
 from cl.networks.backbones.resnet import Config, Name
+from cl.networks.resnet import BLOCKS, Network
 from cl.runtime.tensor_files import below
-
-if TYPE_CHECKING:
-    from cl.networks.resnet import Network
 
 HEADS = ("fc", "linear", "head", "classifier")
 STAGES = [f"layer{number}" for number in range(1, 5)]
@@ -40,7 +39,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
         # lightly's own ResNet applies ReLU as a function, which its nn.Sequential of children drops
         network.relu, deviation = torch.nn.Identity(), "without the first ReLU"
     if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":
-        cast("Network", network).conv1.padding = (2, 2)  # solo-learn
+        cast(Network, network).conv1.padding = (2, 2)  # solo-learn
         deviation = "with wider padding of the first convolution"
     return Recognised(network, config, deviation)
 
@@ -77,37 +76,18 @@ def _config(tensors: dict[str, Tensor], file: str) -> Config:
         ValueError: it is not one of those known here.
     """
     first = tensors.get("conv1.weight")
-    name = _name(tensors)
+    block = Bottleneck if "layer1.0.conv3.weight" in tensors else BasicBlock
+    counts = [
+        len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES
+    ]
+    name = next((name for name, blocks in BLOCKS.items() if blocks == (block, counts)), None)
     channels = len(first) if first is not None and first.ndim == 4 else 0
     if name is None or first is None or channels not in (64, 128, 256):
         raise ValueError(
-            f"{file} holds a network with {_block_counts(tensors)} {_block(tensors)} blocks and "
-            f"{channels} channels after its first "
-            "convolution; expected resnet18, 34, 50, 101 or 152, with 64, 128 or 256 channels"
+            f"{file} holds a network with {counts} blocks ({block.__name__}) and {channels} channels after "
+            "its first convolution; expected resnet18, 34, 50, 101 or 152, with 64, 128 or 256 channels"
         )
     stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"
-    return Config(kind="resnet", name=name, width=channels // 64, stem=stem, zero_init_residual=False)
-
-
-def _name(tensors: dict[str, Tensor]) -> Name | None:
-    match _block(tensors), _block_counts(tensors):
-        case "basic", [2, 2, 2, 2]:
-            return "resnet18"
-        case "basic", [3, 4, 6, 3]:
-            return "resnet34"
-        case "bottleneck", [3, 4, 6, 3]:
-            return "resnet50"
-        case "bottleneck", [3, 4, 23, 3]:
-            return "resnet101"
-        case "bottleneck", [3, 8, 36, 3]:
-            return "resnet152"
-    return None
-
-
-def _block(tensors: dict[str, Tensor]) -> str:
-    return "bottleneck" if "layer1.0.conv3.weight" in tensors else "basic"
-
-
-def _block_counts(tensors: dict[str, Tensor]) -> list[int]:
-    """The number of residual blocks in each stage."""
-    return [len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES]
+    return Config(
+        kind="resnet", name=cast(Name, name), width=channels // 64, stem=stem, zero_init_residual=False
+    )

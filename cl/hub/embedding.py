@@ -7,7 +7,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ from cl.features.extraction import BATCH, FEW
 from cl.hub.encoder import Encoder
 from cl.hub.feature_files import FORMATS
 from cl.hub.listing import Listing
-from cl.runtime import files
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import UNREACHABLE, reason
 from cl.runtime.machine import Machine, to_device
@@ -110,15 +109,6 @@ class EmbeddingJob:
         (self.partial / "identity").write_text(identity)
 
 
-def exclusive(job: EmbeddingJob) -> AbstractContextManager[None]:
-    """Keep other processes from the same job; data workers that outlive it do not hold the lock.
-
-    Raises:
-        ValueError: another process is writing it.
-    """
-    return files.exclusive(job.partial, job.target)
-
-
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
     """Write the unfinished parts of this process: rank r takes parts r, r + W, ...
 
@@ -204,7 +194,9 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
         shutil.rmtree(job.partial)  # or the next run would find these parts, whatever was mended
         raise ValueError(f"none of the images below {job.root} can be read: {next(iter(reasons))}")
     for path in (table, *file.paths):
-        _publish(path, job.target.parent)
+        with path.open("rb") as finished:
+            os.fsync(finished.fileno())
+        os.replace(path, job.target.parent / path.name)
     shutil.rmtree(job.partial)
     return embedded, reasons
 
@@ -215,9 +207,3 @@ def _load(job: EmbeddingJob, part: int) -> tuple[list[str], np.ndarray, dict[str
     images, skipped = job.images(part), json.loads(metadata["skipped"])
     names = [name for name in job.listing.names(images.start, images.stop) if name not in skipped]
     return names, tensors["features"].numpy(), skipped
-
-
-def _publish(path: Path, folder: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(path, folder / path.name)

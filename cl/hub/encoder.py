@@ -1,16 +1,13 @@
 """A trained encoder with its transform: from images to features, outside the pipeline."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from cl.data.transform import ImageLike, Transform
 from cl.hub import foreign
-
-if TYPE_CHECKING:
-    from cl.networks.backbones import Backbone
+from cl.networks.backbones import Backbone
 
 IMAGENET = Transform(
     resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
@@ -25,7 +22,7 @@ class Encoder(nn.Module):
     sha256: a hash of the architecture and of all parameters and buffers.
     """
 
-    def __init__(self, network: "Backbone", transform: Transform, sha256: str) -> None:
+    def __init__(self, network: Backbone, transform: Transform, sha256: str) -> None:
         super().__init__()
         self.network, self.transform, self.sha256 = network, transform, sha256
         self.width = network.fc_features
@@ -48,8 +45,13 @@ class Encoder(nn.Module):
             ValueError: a file cannot be decoded, or the tensor has another shape.
             OSError: a file cannot be read.
         """
-        if isinstance(images, Tensor):
-            _check_shape(images)
+        if isinstance(images, Tensor) and not (
+            images.ndim == 4 and images.shape[1] == 3 and images.is_floating_point()
+        ):
+            raise ValueError(
+                f"found a tensor of {images.dtype} and shape {tuple(images.shape)}, expected transformed "
+                "images (N, 3, S, S): stack what encoder.transform returns"
+            )
         listed = images if isinstance(images, Tensor | Sequence) and not isinstance(images, str) else [images]
         was_training = self.training
         self.eval()
@@ -65,14 +67,6 @@ class Encoder(nn.Module):
         if not isinstance(images, Tensor):
             images = torch.stack([self.transform(image) for image in images])
         return self(images.to(next(self.parameters()).device)).float().cpu()
-
-
-def _check_shape(images: Tensor) -> None:
-    if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
-        raise ValueError(
-            f"found a tensor of {images.dtype} and shape {tuple(images.shape)}, expected transformed images "
-            "(N, 3, S, S): stack what encoder.transform returns"
-        )
 
 
 def load(file: str, prefix: str | None = None) -> Encoder:

@@ -7,26 +7,24 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torchvision.models.resnet import ResNet
 
+from cl.data.transform import Transform
+from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
+from cl.networks.resnet import Network
 from cl.networks.two_streams import TwoStreams
 from cl.runtime.tensor_files import save_tensors
-
-if TYPE_CHECKING:
-    from cl.data.transform import Transform
-    from cl.networks.backbones import Backbone, BackboneConfig
-    from cl.networks.resnet import Network
 
 SUFFIXES = {"torchvision": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
 FOLDERS = ("timm", "hub")
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # timm's names and the hub's
 
 
-def write(network: "Backbone", format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
+def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
     """Write the network, without a classifier, to a file.
 
     torchvision: safetensors.
@@ -54,7 +52,7 @@ def write(network: "Backbone", format: str, path: Path, size: int, metadata: dic
 
 
 def write_folder(
-    network: "Backbone", folder: Path, description: dict[str, Any] | None, card: str, metadata: dict[str, str]
+    network: Backbone, folder: Path, description: dict[str, Any] | None, card: str, metadata: dict[str, str]
 ) -> None:
     """Write a folder for `timm.create_model("local-dir:<folder>", pretrained=True)` or the Hugging Face hub.
 
@@ -81,11 +79,10 @@ def write_folder(
                 partial.write_text(content)
         else:
             (folder / name).unlink(missing_ok=True)
-    with _finished(folder / WEIGHTS) as partial:
-        save_tensors(network.state_dict(), partial, metadata)
+    save_tensors(network.state_dict(), folder / WEIGHTS, metadata)
 
 
-def describe(config: "BackboneConfig", features: int, transform: "Transform") -> dict[str, Any]:
+def describe(config: BackboneConfig, features: int, transform: Transform) -> dict[str, Any]:
     """The content of timm's config.json, from which timm builds the network and its transform.
 
     Args:
@@ -125,8 +122,8 @@ def _finished(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _write_detectron2(network: "Backbone", path: Path) -> None:
-    network = cast("Network", network)
+def _write_detectron2(network: Backbone, path: Path) -> None:
+    network = cast(Network, network)
     if network.width > 1 or network.conv1.kernel_size != (7, 7):
         raise ValueError(
             f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem and "
@@ -137,7 +134,7 @@ def _write_detectron2(network: "Backbone", path: Path) -> None:
         pickle.dump({"model": tensors, "__author__": "cl", "matching_heuristics": True}, file)
 
 
-def _write_onnx(network: "Backbone", path: Path, size: int) -> None:
+def _write_onnx(network: Backbone, path: Path, size: int) -> None:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401

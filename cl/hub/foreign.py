@@ -69,7 +69,10 @@ def recognise(
     config = _descriptions.config(metadata)
     if config:
         prefix = _choose_prefix(_descriptions.prefixes(tensors, config), tensors, file, prefix, config.title)
-        found = _described(below(tensors, prefix), config, file)
+        left_out = _descriptions.classifier(config)
+        body = {name: tensor for name, tensor in below(tensors, prefix).items() if name not in left_out}
+        found = Recognised(backbones.build(config), config)
+        _checkpoints.fill(found.network, body, config.title, file)
         origin = "named by its metadata, its description or timm"
     else:
         layouts: dict[str, ModuleType] = {
@@ -82,15 +85,6 @@ def recognise(
     described = f"{fingerprint(network)} {found.config.model_dump_json()} {found.deviation}"
     identity = hashlib.sha256(described.encode()).hexdigest()  # tensors show neither heads nor pooling
     return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation)
-
-
-def _described(tensors: dict[str, Tensor], config: BackboneConfig, file: str) -> Recognised:
-    """The network that the file itself, or its description, names."""
-    left_out = _descriptions.classifier(config)
-    network = backbones.build(config)
-    body = {name: tensor for name, tensor in tensors.items() if name not in left_out}
-    _checkpoints.fill(network, body, config.title, file)
-    return Recognised(network, config)
 
 
 def _choose_prefix(

@@ -82,5 +82,4 @@ def _timm(name: str) -> tuple[Path, dict[str, str]]:
             "folder that HF_HOME names"
         ) from error
     architecture = model.split(".")[0]
-    known = metadata({"architecture": architecture, "pretrained_cfg": dataclasses.asdict(found)})
-    return Path(file), known | ({"licence": found.license} if found.license else {})
+    return Path(file), metadata({"architecture": architecture, "pretrained_cfg": dataclasses.asdict(found)})

@@ -210,7 +210,7 @@ def below_numbers() -> dict:
         (two_networks, "found those below 'first.', 'second.'; choose one with --prefix"),
         (
             lambda: ResNet(BasicBlock, [3, 3, 3, 3]).state_dict(),
-            r"\[3, 3, 3, 3\] basic blocks and 64 channels .*; expected resnet18, 34, 50, 101 or 152",
+            r"\[3, 3, 3, 3\] blocks \(BasicBlock\) and 64 channels .*; expected resnet18, 34, 50, 101 or 152",
         ),
         (
             lambda: without("layer3.1.bn2.weight"),

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from cl.data.transform import Transform
 
 C4_HEADS = "Res5ROIHeadsExtraNorm"  # registered by `cl.detection.engines.detectron2`
-DEPTH = {"resnet18": 18, "resnet34": 34, "resnet50": 50, "resnet101": 101, "resnet152": 152}
 NORM = "SyncBN"
 
 
@@ -39,7 +38,7 @@ def _network(config: Config, name: str, transform: "Transform", classes: int) ->
         "MODEL.PIXEL_MEAN": [255 * value for value in transform.mean],
         "MODEL.PIXEL_STD": [255 * value for value in transform.std],
         "MODEL.BACKBONE.FREEZE_AT": 0,
-        "MODEL.RESNETS.DEPTH": DEPTH[name],
+        "MODEL.RESNETS.DEPTH": int(name.removeprefix("resnet")),
         "MODEL.RESNETS.RES2_OUT_CHANNELS": 64 if name in ("resnet18", "resnet34") else 256,
         "MODEL.RESNETS.NORM": NORM,
         "MODEL.RESNETS.STRIDE_IN_1X1": False,
