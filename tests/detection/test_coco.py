@@ -29,22 +29,9 @@ def test_unusable_annotations_are_named_with_their_ids(copied, coco_config) -> N
     assert "annotation 3 has bbox [1, 2, None, 3], expected four numbers" in message
     assert "annotation 4 has bbox None, expected four numbers" in message
     assert message.endswith("; and 2 more")
-
-
-def test_unusable_images_are_named(copied, coco_config) -> None:
-    def change(content: dict) -> None:
-        content["images"][3]["width"] = 100
-        content["annotations"] = []
-
-    edit_annotations(copied, change)
-    (copied / "coco" / "train2017" / "000002.jpg").unlink()
-    (copied / "coco" / "train2017" / "000003.jpg").write_bytes(b"no picture")
-    with pytest.raises(ValueError) as raised:
+    edit_annotations(copied, lambda content: content.update(annotations=[]))
+    with pytest.raises(ValueError, match="000003.jpg: missing; .* 100x96 pixels, but 000004.jpg has 96x96"):
         read(coco_config, copied)
-    message = str(raised.value)
-    assert "train2017/000002.jpg: missing" in message
-    assert "train2017/000003.jpg: cannot be read" in message
-    assert "instances_train2017.json: states 100x96 pixels, but 000004.jpg has 96x96" in message
 
 
 def test_a_file_without_images_is_refused(copied, coco_config) -> None:
@@ -57,9 +44,7 @@ def test_a_file_without_images_is_refused(copied, coco_config) -> None:
 def test_annotations_need_unique_positive_ids(copied, coco_config, annotation_id) -> None:
     """pycocotools reads 0 as "no object": a perfect detector would score 60 percent."""
     edit_annotations(copied, lambda content: content["annotations"][0].update(id=annotation_id), "val2017")
-    with pytest.raises(
-        ValueError, match=rf"annotation {annotation_id} needs a unique integer id of at least 1"
-    ):
+    with pytest.raises(ValueError, match=f"annotation {annotation_id} needs a unique .* of at least 1"):
         read(coco_config, copied)
 
 
@@ -93,10 +78,7 @@ def test_objects_without_a_mask_are_dropped_from_training_and_refused_in_tests(
     lines = read(coco_config, copied).findings.lines()
     assert any(line.startswith("objects without a mask, dropped: 1 (00000") for line in lines)
     edit_annotations(copied, change, "val2017")
-    with pytest.raises(
-        ValueError,
-        match=r"\(1\): the mask of a test object must be polygons or a run-length encoding of 96x96 pixels",
-    ):
+    with pytest.raises(ValueError, match=r"\(1\): the mask of a test object must be .* of 96x96 pixels"):
         read(coco_config, copied)
 
 
@@ -109,21 +91,17 @@ def test_polygons_of_two_points_are_dropped(copied, coco_config) -> None:
     assert [polygon] in [s for record in data.train for s in record.segmentations or []]
 
 
-def test_crowds_and_objects_without_a_mask_are_not_trained_on_but_tests_keep_crowds(
-    copied, coco_config
-) -> None:
+def test_crowds_are_not_trained_on_but_tests_keep_them(copied, coco_config) -> None:
     def add_crowd(content: dict) -> None:
         content["annotations"][0]["iscrowd"] = 1
 
     for split in ("train2017", "val2017"):
         edit_annotations(copied, add_crowd, split)
-    edit_annotations(copied, lambda content: content["annotations"][1].update(segmentation=[[1, 2, 3, 4]]))
     before = coco.read(copied / "coco", "train2017", Findings())[0]
     data = read(coco_config, copied)
     lines = data.findings.lines()
     assert any(line.startswith("images with crowds, which are not used for training: 2 (") for line in lines)
-    assert any(line.startswith("objects without a mask, dropped: 1 (00000") for line in lines)
-    assert sum(len(r.boxes) for r in data.train) == sum(len(r.boxes) for r in before) - 2
+    assert sum(len(r.boxes) for r in data.train) == sum(len(r.boxes) for r in before) - 1
     assert sum(r.ignored.sum() for r in data.test) == 1
 
 

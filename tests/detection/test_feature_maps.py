@@ -67,12 +67,3 @@ def test_features_are_those_of_the_encoder(name) -> None:
         expected = network(images)
         last = FeatureMaps(build(name, **changes))(images)[-1]
         torch.testing.assert_close(ENDINGS[name](network, last), expected, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", HIERARCHICAL | PLAIN)
-def test_every_layer_that_remains_has_a_gradient(name) -> None:
-    """Layers after the last map are left out, so that processes need not look for unused parameters."""
-    maps = FeatureMaps(build(name).train())
-    sum(each.square().sum() for each in maps(torch.randn(2, 3, 64, 64))).backward()
-    unused = [key for key, p in maps.named_parameters() if p.requires_grad and p.grad is None]
-    assert unused == []

@@ -41,9 +41,7 @@ def test_missing_and_broken_annotations_are_errors_and_five_are_named(copied, vo
 
 
 def test_a_missing_list_is_refused(tmp_path, voc_config) -> None:
-    with pytest.raises(
-        ValueError, match=r"trainval.txt not found: put VOCdevkit or coco in the folder that CL_RAW"
-    ):
+    with pytest.raises(ValueError, match="trainval.txt not found: put VOCdevkit or coco in .* CL_RAW"):
         read(voc_config, tmp_path)
 
 
@@ -52,9 +50,7 @@ def test_misspelt_and_missing_class_names_are_errors(copied, voc_config) -> None
     for number, name in ((1, "Person"), (2, " ")):
         path = annotations / f"{number:06d}.xml"
         path.write_text(f"<annotation><object><name>{name}</name></object></annotation>")
-    with pytest.raises(
-        ValueError, match=r"1.xml: class 'Person', expected 'person'; .*2.xml: an object without a name"
-    ):
+    with pytest.raises(ValueError, match="1.xml: .* 'Person', expected 'person'; .*2.xml: .* without a name"):
         read(voc_config, copied)
 
 

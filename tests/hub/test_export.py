@@ -104,10 +104,7 @@ def test_networks_that_timm_lacks_are_refused() -> None:
     transform = Transform(resize=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2), upright=True)
     for _, width, stem in (KINDS[1], KINDS[3]):
         small = Config(kind="resnet", name="resnet18", width=width, stem=stem, zero_init_residual=False)
-        message = (
-            f"timm does not know the resnet18 of width {width} with {stem} stem; choose torchvision, hub"
-        )
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"resnet18 of width {width} with {stem} stem; choose torch"):
             export.describe(small, 512, transform)
 
 
@@ -118,29 +115,19 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize(("kind", "width", "stem"), [KINDS[1]])
-def test_onnxruntime_runs_an_export_at_any_batch_size(kind, width, stem, tmp_path) -> None:
-    import onnxruntime
-
-    network = ours(kind, width, stem)
-    export.write(network, "onnx", tmp_path / "out.onnx", 64, {})
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx")
-    for images in (IMAGES, torch.randn(5, 3, 64, 64)):
-        (found,) = session.run(["features"], {"images": images.numpy()})
-        torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["transformer", pytest.param("convnext", marks=pytest.mark.slow)])
-def test_onnxruntime_runs_other_backbones(name, tmp_path) -> None:
+@pytest.mark.parametrize(
+    "name", ["resnet18", "transformer", pytest.param("convnext", marks=pytest.mark.slow)]
+)
+def test_onnxruntime_runs_an_export_at_any_batch_size(name, tmp_path) -> None:
     import onnxruntime
 
     params = config.check(compose(tmp_path, *BACKBONES[name], "transfer=[]"))
-    network, images = backbones.build(params.backbone).eval(), torch.randn(3, 3, 32, 32)
+    network = backbones.build(params.backbone).eval()
     export.write(network, "onnx", tmp_path / "out.onnx", 32, {})
-    (found,) = onnxruntime.InferenceSession(tmp_path / "out.onnx").run(
-        ["features"], {"images": images.numpy()}
-    )
-    torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx")
+    for images in (torch.randn(2, 3, 32, 32), torch.randn(5, 3, 32, 32)):
+        (found,) = session.run(["features"], {"images": images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["resnet18", "resnet50"])

@@ -137,10 +137,7 @@ def test_init_refuses_another_architecture_by_name(tmp_path) -> None:
         ({"layer_scale": 0.1}, "of 8 px, with layer scale"),
     ):
         config = found.config.model_copy(update=change)
-        with pytest.raises(
-            ValueError,
-            match=f"init gives a transformer of 2 blocks.*, but backbone is a .*{name}.*; choose the",
-        ):
+        with pytest.raises(ValueError, match=f"init gives a transformer .* backbone is a .*{name}.*; choose"):
             beginning.load_backbone(backbones.build(config), config)
 
 
@@ -169,32 +166,14 @@ def without(*names: str) -> dict[str, Tensor]:
             ),
             "holds a vision transformer whose patches are not projected by one convolution of RGB; expected",
         ),
-        (
-            lambda: without("cls_token"),
-            "without a class token and positions; expected that of timm, DINO, .* give timm:<name>, or put",
-        ),
+        (lambda: without("cls_token"), "without a class token and positions; .* give timm:<name>, or put"),
         (lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)}, "with SwiGLU, as DINOv2's ViT-g;"),
         (lambda: state() | {"pos_embed": torch.ones(1, 13, 128)}, "for images that are not square"),
-        (
-            lambda: state(qk_norm=True),
-            r"it has blocks.0.attn.k_norm.bias, which .* \(and 7 more differences\)",
-        ),
-        (
-            lambda: state() | {"dist_token": torch.ones(1, 1, 128)},
-            "is not a transformer .*: it has dist_token,",
-        ),
-        (
-            lambda: without("blocks.1.norm2.bias"),
-            "lacks blocks.1.norm2.bias; for another network of timm, put",
-        ),
-        (
-            lambda: state(mlp_ratio=3),
-            r"it has blocks.0.mlp.fc1.bias of shape \[384\], expected \[512\] \(and 5 more differences\)",
-        ),
-        (
-            lambda: layouts.moco_v3(state()),
-            "128 wide, found 12 heads, which do not divide it; give their number in a config.json",
-        ),
+        (lambda: state(qk_norm=True), r"has blocks.0.attn.k_norm.bias, which .* \(and 7 more differences\)"),
+        (lambda: state() | {"dist_token": torch.ones(1, 1, 128)}, "not a transformer .*: it has dist_token,"),
+        (lambda: without("blocks.1.norm2.bias"), "lacks blocks.1.norm2.bias; for another network of timm"),
+        (lambda: state(mlp_ratio=3), r"fc1.bias of shape \[384\], expected \[512\] \(and 5 more differences"),
+        (lambda: layouts.moco_v3(state()), "128 wide, found 12 heads, .* give their number in a config.json"),
         (
             lambda: layouts.below("one.", state()) | layouts.below("two.", state()),
             "should hold one .*, found those below 'one.', 'two.'; choose one with --prefix",
@@ -230,12 +209,9 @@ def test_a_finished_run_names_its_backbone(tmp_path) -> None:
         checkpointing=False,
     )
     network = layouts.randomised(backbones.build(config))
-    for metadata in ({"network": config.model_dump_json()}, {"parameters": parameters(config)}):
+    parameters = json.dumps({"seed": 0, "backbone": config.model_dump()})
+    for metadata in ({"network": config.model_dump_json()}, {"parameters": parameters}):
         save_file(network.state_dict(), tmp_path / "a.safetensors", metadata)
         found = foreign.load(f"{tmp_path}/a.safetensors")
         assert found.config == config
         torch.testing.assert_close(found.network(IMAGES), network(IMAGES), **EXACT)
-
-
-def parameters(config: vit.Config) -> str:
-    return json.dumps({"seed": 0, "backbone": config.model_dump()})

@@ -126,9 +126,5 @@ def test_a_transfer_runs_to_its_metrics(params, scenes_folder, tmp_path, name) -
     )
     data = read(settings, scenes_folder)
     metrics = tuned(settings, build(name), data, transform(params.dataset), out=tmp_path)
-    assert set(metrics) == {
-        "ap50",
-        "ap75",
-        "ap",
-    }
+    assert set(metrics) == {"ap50", "ap75", "ap"}
     assert (tmp_path / "detections.png").is_file()
