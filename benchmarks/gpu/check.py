@@ -65,7 +65,7 @@ SMALL_RUN = (
     "optim.warmup_epochs=0",
     "optim.warmup_start=0",
 )
-TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.4")
+TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.27")  # 4 steps
 
 
 def methods(session: Session) -> None:
@@ -268,7 +268,7 @@ def ranks(session: Session) -> None:
 
     NCCL refuses two processes on one GPU; gloo transports CUDA tensors.
     """
-    cells = combinations(session, every=6)
+    cells = combinations(session, every=24 if session.tiny else 6)
     params = [params_of(session, cell, number) for number, cell in enumerate(cells)]
     method = "fork" if session.tiny else "spawn"  # CUDA cannot be forked
     with tempfile.TemporaryDirectory() as folder:
