@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -88,8 +89,8 @@ def _captioned(reader: Reader, position: int, label: int | None = None) -> Capti
 
 def _one_per_class(truth: Tensor, rows: int) -> Tensor:
     """Positions of the first image of each of `rows` classes, spread over all classes."""
-    first = torch.stack([(truth == number).nonzero()[0, 0] for number in truth.unique()])
-    return first[spread(len(first), rows).to(first.device)]
+    first = torch.from_numpy(np.unique(truth.cpu().numpy(), return_index=True)[1])
+    return first[spread(len(first), rows)]
 
 
 def spread(number: int, rows: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Evaluations of a frozen encoder, one file each: a pydantic `Config` and `evaluate(config, context)`.
 
-`evaluate` returns the metrics of each representation: of the "backbone", and perhaps of heads and others.
+`evaluate` returns the metrics of each representation: of the "backbone", and perhaps of heads and others. A
+percentage of images is a `cl.evaluations._shared.shares.share`, which the report gives an interval.
 """
 
 import csv
@@ -17,7 +18,6 @@ from cl.data.reader import Reader
 from cl.data.transform import Transform
 from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit
-from cl.features.knn import top1
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import BACKBONE, MetricInfo
@@ -58,7 +58,7 @@ class EvaluationConfig(MeasurementConfig):
             ValueError: it lacks what the evaluation takes from it.
         """
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
+    def numbers(self) -> dict[str, MetricInfo]:
         """What each metric means, whatever representation it is of."""
         return {}
 
@@ -133,13 +133,20 @@ def write_predictions(predicted: Tensor, labels: Tensor, context: Context) -> No
 def _worst(predicted: Tensor, labels: Tensor, context: Context) -> Iterator[tuple[str, list[Captioned]]]:
     """The first mistakes of each of the classes with the lowest top-1, lowest first."""
     wrong = predicted != labels
-    present = labels.unique().tolist()
-    rates = {number: float(wrong[labels == number].float().mean()) for number in present}
-    for number in sorted(present, key=lambda number: -rates[number])[:WORST_CLASSES]:
+    images, right = _per_class(predicted, labels, len(context.classes))
+    present = images.nonzero()[:, 0].tolist()
+    for number in sorted(present, key=lambda number: float(right[number] / images[number]))[:WORST_CLASSES]:
         mistakes = (wrong & (labels == number)).nonzero()[:EXAMPLES, 0].tolist()
         if mistakes:
-            title = f"{context.classes[number]}: {100 * rates[number]:.0f} % wrong"
+            title = (
+                f"{context.classes[number]}: {100 * float(1 - right[number] / images[number]):.0f} % wrong"
+            )
             yield title, [_taken_for(row, predicted, context) for row in mistakes]
+
+
+def _per_class(predicted: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """(classes,) each: the images of every class, and how many of them are predicted right."""
+    return labels.bincount(minlength=classes), labels[predicted == labels].bincount(minlength=classes)
 
 
 def _taken_for(row: int, predicted: Tensor, context: Context) -> Captioned:
@@ -151,10 +158,9 @@ def _write_per_class(predicted: Tensor, labels: Tensor, context: Context) -> Non
     with (context.out / "classes.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["class", "images", "top1"])
-        for number, name in enumerate(context.classes):
-            of_class = labels == number
-            accuracy = top1(predicted[of_class], labels[of_class])
-            writer.writerow([name, int(of_class.sum()), round(accuracy, 2)])
+        counts = _per_class(predicted, labels, len(context.classes))
+        for name, images, right in zip(context.classes, *(x.tolist() for x in counts), strict=True):
+            writer.writerow([name, images, round(100 * right / images, 2) if images else ""])
 
 
 def labels_of(reader: Reader, device: torch.device, most: int | None = None) -> Tensor:

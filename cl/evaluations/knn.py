@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterator
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
+from cl.evaluations._shared.shares import share
 from cl.features.extraction import extract_all
 from cl.features.knn import check_k, classify, top1
 from cl.runtime.metric_info import BACKBONE, MetricInfo
@@ -22,7 +24,7 @@ class Config(EvaluationConfig):
     grid_k, grid_temperature: additional values, evaluated in the same pass and written to `grid.csv`.
     bank: how many training images vote, the first of the shuffled index; null: all.
     half: store the bank in float16.
-    leave_one_out: also classify each training image by all the others.
+    leave_one_out: also classify each training image by all others that are not of its group.
     """
 
     kind: Literal["knn"]
@@ -42,19 +44,16 @@ class Config(EvaluationConfig):
         return values
 
     def check(self, train: Reader, val: Reader) -> None:
-        check_k(max(self.all_k), len(train.labelled[: self.bank]) - self.leave_one_out)
+        images = train.labelled[: self.bank]
+        left_out = int(np.unique(_owners(train, images), return_counts=True)[1].max()) if len(images) else 0
+        check_k(max(self.all_k), len(images) - left_out * self.leave_one_out)
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
-        voted = f"whose {self.k} nearest training images vote for their class"
-        alone = f"whose {self.k} nearest others vote for their class"
+    def numbers(self) -> dict[str, MetricInfo]:
+        voted = f"images whose {self.k} nearest training images vote for their class"
+        others = f"training images whose {self.k} nearest others, outside their group, vote for their class"
         return {
-            "top1": MetricInfo("top-1", f"images {voted}", "higher", len(val.labelled)),
-            "leave_one_out_top1": MetricInfo(
-                "top-1 of training images",
-                f"training images {alone}",
-                "higher",
-                len(train.labelled[: self.bank]),
-            ),
+            "top1": MetricInfo("top-1", voted, "higher"),
+            "leave_one_out_top1": MetricInfo("top-1 of training images", others, "higher"),
         }
 
     @property
@@ -68,20 +67,20 @@ class Config(EvaluationConfig):
 
 def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """top1 of the backbone's features, of each head and of each representation."""
-    labels = labels_of(context.train, context.machine.device, config.bank)
-    truth = labels_of(context.val, context.machine.device)
+    train, val, device = context.train, context.val, context.machine.device
+    labels, truth = labels_of(train, device, config.bank), labels_of(val, device)
+    owners = torch.from_numpy(_owners(train, train.labelled[: config.bank])).to(device)
     metrics: dict[str, dict[str, float]] = {}
     grid = []
     for name, bank, queries in _features(config, context):
         predicted = _classify(config, context, queries, bank, labels)
-        metrics[name] = {"top1": top1(predicted[0, 0], truth)}
+        metrics[name] = {"top1": share(predicted[0, 0] == truth, val, val.labelled)}
         for i, k in enumerate(config.all_k):
             for j, temperature in enumerate(config.all_temperatures):
                 grid.append((name, k, temperature, round(top1(predicted[i, j], truth), 2)))
         if config.leave_one_out:
-            itself = torch.arange(len(bank), device=bank.device)
-            predicted_bank = _classify(config, context, bank, bank, labels, itself)
-            metrics[name]["leave_one_out_top1"] = top1(predicted_bank[0, 0], labels)
+            right = _classify(config, context, bank, bank, labels, (owners, owners))[0, 0] == labels
+            metrics[name]["leave_one_out_top1"] = share(right, train, train.labelled[: config.bank])
         if name == BACKBONE:
             write_predictions(predicted[0, 0], truth, context)
     with (context.out / "grid.csv").open("w", newline="") as file:
@@ -114,7 +113,7 @@ def _classify(
     queries: Tensor,
     bank: Tensor,
     labels: Tensor,
-    itself: Tensor | None = None,
+    owners: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Predicted classes for each k and temperature; see `cl.features.knn.classify`."""
     predicted, _ = classify(
@@ -124,6 +123,13 @@ def _classify(
         len(context.classes),
         k=config.all_k,
         temperature=config.all_temperatures,
-        itself=itself,
+        owners=owners,
     )
     return predicted
+
+
+def _owners(train: Reader, positions: np.ndarray) -> np.ndarray:
+    """(n,) int64: equal for images of one group, and different for all others."""
+    alone = -1 - np.arange(len(positions))
+    groups = alone if train.groups is None else train.groups[positions]
+    return np.where(groups < 0, alone, groups)

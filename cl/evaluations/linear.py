@@ -18,12 +18,13 @@ from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.layers import LastBlocks, last_blocks
+from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
 from cl.runtime.machine import Machine
-from cl.runtime.metric_info import BACKBONE, MetricInfo
+from cl.runtime.metric_info import BACKBONE, MetricInfo, Share
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import Data, train
@@ -89,7 +90,7 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
+    def numbers(self) -> dict[str, MetricInfo]:
         prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")
         of_best = "best classifier, last epoch"
         of_any = "best classifier and epoch: optimistic, as these images chose them"
@@ -102,7 +103,7 @@ class Config(EvaluationConfig):
             "weight_decay": MetricInfo("weight decay", "of the best classifier, chosen on these images"),
         }
         for name, (title, meaning) in ranks.items():
-            last = MetricInfo(f"{title}{source}", f"{meaning}; {of_best}", "higher", len(val.labelled))
+            last = MetricInfo(f"{title}{source}", f"{meaning}; {of_best}", "higher")
             best = last._replace(title=f"{title}{source}, best epoch", meaning=f"{meaning}; {of_any}")
             known |= {f"{prefix}{name}": last, f"{prefix}best_{name}": best}
         return known
@@ -158,11 +159,13 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     _write_epochs(rows, config, context)
     last = max(table, key=lambda row: row["top1"])
     best = max(table, key=lambda row: row["best_top1"])
-    with torch.no_grad():
-        write_predictions(heads[table.index(last)](queries).argmax(1), truth, context)
+    predicted, five = classify(heads[table.index(last)], queries)
+    write_predictions(predicted, truth, context)
     prefix = "cached_" if config.features == "cached" else ""
-    metrics = {f"{prefix}{name}": last[name] for name in TOP}
-    metrics |= {f"{prefix}best_{name}": best[f"best_{name}"] for name in TOP}
+    right = {"top1": predicted == truth, "top5": (five == truth[:, None]).any(1)}
+    images = {name: share(right[name], context.val, context.val.labelled).images for name in TOP}
+    metrics: dict[str, float] = {f"{prefix}{name}": Share(last[name], images[name]) for name in TOP}
+    metrics |= {f"{prefix}best_{name}": Share(best[f"best_{name}"], images[name]) for name in TOP}
     metrics |= {"base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
     return {BACKBONE: metrics}
 
@@ -225,13 +228,11 @@ def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[st
     return {"top1": max(score["top1"] for score in scores), **row}
 
 
-@torch.no_grad()
 def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]:
     """top1, and top5: percentage of rows whose label is among the five largest logits."""
-    logits = head(features)  # (n, classes)
-    five = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    predicted, five = classify(head, features)
     return {
-        "top1": top1(logits.argmax(1), truth),
+        "top1": top1(predicted, truth),
         "top5": 100 * float((five == truth[:, None]).any(1).float().mean()),
     }
 

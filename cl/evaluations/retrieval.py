@@ -12,6 +12,7 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
+from cl.evaluations._shared.shares import share
 from cl.features.extraction import BATCH, extract_all
 from cl.features.knn import nearest
 from cl.runtime.metric_info import BACKBONE, MetricInfo
@@ -27,11 +28,10 @@ class Config(EvaluationConfig):
     queries: int = Field(gt=0)
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the view to find the image by")
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
-        plan, steps = _plan(self, val, seed=0)
+    def numbers(self) -> dict[str, MetricInfo]:
         looked_up = "images that an augmented view finds"
         return {
-            f"hit{n}": MetricInfo(title, f"{looked_up} {meaning}", "higher", plan.batch_size * steps)
+            f"hit{n}": MetricInfo(title, f"{looked_up} {meaning}", "higher")
             for n, title, meaning in (
                 (1, "found by a view", "as its nearest"),
                 (5, "among the nearest five", "among its nearest five"),
@@ -44,14 +44,15 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
 
     Percent of the queries whose own image, in the evaluation's view, is among the 1 or 5 nearest by cosine.
     """
-    metrics = {}
+    metrics: dict[str, dict[str, float]] = {}
     for names, encoder in context.encoder.passes():
         images = EvalSet(context.val, context.transform)
         banks = extract_all(encoder, images, context.machine, count=context.progress.count)
         positions, queries = _queries(config, context, encoder)
         for name, bank, rows in zip(names, banks, queries, strict=True):
             hits = _hits(rows, bank, positions)
-            metrics[name] = {f"hit{n}": 100 * float(hits[:, :n].any(1).double().mean()) for n in NEAREST}
+            found = {f"hit{n}": hits[:, :n].any(1) for n in NEAREST}
+            metrics[name] = {key: share(hit, context.val, positions.numpy()) for key, hit in found.items()}
             if name == BACKBONE:
                 _write(hits, positions, context)
     return metrics

@@ -17,8 +17,8 @@ from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.layers import parameters_by_depth
+from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
-from cl.features.knn import top1
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import BACKBONE, MetricInfo
@@ -74,15 +74,17 @@ class Config(EvaluationConfig):
         if self.list:
             listed(self, train)
 
-    def numbers(self, train: Reader, val: Reader) -> dict[str, MetricInfo]:
-        n = len(val.labelled)
-        share = "a list of labels" if self.fraction is None else f"{100 * self.fraction:g} % of the labels"
-        meaning = f"images that get their class after training on {share}"
+    def numbers(self) -> dict[str, MetricInfo]:
+        part = "a list of labels"
+        if self.fraction:
+            part = f"{100 * self.fraction:g} % of the labels, at least one per class"
+        meaning = f"images that get their class after training on {part}"
         scratch = f"{meaning}, from random weights"
         return {
-            "top1": MetricInfo("top-1", meaning, "higher", n),
-            "scratch_top1": MetricInfo("top-1, trained from scratch", scratch, "higher", n),
+            "top1": MetricInfo("top-1", meaning, "higher"),
+            "scratch_top1": MetricInfo("top-1, trained from scratch", scratch, "higher"),
             "labels": MetricInfo("labels used", "how many training images had a label"),
+            "labels_percent": MetricInfo("percent of the labels", "of the training images that have one"),
         }
 
 
@@ -100,16 +102,21 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     )
     keys = [context.train.keys[position].decode() for position in chosen]
     (context.out / "labels.txt").write_text("".join(f"{key}\n" for key in keys))
-    truth = labels_of(context.val, context.machine.device)
+    val, truth = context.val, labels_of(context.val, context.machine.device)
     predicted = _predicted(*fine_tune(config, context, chosen), context)
     write_predictions(predicted, truth, context)
-    metrics = {"top1": top1(predicted, truth), "labels": float(len(chosen))}
+    percent = 100 * len(chosen) / len(context.train.labelled)
+    metrics = {
+        "top1": share(predicted == truth, val, val.labelled),
+        "labels": float(len(chosen)),
+        "labels_percent": percent,
+    }
     if context.encoder.untrained:
         scratch = config.model_copy(
             update={"backbone_lr": 1.0, "layer_decay": 1.0, "optim": config.from_scratch}
         )
         predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
-        metrics["scratch_top1"] = top1(predicted, truth)
+        metrics["scratch_top1"] = share(predicted == truth, val, val.labelled)
     return {BACKBONE: metrics}
 
 
@@ -117,7 +124,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
 def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
     """(n,) predicted classes of the validation images."""
     images = EvalSet(context.val, context.transform, context.val.labelled)
-    return head(extract(backbone, images, context.machine, context.progress.count)).argmax(1)
+    return classify(head, extract(backbone, images, context.machine, context.progress.count))[0]
 
 
 def fine_tune(
@@ -203,7 +210,7 @@ def choose(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Positions of a stratified sample, sorted: round(fraction * n) of each class of n, at least one."""
     rng = np.random.Generator(np.random.Philox(key=seed))
     chosen = []
-    for label in np.unique(labels):
-        positions = np.flatnonzero(labels == label)
+    by_class = np.argsort(labels, kind="stable")
+    for positions in np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1):
         chosen.append(rng.permutation(positions)[: max(1, round(fraction * len(positions)))])
     return np.sort(np.concatenate(chosen))

@@ -70,7 +70,11 @@ def extract_all(
     count: Count = silent,
     cache: Cache | None = None,
 ) -> list[Tensor]:
-    """As `extract`, for an encoder with several outputs, each stored as `dtype`."""
+    """As `extract`, for an encoder with several outputs, each stored as `dtype`.
+
+    Raises:
+        FloatingPointError: an output is infinite or not a number.
+    """
     share = -(-len(data) // ranks())
     padded = np.pad(data.positions, (0, share * ranks() - len(data)), mode="edge")
     mine = EvalSet(data.reader, data.transform, padded[rank() * share : (rank() + 1) * share])
@@ -83,7 +87,22 @@ def extract_all(
                 whole[done : done + len(part)] = part
             done += len(outputs[0])
             report(len(outputs[0]))
-    return [gather(whole)[: len(data)] for whole in stored]
+    everything = [gather(whole)[: len(data)] for whole in stored]
+    for whole in everything:
+        _check_finite(whole, data)
+    return everything
+
+
+def _check_finite(features: Tensor, data: EvalSet) -> None:
+    finite = features.isfinite()
+    if not finite.all():  # the only wait for a GPU
+        broken = (~finite.all(1)).nonzero()[:, 0].tolist()
+        key = data.reader.keys[data.positions[broken[0]]].decode()
+        raise FloatingPointError(
+            f"the features of {len(broken)} of {len(data)} images are not finite, starting with {key}: the "
+            "encoder has diverged, is damaged or overflows; lower optim.base_lr, choose precision=fp32, or "
+            "another encoder"
+        )
 
 
 def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Tensor]:

@@ -21,14 +21,14 @@ def check_k(k: int, usable: int) -> None:
 
 
 def nearest(
-    queries: Tensor, bank: Tensor, k: int, itself: Tensor | None = None
+    queries: Tensor, bank: Tensor, k: int, owners: tuple[Tensor, Tensor] | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """The k nearest rows of the bank for each query, in memory that does not grow with queries and bank.
 
     Args:
         queries: (Q, D) unit rows.
         bank: (B, D) unit rows; float16 is converted block by block.
-        itself: (Q,) the position in the bank that is excluded for each query.
+        owners: (Q,) and (B,), whose queries and rows are; a query is not compared with rows of its owner.
 
     Yields:
         The rows of a block of n queries, their cosines (n, k) and their positions in the bank (n, k), nearest
@@ -37,32 +37,27 @@ def nearest(
     Raises:
         ValueError: the bank has fewer than k rows.
     """
-    check_k(k, len(bank) - (itself is not None))
+    check_k(k, len(bank) - (int(owners[1].unique(return_counts=True)[1].max()) if owners else 0))
     dtype = torch.promote_types(torch.float32, torch.promote_types(queries.dtype, bank.dtype))
     # Allocated once: a new block's first write to each page would take a quarter of the time.
     memory = bank.new_empty(min(QUERIES, len(queries)) * min(ROWS, len(bank)), dtype=dtype)
     for start in range(0, len(queries), QUERIES):
         block = slice(start, min(start + QUERIES, len(queries)))
-        rows, excluded = queries[block].to(dtype), None if itself is None else itself[block]
+        rows = queries[block].to(dtype)
         cosines, positions = rows.new_empty(len(rows), 0), rows.new_empty(len(rows), 0, dtype=torch.int64)
         for first in range(0, len(bank), ROWS):
             part = bank[first : first + ROWS].to(dtype)
             similarity = memory[: len(rows) * len(part)].view(len(rows), len(part))
             torch.mm(rows, part.T, out=similarity)
-            if excluded is not None:
-                _exclude(similarity, excluded - first)
+            if owners:
+                same = owners[0][block, None] == owners[1][first : first + ROWS]
+                similarity.masked_fill_(same, -torch.inf)
             largest, columns = _largest(similarity, k)
             cosines = torch.cat([cosines, largest], 1)
             positions = torch.cat([positions, columns + first], 1)
             if first:
                 cosines, positions = _select(cosines, positions, k)
         yield block, cosines, positions
-
-
-def _exclude(similarity: Tensor, columns: Tensor) -> None:
-    """Set the column of each row, if it is in this block, to -inf."""
-    rows = ((columns >= 0) & (columns < similarity.shape[1])).nonzero()[:, 0]
-    similarity[rows, columns[rows]] = -torch.inf
 
 
 def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -110,7 +105,7 @@ def classify(
     *,
     k: Sequence[int],
     temperature: Sequence[float],
-    itself: Tensor | None = None,
+    owners: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The class with most votes for each k and temperature, in one pass; the ranks share the queries.
 
@@ -125,8 +120,8 @@ def classify(
     mine = slice(rank() * share, (rank() + 1) * share)
     shown = min(SHOWN, max(k))
     answers = torch.zeros(share, len(k) * len(temperature) + shown, dtype=torch.int64, device=queries.device)
-    excluded = None if itself is None else itself[mine]
-    for rows, cosines, positions in nearest(queries[mine], bank, max(k), excluded):
+    shared = owners and (owners[0][mine], owners[1])
+    for rows, cosines, positions in nearest(queries[mine], bank, max(k), shared):
         neighbours = labels[positions]
         votes = [
             vote(cosines[:, :count], neighbours[:, :count], classes, t).argmax(1)
@@ -141,4 +136,4 @@ def classify(
 
 def top1(predicted: Tensor, labels: Tensor) -> float:
     """Percentage of (n,) predictions that equal the labels."""
-    return 100 * float((predicted == labels).float().mean())
+    return 100 * float((predicted == labels).double().mean())

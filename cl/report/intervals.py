@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from scipy.stats import binomtest, t
+from scipy.stats import norm, t
 
 from cl.runtime.metric_info import Measurement
 
@@ -69,20 +69,27 @@ def difference(ours: Estimate, other: Estimate) -> Estimate:
     return Estimate(mean, sd, min(ours.n, other.n), within, (*ours.names, *other.names))
 
 
-def interval(percent: float, images: int | None, sd: float | None = None, seeds: int = 1) -> Interval | None:
+def interval(
+    percent: float, images: float | None, sd: float | None = None, seeds: int = 1
+) -> Interval | None:
     """The interval of a mean over seeds; None if neither images nor seeds give one.
 
     Wilson's interval of the binomial, whose distances from the mean are added to Student's interval of the
     mean over seeds as independent errors: in quadrature.
 
     Args:
-        images: how many images the percentage counts; None if it counts none, as an average precision.
+        images: how many independent images the percentage counts, maybe a fraction where images of a group
+            agree; None if it counts none, as an average precision.
         sd: standard deviation over the seeds.
     """
     low = high = percent
     if images:
-        wilson = binomtest(round(percent / 100 * images), images).proportion_ci(LEVEL, method="wilson")
-        low, high = min(percent, 100 * wilson.low), max(percent, 100 * wilson.high)
+        z = float(norm.ppf((1 + LEVEL) / 2))
+        centre = (percent + 50 * z**2 / images) / (1 + z**2 / images)
+        half = (
+            z * math.sqrt(percent * (100 - percent) / images + (50 * z / images) ** 2) / (1 + z**2 / images)
+        )
+        low, high = min(percent, centre - half), max(percent, centre + half)
     over_seeds = 0.0
     if sd is not None and seeds > 1:
         over_seeds = _over_seeds(sd, seeds)

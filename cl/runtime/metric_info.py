@@ -9,19 +9,29 @@ IN_WORDS = {"embedding": "projector's embedding", "pixels": "raw pixels"}  # oth
 Runs = list[dict[str, dict[str, float]]]  # for each seed, by representation and metric
 
 
+class Share(float):
+    """A percentage of images; `images`: how many independent ones it counts, for its interval."""
+
+    images: float
+
+    def __new__(cls, percent: float, images: float) -> "Share":
+        """As a float."""
+        share = super().__new__(cls, percent)
+        share.images = images
+        return share
+
+
 class MetricInfo(NamedTuple):
     """A metric in words.
 
     title: its name in words.
     meaning: one line that says what it measures, and its unit unless that is percent.
     better: which direction is good; None if neither is, as for a setting.
-    images: how many images a percentage counts; None for any other number.
     """
 
     title: str
     meaning: str
     better: Literal["higher", "lower"] | None = None
-    images: int | None = None
 
 
 class Measurement(NamedTuple):
@@ -30,7 +40,8 @@ class Measurement(NamedTuple):
     stage: evaluate, transfer or analyze; entry: the name of the evaluation, transfer or analysis.
     representation: what of the encoder was measured; baseline: whose encoder, None for the pretrained one.
     sd: over the `n` seeds; None for one seed and for a setting.
-    title, meaning, better, images: as in `MetricInfo`.
+    title, meaning, better: as in `MetricInfo`.
+    images: how many independent images a percentage counts; None for any other number.
     """
 
     stage: str
@@ -43,7 +54,7 @@ class Measurement(NamedTuple):
     title: str
     meaning: str
     better: Literal["higher", "lower"] | None
-    images: int | None
+    images: float | None
     baseline: str | None = None
 
     @property
@@ -63,15 +74,16 @@ def measurements(stage: str, entry: str, runs: Runs, infos: Mapping[str, MetricI
     """
     found = []
     for representation, metric in ((name, metric) for name, metrics in runs[0].items() for metric in metrics):
-        values, info = [float(run[representation][metric]) for run in runs], infos[metric]
+        values, info = [run[representation][metric] for run in runs], infos[metric]
         if info.better is None and len(set(values)) > 1:
             continue
         mean, sd = rounded(fmean(values)), None
+        images = fmean(shares) if (shares := [x.images for x in values if isinstance(x, Share)]) else None
         if info.better and len(values) > 1:
             sd = rounded(stdev(values))
         if representation != BACKBONE:
             info = info._replace(title=f"{info.title}, {IN_WORDS.get(representation, representation)}")
-        found.append(Measurement(stage, entry, representation, metric, mean, sd, len(runs), *info))
+        found.append(Measurement(stage, entry, representation, metric, mean, sd, len(runs), *info, images))
     return found
 
 

@@ -109,8 +109,8 @@ class Config(BaseConfig):
 
     @property
     def warmup(self) -> float:
-        """The epochs of warm-up: `warmup_epochs`, or half of a run that is shorter than that."""
-        return self.warmup_epochs if self.warmup_epochs <= self.epochs else self.epochs / 2
+        """The epochs of warm-up: `warmup_epochs`, or half of a run that is not longer than that."""
+        return self.warmup_epochs if self.warmup_epochs < self.epochs else self.epochs / 2
 
     def lr(self) -> float:
         """The largest learning rate of the run, scaled to the batch."""

@@ -46,6 +46,6 @@ def evaluate(
         return module.evaluate(config, context)
 
     runs = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
-    measured = measurements("evaluate", name, runs, config.numbers(train, val))
+    measured = measurements("evaluate", name, runs, config.numbers())
     command.say(progress, measured)
     return module.__doc__.partition("\n")[0], measured

@@ -32,7 +32,8 @@ def test_a_stratified_sample_has_labels_of_every_class(fraction, expected) -> No
 def test_a_copy_is_trained_on_the_chosen_labels(context, params) -> None:
     before = fingerprint(context.backbone)
     metrics = semi.evaluate(short(params.evaluations["semi_1"]), context)["backbone"]
-    assert set(metrics) == {"top1", "labels"}
+    assert set(metrics) == {"top1", "labels", "labels_percent"}
+    assert metrics["labels_percent"] == pytest.approx(100 * metrics["labels"] / len(context.train))
     assert metrics["labels"] == 20
     assert len((context.out / "labels.txt").read_text().splitlines()) == 20
     assert fingerprint(context.backbone) == before

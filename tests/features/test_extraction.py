@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor, nn
 
 from cl.console import progress
 from cl.console.progress import Progress
@@ -57,14 +58,28 @@ def test_the_progress_of_a_long_split_is_shown(
     ]
 
 
-def test_reading_a_split_never_waits_for_the_gpu(shard_folder, params, monkeypatch) -> None:
+def test_reading_a_split_waits_for_the_gpu_only_at_its_end(shard_folder, params, monkeypatch) -> None:
     monkeypatch.setattr(extraction, "BATCH", 20)
     reader, backbone = Reader(shard_folder, "val"), TinyBackbone().to(GPU)
     with Counting() as counting:
         features = extract(backbone, EvalSet(reader, transform(params.dataset)), Machine(GPU, 0, "fp32"))
     assert features.shape == (60, 8)
     assert counting.operations["convolution"] == 3
-    assert not counting.waits
+    assert sum(counting.waits.values()) == 1, "whether all features are finite"
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_features_that_are_not_finite_are_refused(value, shard_folder, params, tiny_backbone, here) -> None:
+    """Those of one image: all others would be its neighbours, or none."""
+
+    def spoil(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        output[7, 3] = value
+
+    images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset), np.arange(20, 60))
+    hook = tiny_backbone.register_forward_hook(spoil)
+    with pytest.raises(FloatingPointError, match=f"1 of 40 images .* {images.reader.keys[27].decode()}:"):
+        extract(tiny_backbone, images, here)
+    hook.remove()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -20,14 +20,14 @@ def l2_normalize(*shape: int) -> Tensor:
     return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=1)
 
 
-def loop(queries: Tensor, bank: Tensor, k: int, itself: Tensor | None = None) -> list[list[int]]:
-    """Positions of the k nearest neighbours of each query."""
+def loop(queries: Tensor, bank: Tensor, k: int, owners: tuple[Tensor, Tensor] | None) -> list[list[int]]:
+    """Positions of the k nearest neighbours of each query that have another owner."""
     ranked = []
     for row, query in enumerate(queries):
         cosines = [
             (sum(float(a) * float(b) for a, b in zip(query, other, strict=True)), i)
             for i, other in enumerate(bank)
-            if itself is None or i != itself[row]
+            if owners is None or owners[0][row] != owners[1][i]
         ]
         ranked.append([i for _, i in sorted(cosines, reverse=True)[:k]])
     return ranked
@@ -47,24 +47,25 @@ def winners(
 
 
 @pytest.mark.parametrize(("queries_each", "rows_each"), [(256, 2**16), (17, 100), (10, 7), (1, 299)])
-@pytest.mark.parametrize("but_itself", [False, True])
-def test_it_equals_a_plain_loop(queries_each, rows_each, but_itself, monkeypatch) -> None:
-    """For any blocks of queries and of the bank, also below k; whether or not the bank has the queries."""
+@pytest.mark.parametrize("images_each", [0, 1, 4])
+def test_it_equals_a_plain_loop(queries_each, rows_each, images_each, monkeypatch) -> None:
+    """For any blocks of queries and of the bank, also below k; with queries from the bank, and owners."""
     monkeypatch.setattr(knn, "QUERIES", queries_each)
     monkeypatch.setattr(knn, "ROWS", rows_each)
     torch.manual_seed(0)
     bank, labels = l2_normalize(300, 8), torch.randint(0, 5, (300,))
-    itself = torch.arange(40, 80) if but_itself else None
-    queries = bank[40:80] if but_itself else l2_normalize(40, 8)
-    ranked = loop(queries, bank, 9, itself)
-    blocks = list(nearest(queries, bank, 9, itself))
+    owner = torch.arange(300) // max(1, images_each)
+    owners = (owner[40:80], owner) if images_each else None
+    queries = bank[40:80] if images_each else l2_normalize(40, 8)
+    ranked = loop(queries, bank, 9, owners)
+    blocks = list(nearest(queries, bank, 9, owners))
     assert len(blocks) == -(-40 // queries_each)
     assert torch.cat([positions for _, _, positions in blocks]).tolist() == ranked
     for block, cosines, positions in blocks:
         torch.testing.assert_close(cosines, (queries[block, None] * bank[positions]).sum(2))
 
     ks, temperatures = [9, 1, 4], [0.1, 1.0]
-    settings = {"k": ks, "temperature": temperatures, "itself": itself}
+    settings = {"k": ks, "temperature": temperatures, "owners": owners}
     predicted, shown = classify(queries, bank, labels, 5, **settings)
     assert shown.tolist() == [positions[:SHOWN] for positions in ranked]
     for i, k in enumerate(ks):
@@ -139,13 +140,12 @@ def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
     torch.testing.assert_close(cosines, (queries @ bank.T).topk(20).values, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("size", "but_itself"), [(3, False), (20, True)])
-def test_k_larger_than_the_bank_is_refused(size, but_itself) -> None:
-    itself = torch.arange(2) if but_itself else None
-    with pytest.raises(
-        ValueError, match=f"k=20 needs at least 20 labelled training images, found {size - but_itself}"
-    ):
-        list(nearest(l2_normalize(2, 4), l2_normalize(size, 4), 20, itself))
+@pytest.mark.parametrize(("size", "images_each"), [(3, 0), (20, 1), (22, 3)])
+def test_k_larger_than_the_bank_is_refused(size, images_each) -> None:
+    owner = torch.arange(size) // max(1, images_each)
+    owners = (owner[:2], owner) if images_each else None
+    with pytest.raises(ValueError, match=f"k=20 needs at least 20 .*, found {size - images_each}"):
+        list(nearest(l2_normalize(2, 4), l2_normalize(size, 4), 20, owners))
 
 
 def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:

@@ -99,19 +99,9 @@ def test_a_run_composes_and_measures_what_is_printed(expected: Measured) -> None
     }
 
 
-class Few:
-    """Stands for the images: how many there are does not change the names of metrics."""
-
-    labelled = range(4)
-
-    def __len__(self) -> int:
-        return 4
-
-
 def evaluated(entry: str, params: config.Params) -> Iterator[str]:
     """The names of an evaluation's metrics of the backbone and the embedding."""
-    few: Any = Few()
-    for metric in params.evaluations[entry].numbers(few, few):
+    for metric in params.evaluations[entry].numbers():
         yield from (f"{entry}_{metric}", f"{entry}_embedding_{metric}")
 
 

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from cl.runtime.metric_info import MetricInfo, flat, measurements, recorded
+from cl.runtime.metric_info import MetricInfo, Share, flat, measurements, recorded
 
 INFOS = {
-    "top1": MetricInfo("top-1", "how many are right", "higher", 1000),
+    "top1": MetricInfo("top-1", "how many are right", "higher"),
     "labels": MetricInfo("labels used", "how many"),
     "base_lr": MetricInfo("base learning rate", "of the best"),
 }
 RUNS = [
-    {"backbone": {"top1": top1, "labels": 20, "base_lr": rate}, "pixels": {"top1": 30.0}}
+    {"backbone": {"top1": top1, "labels": 20, "base_lr": rate}, "pixels": {"top1": Share(30.0, 20 * top1)}}
     for top1, rate in ((60.0, 0.1), (63.0, 0.3), (57.0, 0.1))
 ]
 
@@ -21,7 +21,8 @@ def test_several_seeds_give_means_and_deviations_but_settings_are_never_averaged
     top1, labels, pixels = measurements("evaluate", "linear", RUNS, INFOS)
     assert (top1.mean, top1.sd, top1.n) == (60.0, pytest.approx(3.0), 3)
     assert (labels.mean, labels.sd) == (20.0, None)
-    assert (pixels.representation, pixels.title, pixels.images) == ("pixels", "top-1, raw pixels", 1000)
+    assert (pixels.representation, pixels.title) == ("pixels", "top-1, raw pixels")
+    assert (top1.images, pixels.images) == (None, 1200), "the mean over the seeds"
     assert "base_lr" not in {top1.metric, labels.metric, pixels.metric}, "the seeds chose different ones"
 
 

@@ -65,8 +65,8 @@ def warnings(params: Params) -> Iterator[str]:
     for place, optim in _trainings(params):
         if optim.warmup < optim.warmup_epochs:
             yield (
-                f"{place}.warmup_epochs={optim.warmup_epochs:g} is more than {place}.epochs={optim.epochs:g}"
-                f": the warm-up takes half of them, {optim.warmup:g}"
+                f"{place}.warmup_epochs={optim.warmup_epochs:g} is not less than {place}.epochs="
+                f"{optim.epochs:g}: the warm-up takes half of them, {optim.warmup:g}"
             )
 
 
