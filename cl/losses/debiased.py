@@ -29,7 +29,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     Returns:
         Mean over queries and positives, in nats; scalar.
     """
-    positive, log_count = contrast.positive_logits(), contrast.negative_counts().clamp(min=1).log()
+    positive, log_count = contrast.positive_logits(), contrast.negative_counts.clamp(min=1).log()
     weights = contrast.negative_log_partition(config.beta) if config.beta else log_count  # (N,)
     every = contrast.negative_log_partition(1 + config.beta) - weights  # log of the weighted mean of exp(s_k)
     false = positive.logsumexp(1) - math.log(positive.shape[1] / config.tau_plus) - every  # log share

@@ -66,7 +66,7 @@ class PretrainingTask(Task):
         self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
         contrasts = [term for term in terms if isinstance(term, Contrast)]
         if self.negatives is None and contrasts:
-            self.negatives = int(contrasts[0].negative_counts().amax())
+            self.negatives = int(contrasts[0].negative_counts.amax())
         for contrast in contrasts:
             if contrast.negatives.groups is not None:
                 self.has_groups = True

@@ -31,15 +31,10 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
         _save_file(tensors, partial, metadata or {})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
-        _give_default_permissions(partial)
+        usual = partial.with_name("usual")  # safetensors' own permissions let only the owner read
+        usual.touch()
+        shutil.copymode(usual, partial)
         os.replace(partial, path)
-
-
-def _give_default_permissions(path: Path) -> None:
-    """Give it those of any new file; safetensors makes its files readable by the owner only."""
-    usual = path.with_name("usual")
-    usual.touch()
-    shutil.copymode(usual, path)
 
 
 def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
@@ -47,7 +42,7 @@ def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str])
     entry = json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})
     try:
         save_file(tensors, path, {METADATA: entry})
-    except SafetensorError as error:  # contains the number of a system error only as text
+    except SafetensorError as error:  # gives the number of a system error only as text
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

@@ -104,5 +104,5 @@ def _estimate_normalizer(bank: Bank, contrasts: list[Contrast]) -> None:
             negative = log_partition(contrast.queries, contrast.negatives, contrast.temperature)
             positive = contrast.positive_logits()  # (N, P)
             sums.append(torch.cat([negative[:, None], positive], 1).logsumexp(1))
-            counts.append(contrast.negative_counts() + positive.shape[1])
+            counts.append(contrast.negative_counts + positive.shape[1])
         bank.estimate_normalizer(torch.cat(sums), torch.cat(counts))
