@@ -12,7 +12,7 @@ from cl.objective.traits import Traits
 
 
 class Config(cld.ClusterConfig, InstanceDiscriminationConfig):
-    """NPID's parameters, and those of the loss between clusters."""
+    """NPID's parameters, and the clusters'."""
 
     gives: ClassVar[Traits] = {"contrasts"}  # the loss between clusters has no normalizer
     kind: Literal["npid_cld"]

@@ -18,9 +18,9 @@ from cl.runtime.machine import to_device
 class Config(MethodConfig):
     """`shuffle`: ShuffleBN instead of synchronised batch norm (EqCo, Table 4).
 
-    negatives: number of keys that a query is contrasted with; null: those of all other images.
-    sampling: negatives are sampled once per step for all queries (`shared`, as in the authors' code) or for
-        each query (`per_query`); null with all negatives.
+    negatives: the number of keys that a query is contrasted with; null: the keys of all other images.
+    sampling: `shared`: negatives are sampled once per step for all queries, as in the authors' code;
+        `per_query`: for each query; null if `negatives` is null.
     """
 
     kind: Literal["simo"]

@@ -1,4 +1,4 @@
-"""SimSiam: BYOL whose target is the online encoder itself, behind a stop-gradient."""
+"""SimSiam: BYOL with the online encoder as its target, behind a stop-gradient."""
 
 from typing import ClassVar, Literal
 
