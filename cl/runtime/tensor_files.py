@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 PARTIAL = ".partial"  # suffix of the folder in which a file is being written
-METADATA = "cl"  # a single entry: with several, their order in the file, and so its bytes, would vary
+METADATA = "cl"  # a single entry: the order of several, and so the file's bytes, would vary
 CHECKSUM = "crc32"
 
 
@@ -74,7 +74,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raises:
         ValueError: the file is missing.
-        DamagedError: the file is incomplete, of another format, or does not match its checksum.
+        DamagedError: the file is incomplete, has another format, or does not match its checksum.
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing: run `dvc repro` first to create it")
