@@ -59,13 +59,8 @@ class Method(BaseMethod):
         keys = self.target.embed(views[1], order)  # (N, D)
         if self.config.negatives is None:
             return [self.contrast_in_batch(q[:, None], keys, batch) for q in queries]
-        columns = sample_columns(
-            len(keys),
-            self.config.negatives,
-            self.generator("negatives"),
-            width=1,
-            shared=self.config.sampling == "shared",
-        )
+        draws, shared = self.generator("negatives"), self.config.sampling == "shared"
+        columns = sample_columns(len(keys), self.config.negatives, draws, width=1, shared=shared)
         negatives = Negatives.of_other_images(gather(keys), batch, to_device(columns, keys.device))
         return [self.contrast(q, keys[:, None], negatives) for q in queries]
 

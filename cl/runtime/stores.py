@@ -98,7 +98,14 @@ def upload(file: Path, place: str) -> None:
         ValueError: writing to the store failed.
     """
     if not is_url(place):
-        _copy(file, Path(place))
+        target = Path(place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{file.name}.{uuid.uuid4().hex[:8]}.partial")
+        try:
+            shutil.copyfile(file, partial)
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
         return
 
     def put() -> None:
@@ -107,16 +114,6 @@ def upload(file: Path, place: str) -> None:
             files.put_file(str(file), path)
 
     persistently(place, put, WAITS, "written")
-
-
-def _copy(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{file.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        shutil.copyfile(file, partial)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def sizes(place: str) -> dict[str, int] | None:

@@ -110,10 +110,7 @@ def _optimize(
 
 
 def _end_epoch(
-    row: dict[str, Any],
-    task: Task,
-    meter: Meter,
-    each_epoch: Callable[[int], dict[str, float]] | None,
+    row: dict[str, Any], task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]] | None
 ) -> None:
     """Measure in eval mode, add the results to the row and show it."""
     if each_epoch:

@@ -24,7 +24,7 @@ class Start:
 
     tensors: `backbone.<name>` with `init`; `method.<name>` and `optimizer.<name>` with `start_from`.
     origin: the hashes of the weights and their licence; with `init`, also the architecture; with
-        `start_from`, also the parent's pretraining parameters, the hash of its data, and its number of epochs.
+        `start_from`, also the parent's pretraining parameters, the hash of its data, and its epochs.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
