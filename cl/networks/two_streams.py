@@ -41,7 +41,7 @@ class TwoStreams(Backbone):
             self.register_buffer(name, value, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) to (N, `fc_features`): first the features of lightness, then those of colour."""
+        """(N, 3, H, W) to (N, `fc_features`): first the features of lightness, then of colour."""
         rgb = (images * self.std.to(images) + self.mean.to(images)).clamp(0, 1)
         inputs = normalised(rgb, self.space).split(CHANNELS, 1)
         return torch.cat([network(x) for network, x in zip(self.networks, inputs, strict=True)], 1)

@@ -55,7 +55,7 @@ class Negatives:
     def of_other_images(
         cls, rows: Tensor | Sharded, batch: Batch, selected: Tensor | None = None, *, queries: int = 1
     ) -> "Negatives":
-        """Embeddings of the batch of all ranks; a query counts those of other images and other groups.
+        """Embeddings of the batch of all ranks; a query counts the rows of other images and other groups.
 
         Args:
             rows: (W N R, D), R embeddings per image, image-major.

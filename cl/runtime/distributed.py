@@ -1,7 +1,7 @@
 """How processes share a run; in a single process, tensors pass through unchanged.
 
 A batch of N images is split over W ranks in order: rank r has rows r N / W to (r + 1) N / W - 1. Each rank's
-loss is the mean over its own queries. Gradients are averaged over ranks, so they equal those of one process.
+loss is the mean over its queries. Gradients are averaged over ranks, so they equal one process's gradients.
 """
 
 import torch

@@ -58,7 +58,7 @@ class MemoryBankMethod(BaseMethod):
         self._new = batch.positions, embeddings.detach(), batch.row_groups()
 
     def after_step(self, progress: float) -> None:
-        """Update each image's row once: the logits of the step were those of the row before."""
+        """Update each image's row once, after the step has used the old row for its logits."""
         assert self._new is not None
         self.bank.update(*self._new)
 
