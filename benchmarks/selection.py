@@ -27,7 +27,7 @@ from cl.evaluations import Context, Encoder
 from cl.evaluations.retrieval import evaluate
 from cl.features.extraction import extract
 from cl.pretraining import collapse
-from cl.pretraining.monitor import watch
+from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.selection import FEWEST, verdict
 from cl.runtime import machine
 from cl.runtime.cores import cores
@@ -108,7 +108,7 @@ def pretrain(name: str, folder: Path) -> Rows:
     optimizer = optim.build(params.optim, [optim.Part(task)], fixed(task, params))
 
     def measured(epoch: int) -> dict[str, float]:
-        row = watch(task, params.optim.monitor, bank, val, transform=eval_view, progress=progress)
+        row = measure_epoch(task, params.optim.monitor, bank, val, transform=eval_view, progress=progress)
         return row | of_features(task, params, val, folder)
 
     return train(task, training, params.optim, optimizer, progress=progress, each_epoch=measured)

@@ -22,7 +22,7 @@ from cl.console.wording import counted, memory
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
 from cl.runtime import machine
-from cl.runtime.distributed import largest, ranks
+from cl.runtime.distributed import max_over_ranks, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.memory import available, peak_of_tree, return_freed
 from cl.training.loop import Data, train
@@ -98,7 +98,7 @@ class Trial:
         self.monitoring = [self.monitor() for _ in range(2)]
         for _ in islice(batches, batches_ahead(self.plan.share, workers)):
             pass  # what workers filled during the monitoring would hide how slow they are
-        (steps,) = map(round, largest(min(MOST, max(LEAST, SECONDS / last))))  # the same on all ranks
+        (steps,) = map(round, max_over_ranks(min(MOST, max(LEAST, SECONDS / last))))  # the same on all ranks
         since, self.waiting = self._now(), 0.0
         for _ in range(steps):
             asked = time.monotonic()
@@ -163,8 +163,8 @@ def granularity(params: Params) -> int:
 def _used(here: Machine) -> int:
     """Peak bytes of what PyTorch reserves on a GPU; without, of this machine's processes and data workers."""
     if here.device.type == "cuda":
-        return round(largest(torch.cuda.max_memory_reserved())[0])
-    return round(largest(peak_of_tree(os.getpid()))[0]) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return round(max_over_ranks(torch.cuda.max_memory_reserved())[0])
+    return round(max_over_ranks(peak_of_tree(os.getpid()))[0]) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _free(here: Machine) -> int:

@@ -25,7 +25,7 @@ from cl.networks.batch_norm import has_batch_norm
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import encode_in_microbatches
 from cl.pretraining import selection, view_sheet
-from cl.pretraining.monitor import watch
+from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
 from cl.runtime.distributed import rank, ranks
@@ -114,7 +114,7 @@ def monitoring(
 ) -> Callable[..., dict[str, float]]:
     """What is measured at the end of every epoch; images that take little memory are read only once."""
     return partial(
-        watch, task, params.optim.monitor, data.reader, queries, transform=data.transform, cache={}
+        measure_epoch, task, params.optim.monitor, data.reader, queries, transform=data.transform, cache={}
     )
 
 

@@ -114,7 +114,7 @@ class Context:
     def negatives(self) -> int | None:
         """The number of negatives per query in training; None if the method uses none."""
         term = self.method(next(self._batches(self.views, self.batch_size, 1)))[0]
-        return int(term.negative_counts().amax()) if isinstance(term, Contrast) else None
+        return int(term.negative_counts.amax()) if isinstance(term, Contrast) else None
 
     def temperature(self, own: float | None) -> float:
         """The analysis's own temperature, or that of training, or 1 if training had none (BYOL, SimSiam)."""

@@ -9,8 +9,7 @@ from cl.runtime.base_config import BaseConfig
 class LossConfig(BaseConfig):
     """What every loss declares.
 
-    needs: the traits that a method must give, among them the type of the terms; contrasts, unless a loss says
-        otherwise.
+    needs: the traits that a method must give, including the type of its terms; by default, contrasts.
     gives: the traits that a method may need.
     """
 

@@ -11,7 +11,7 @@ from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
-    """`redundancy`: the paper's lambda, the weight of what is off the diagonal; 0.0051 in its code."""
+    """`redundancy`: the paper's lambda, the weight of the off-diagonal entries; 0.0051 in its code."""
 
     needs: ClassVar[Traits] = {"two views"}
     kind: Literal["barlow_twins"]
@@ -22,8 +22,8 @@ def loss(views: TwoViews, config: Config, progress: float) -> Tensor:
     """L = sum_i (1 - C_ii)^2 + lambda sum_{i != j} C_ij^2 (Zbontar et al. 2021, eq. 1).
 
     C is the cross-correlation of the coordinates over the images of all ranks. All ranks compute the same
-    loss, and its gradient reaches every rank's rows: the mean over ranks is the gradient of one process. The
-    authors' code lacks this, so its gradient is 1 / ranks of the true one.
+    loss, and its gradient reaches every rank's rows, so the mean over ranks equals the gradient of a single
+    process. In the authors' code it does not, and their gradient is 1 / ranks of the true one.
 
     Returns:
         Scalar, at least 0.

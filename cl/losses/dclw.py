@@ -13,8 +13,8 @@ from cl.objective.traits import Traits
 class Config(LossConfig):
     """How positives are weighted.
 
-    sigma: a small one sharpens the weights, a large one tends to DCL; 0.5 in the paper.
-    detach_weight: no gradient through the weights.
+    sigma: small values sharpen the weights, large values approach DCL; 0.5 in the paper.
+    detach_weight: whether gradients stop at the weights.
     """
 
     gives: ClassVar[Traits] = {"decoupled"}

@@ -1,4 +1,4 @@
-"""InfoNCE without the share of false negatives, and with more weight on hard ones."""
+"""InfoNCE corrected for false negatives, optionally with more weight on hard negatives."""
 
 import math
 from typing import Literal
@@ -29,11 +29,13 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     Returns:
         Mean over queries and positives, in nats; scalar.
     """
-    positive, log_count = contrast.positive_logits(), contrast.negative_counts().clamp(min=1).log()
+    positive, log_count = contrast.positive_logits(), contrast.negative_counts.clamp(min=1).log()
     weights = contrast.negative_log_partition(config.beta) if config.beta else log_count  # (N,)
-    every = contrast.negative_log_partition(1 + config.beta) - weights  # log of the weighted mean of exp(s_k)
-    false = positive.logsumexp(1) - math.log(positive.shape[1] / config.tau_plus) - every  # log share
-    true = false.where(false < 0, -1).expm1().neg()  # the rest, if there is any
-    log_g = (every + true.log() - math.log1p(-config.tau_plus)).where(false < 0, -math.inf)
+    log_mean = contrast.negative_log_partition(1 + config.beta) - weights  # of w_k exp(s_k)
+    false = (
+        positive.logsumexp(1) - math.log(positive.shape[1] / config.tau_plus) - log_mean
+    )  # log of the share
+    true = false.where(false < 0, -1).expm1().neg()  # the remaining share, if positive
+    log_g = (log_mean + true.log() - math.log1p(-config.tau_plus)).where(false < 0, -math.inf)
     log_g = log_g.clamp(min=-1 / contrast.temperature)
     return contrast.mean_over_queries(F.softplus((log_count + log_g)[:, None] - positive))

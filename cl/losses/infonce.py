@@ -30,5 +30,5 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """
     negative = contrast.negative_log_partition()  # (N,)
     if config.alpha is not None:
-        negative = negative + math.log(config.alpha) - contrast.negative_counts().log()
+        negative = negative + math.log(config.alpha) - contrast.negative_counts.log()
     return contrast.mean_over_queries(F.softplus(negative[:, None] - contrast.positive_logits()))

@@ -1,4 +1,4 @@
-"""Invariant Spread: recognise the positive, and do not recognise any negative."""
+"""Invariant Spread: recognise the positive, and reject every negative."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """Log-likelihood of recognising the positive and rejecting each negative (Ye et al. 2019, eq. 7).
 
     L_i = -log P(p | i) - sum_k log(1 - P(k | i)), with P the softmax over the positive and the negatives of
-    query i. With several positives, each is judged with the negatives alone.
+    query i. If there are several positives, each has its own softmax with the negatives.
 
     Returns:
         Mean over queries and positives, in nats; scalar.

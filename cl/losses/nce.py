@@ -28,6 +28,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
         Mean over queries and positives, in nats; scalar.
     """
     assert contrast.log_normalizer is not None, "the need of a normalizer"
-    bias = contrast.negative_counts().clamp(min=1).log() + contrast.log_normalizer  # (N,)
+    bias = contrast.negative_counts.clamp(min=1).log() + contrast.log_normalizer  # (N,)
     positive = F.softplus(bias[:, None] - contrast.positive_logits())
     return contrast.mean_over_queries(positive + contrast.negative_softplus_sum(bias)[:, None])

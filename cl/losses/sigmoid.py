@@ -24,6 +24,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     Returns:
         Mean over queries and positives, in nats; scalar.
     """
-    bias = contrast.negative_counts().clamp(min=1).log()  # (N,)
+    bias = contrast.negative_counts.clamp(min=1).log()  # (N,)
     positive = F.softplus(bias[:, None] - contrast.positive_logits())
     return contrast.mean_over_queries(positive + contrast.negative_softplus_sum(bias)[:, None])

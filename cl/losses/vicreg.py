@@ -28,8 +28,8 @@ def loss(views: TwoViews, config: Config, progress: float) -> Tensor:
 
     s is the mean over images and coordinates of (a - b)^2; v the mean over coordinates of max(0, 1 - S), S
     the standard deviation; c the sum of the squared covariances of different coordinates, divided by D. The
-    mean over coordinates in s and the half of v are those of the authors' code, not of eq. 5 and 6: its
-    weights 25, 25 and 1 belong to these. Statistics are over the images of all ranks.
+    mean over coordinates in s and the factor 1 / 2 of v follow the authors' code, not eq. 5 and 6: the
+    weights 25, 25 and 1 are meant for them. Statistics are over the images of all ranks.
 
     Returns:
         Scalar, at least 0.

@@ -28,9 +28,9 @@ class MethodConfig(BaseConfig):
         contrasts, unless a method says otherwise.
     needs: the traits that a loss must give.
     needs_backbone: the traits that a backbone must give.
-    least_views: how many views per image it needs.
-    jigsaw: how many patches of a jigsaw must follow the large views, and nothing else; 0: any views.
-    evaluated: the names of its modules that are evaluated, a backbone and its projector.
+    least_views: the smallest number of views per image.
+    jigsaw: the number of jigsaw patches that must follow the large views, without other views; 0: any views.
+    evaluated: the names of the modules that are evaluated, a backbone and its projector.
     """
 
     gives: ClassVar[Traits] = {"contrasts"}
@@ -49,19 +49,19 @@ class MethodConfig(BaseConfig):
         return self.projector.out
 
     def build_projector(self, features: int) -> nn.Sequential:
-        """The projector of a backbone that gives this many features."""
+        """The projector for a backbone with this many features."""
         return heads.build(self.projector, features)
 
     def encoded_size(self, size: int) -> int:
-        """The side in pixels of what the backbone sees of a view of this side.
+        """The side in pixels of the images that the backbone gets from a view of this side.
 
         Raises:
-            ValueError: the method does not take such views; the message begins with its own parameter.
+            ValueError: the method cannot use views of this side; the message begins with a parameter's name.
         """
         return size
 
     def large_views(self, views: int) -> int:
-        """How many of an image's `views` are large, each with its own role; the rest are small crops."""
+        """How many of an image's `views` are large, each with a different role; the rest are small crops."""
         return 2
 
     def positives(self, views: int) -> int:
@@ -69,20 +69,20 @@ class MethodConfig(BaseConfig):
         return 1
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """Compare the parameters with the training that the method is to take part in.
+        """Check that the parameters fit the training run.
 
         Raises:
-            ValueError: they do not fit; the message begins with the method's own parameter.
+            ValueError: they do not; the message begins with a parameter's name.
         """
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method is built from, besides its own parameters.
+    """What a method is built from, besides its parameters.
 
-    temperature: None where the method's terms have none.
+    temperature: None if the method's terms have no temperature.
     bn_groups: batch-norm groups in the batch of all ranks; the task that trains the method applies them.
-    images: in the training split.
+    images: the number of images in the training split.
     """
 
     backbone: backbones.Backbone
@@ -94,10 +94,10 @@ class Setup:
 
 
 class BaseMethod(nn.Module):
-    """What every method has: the encoder that is evaluated, and the number of the step.
+    """The base of every method: turns a batch into terms (`forward`).
 
-    A method turns a batch into terms (`forward`) and updates its own state after the optimizer's step
-    (`after_step`). It has no hidden random state: random numbers come from `self.generator(purpose)`.
+    It updates its state after the optimizer's step (`after_step`). Random numbers come from
+    `self.generator(purpose)`, so there is no hidden random state.
     """
 
     step = 0  # set by the training task before `forward`
@@ -124,7 +124,7 @@ class BaseMethod(nn.Module):
     def begin_epoch(self, epoch: int) -> None:
         """Called before the forward pass of an epoch's first step; epochs count from 0.
 
-        It is not called when a run resumes within an epoch, so what it computes must be in buffers.
+        It is not called when a run resumes within an epoch, so its results must be kept in buffers.
         """
 
     def after_step(self, progress: float) -> None:
@@ -134,14 +134,14 @@ class BaseMethod(nn.Module):
         self, queries: Tensor, positives: Tensor, negatives: Negatives, log_normalizer: Tensor | None = None
     ) -> Contrast:
         """A contrast at the method's temperature; the arguments are fields of `Contrast`."""
-        assert self.temperature is not None, "contrasts have one"
+        assert self.temperature is not None, "contrasts have a temperature"
         return Contrast(queries, positives, negatives, self.temperature, log_normalizer=log_normalizer)
 
     def contrast_in_batch(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
         """Queries against all ranks' keys; the key of the query's own image is the positive.
 
         Args:
-            queries: (N, E, D), E per image.
+            queries: (N, E, D), E queries per image.
             keys: (N, D).
         """
         e = queries.shape[1]
@@ -149,18 +149,18 @@ class BaseMethod(nn.Module):
         return self.contrast(queries.flatten(0, 1), keys.repeat_interleave(e, 0)[:, None], negatives)
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Random numbers on the CPU that depend only on (seed, step, purpose); every purpose has its own."""
+        """A generator on the CPU, seeded by (seed, step, purpose)."""
         digest = hashlib.sha256(f"{self.seed} {self.step} {purpose}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
     def shuffled(self, images: int, purpose: str) -> Tensor | None:
-        """A permutation for ShuffleBN of the images that all ranks encode in a pass, on the CPU.
+        """A permutation for ShuffleBN, on the CPU, of the images that all ranks encode in a pass.
 
         Args:
-            images: how many this rank has.
+            images: the number of images on this rank.
 
         Returns:
-            (W images,), or None where batch norm has only one group.
+            (W images,), or None if there is only one batch-norm group.
         """
         if self.bn_groups == 1:
             return None

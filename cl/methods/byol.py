@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods._shared.pairs import agreement, pairs
+from cl.methods._shared.pairs import agreements
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.target import Ema
 from cl.objective.batch import Batch
@@ -23,5 +23,4 @@ class Method(PredictorMethod):
 
     def forward(self, batch: Batch) -> list[Agreement]:
         """The agreement of each view with each target view."""
-        predictions, targets = self.predictions_and_targets(batch.views)
-        return [agreement(predictions[a], targets[b]) for a, b in pairs(len(batch.views))]
+        return agreements(*self.predictions_and_targets(batch.views))

@@ -1,4 +1,4 @@
-"""CMC: the lightness of an image and its colour tell it from other images by each other's memory."""
+"""CMC: an image's lightness is contrasted with a memory of colours, and its colour with one of lightness."""
 
 from collections.abc import Set
 from typing import ClassVar, Literal
@@ -17,10 +17,10 @@ from cl.objective.terms import Contrast
 
 
 class Config(BankConfig):
-    """Tian et al. 2020 with two views of an image, the channels of two networks; NCE or a softmax.
+    """Tian et al. 2020 with two views of an image, its lightness and its colour; NCE or a softmax.
 
-    `projector` is that of each network. `scale`: 2 gives the paper's sum over the two directions, because the
-    total is the mean over the terms.
+    `projector`: each network has one. `scale`: the total is the mean over the terms, so 2 gives the paper's
+    sum over the two directions.
     """
 
     least_views: ClassVar[int] = 1
@@ -55,7 +55,7 @@ class Method(BaseMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """For each view of N images, a contrast of lightness with the bank of colour, and one of colour.
 
-        All draw the same images as negatives. Each bank has its own normalizer.
+        All contrasts use the same images as negatives. Each bank has a separate normalizer.
         """
         views = [view.unbind(1) for view in in_passes(self._encode, batch.views, separate=1)]
         self._new = batch.positions, torch.stack(views[0]).detach(), batch.row_groups()
@@ -66,7 +66,7 @@ class Method(BaseMethod):
         return contrasts
 
     def after_step(self, progress: float) -> None:
-        """Update each bank by the embeddings of its own network."""
+        """Update each bank by its network's embeddings."""
         assert self._new is not None
         positions, new, groups = self._new
         for bank, embeddings in zip((self.lightness, self.colour), new, strict=True):

@@ -1,4 +1,4 @@
-"""CPC v2: from the rows of patches above, recognise the patch some rows below among all patches."""
+"""CPC v2: from the rows of patches above, recognise a patch some rows below among all patches."""
 
 from typing import ClassVar, Literal, Self
 
@@ -20,8 +20,9 @@ from cl.runtime.machine import to_device
 class Config(MethodConfig):
     """`projector` turns latents into targets; predictions are as wide.
 
-    grid: patches per side of a view. patch: their side in pixels; null: the next one covers half of each.
-    offsets: rows down to a target. directions: down, and after quarter turns, with a network of its own each.
+    grid: patches per side of a view. patch: their side in pixels; null: neighbours overlap by half.
+    offsets: distances to the targets, in rows. directions: the first is down, the others follow by quarter
+        turns; each has a separate network.
     """
 
     least_views: ClassVar = 1
@@ -33,7 +34,7 @@ class Config(MethodConfig):
     context: context.Config
 
     def large_views(self, views: int) -> int:
-        """Each view is a grid by itself."""
+        """Each view is a separate grid."""
         return 1
 
     def encoded_size(self, size: int) -> int:
@@ -62,13 +63,13 @@ class Method(BaseMethod):
 
     def _contrasts(self, view: Tensor, batch: Batch) -> list[Contrast]:
         latents, targets = self._encode(view)
-        everything, result = gather(targets.flatten(0, 1)), []
-        places = torch.arange(self.grid**2).view(self.grid, self.grid)
+        all_targets, result = gather(targets.flatten(0, 1)), []
+        numbers = torch.arange(self.grid**2).view(self.grid, self.grid)
         for turns, predictor in enumerate(self.predictors):
             predictions = predictor(latents.rot90(turns, (2, 3)))  # (N, D, G, G) for each offset
             for k, prediction in zip(self.offsets, predictions, strict=True):
-                below = places.rot90(turns)[k:].flatten()  # (G (G - k),)
-                result.append(self._contrast(prediction[:, :, :-k], below, targets, everything, batch))
+                below = numbers.rot90(turns)[k:].flatten()  # (G (G - k),)
+                result.append(self._contrast(prediction[:, :, :-k], below, targets, all_targets, batch))
         return result
 
     def _encode(self, view: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,13 +81,13 @@ class Method(BaseMethod):
         return latents.mT.unflatten(2, (self.grid, self.grid)), targets
 
     def _contrast(
-        self, predictions: Tensor, below: Tensor, targets: Tensor, everything: Tensor, batch: Batch
+        self, predictions: Tensor, below: Tensor, targets: Tensor, all_targets: Tensor, batch: Batch
     ) -> Contrast:
         """The predictions (N, D, G - k, G) of the patches `below`, against all patches of all ranks."""
-        own = self.grid**2 * global_rows(len(targets))[:, None] + below  # (N, G (G - k))
+        positives = self.grid**2 * global_rows(len(targets))[:, None] + below  # (N, G (G - k))
         negatives = Negatives(
-            everything,
-            excluded=own.view(-1, 1),
+            all_targets,
+            excluded=positives.view(-1, 1),
             query_groups=groups_of_queries(batch, len(below)),
             row_groups=gather_groups(batch.row_groups(self.grid**2)),
             unit=False,

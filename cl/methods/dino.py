@@ -17,7 +17,7 @@ from cl.objective.terms import Contrast
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
 
-LOGITS = 2**24  # of images and prototypes, held at a time
+LOGITS = 2**24  # between targets and prototypes, held at a time
 
 
 class TeacherTemperature(BaseConfig):
@@ -28,12 +28,12 @@ class TeacherTemperature(BaseConfig):
     epochs: int = Field(gt=0)
 
     def at(self, epoch: Tensor) -> Tensor:
-        """The temperature in an epoch, a scalar."""
+        """Scalar: the temperature in an epoch."""
         return self.start + (self.end - self.start) * (epoch.double() / max(1, self.epochs - 1)).clamp(max=1)
 
 
 class Config(PrototypeConfig):
-    """The teacher is what is evaluated.
+    """The teacher is evaluated, not the student.
 
     centre_momentum: of the centre, a moving average of the teacher's logits.
     """
@@ -86,12 +86,10 @@ class Method(PrototypeMethod):
     def _mean_prototypes(self, targets: Tensor, prototypes: Tensor) -> Tensor:
         """(N, D): the mean of the student's prototypes under the teacher's code of each target (N, D).
 
-        A few targets at a time, and again in the backward pass, so an (N, K) matrix never exists.
+        Computed for a few targets at a time, and again in the backward pass: an (N, K) matrix never exists.
         """
-        temperature, of_teacher = (
-            self.config.teacher_temperature.at(self.epoch),
-            l2_normalize(self.target_prototypes),
-        )
+        temperature = self.config.teacher_temperature.at(self.epoch)
+        of_teacher = l2_normalize(self.target_prototypes)
 
         def block(rows: Tensor, prototypes: Tensor) -> Tensor:
             return ((rows @ of_teacher.T - self.centre) / temperature).softmax(1) @ prototypes

@@ -1,4 +1,4 @@
-"""Exemplar: a classifier with a class, and so a row of weights, for every image of the training split."""
+"""Exemplar: a classifier in which every training image is a class with a row of weights."""
 
 from typing import ClassVar, Literal
 
@@ -15,13 +15,13 @@ from cl.runtime.distributed import gather
 
 
 class Config(MethodConfig):
-    """Has no parameters of its own: the width of `projector` is that of the classifier."""
+    """No further parameters: the width of `projector` is also the classifier's."""
 
     least_views: ClassVar = 1
     kind: Literal["exemplar"]
 
     def large_views(self, views: int) -> int:
-        """Views are classified one by one, so they may have any sizes."""
+        """Each view is classified by itself, so views may have any sizes."""
         return 1
 
 
@@ -33,7 +33,7 @@ class Method(BaseMethod):
 
     Attributes:
         weights: W, (n, D), a row for every image.
-        groups: (n,) int64, of the images that have been in a batch, as in `Batch.row_groups`.
+        groups: (n,) int64, as in `Batch.row_groups`, of the images that have been in a batch.
     """
 
     groups: Tensor
@@ -47,10 +47,10 @@ class Method(BaseMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """One contrast per view, of N queries with n - 1 negatives each."""
         queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
-        own, groups = batch.positions[:, None], batch.row_groups()
+        classes, groups = batch.positions[:, None], batch.row_groups()
         if groups is not None:
             self.groups[gather(batch.positions)] = gather(groups)
         negatives = Negatives(
-            self.weights, excluded=own, query_groups=groups, row_groups=self.groups, unit=False
+            self.weights, excluded=classes, query_groups=groups, row_groups=self.groups, unit=False
         )
-        return [self.contrast(q, self.weights[own], negatives) for q in queries]
+        return [self.contrast(q, self.weights[classes], negatives) for q in queries]

@@ -1,4 +1,4 @@
-"""Invariant Spread: a softmax over the embeddings of the batch, in which each image is a class of its own."""
+"""Invariant Spread: a softmax over the embeddings of the batch, in which each image is a class."""
 
 from typing import Literal
 
@@ -14,13 +14,13 @@ from cl.objective.terms import Contrast
 
 
 class Config(MethodConfig):
-    """Has no parameters of its own; `scale`: 1 is the mean over the 2N embeddings."""
+    """No further parameters. `scale`: 1 is the mean over the 2N embeddings."""
 
     kind: Literal["invariant_spread"]
 
 
 class Method(BaseMethod):
-    """Ye et al. 2019, section 3.2: what a query is compared with does not get a gradient."""
+    """Ye et al. 2019, section 3.2: positives and negatives do not get a gradient."""
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """Every view is contrasted with the first two; views of one size are encoded in one pass.
@@ -29,6 +29,6 @@ class Method(BaseMethod):
         """
         queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         keys = [view.detach() for view in queries[:2]]
-        everything = of_all_ranks(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
-        negatives = Negatives.of_other_images(everything, batch)
+        all_keys = of_all_ranks(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
+        negatives = Negatives.of_other_images(all_keys, batch)
         return [self.contrast(queries[a], keys[b][:, None], negatives) for a, b in pairs(len(batch.views))]

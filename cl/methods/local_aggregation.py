@@ -1,4 +1,4 @@
-"""Local Aggregation: close neighbours, by clusterings of a memory bank, against the other near images."""
+"""Local Aggregation: neighbours in the same cluster of a memory bank against the other neighbours."""
 
 from typing import ClassVar, Literal
 
@@ -21,9 +21,9 @@ class Config(BankConfig):
     """Sizes are fractions of the data, so that they fit data of any size.
 
     images_per_neighbour: training images per background neighbour.
-    images_per_cluster: on average.
-    clusterings: how many; an image's neighbours are in its cluster in any of them.
-    warmup_epochs: of instance discrimination against `negatives` rows, before the first clustering.
+    images_per_cluster: training images per cluster, on average.
+    clusterings: how many; close neighbours share a cluster with the image in at least one of them.
+    warmup_epochs: epochs of instance discrimination against `negatives` rows, before the first clustering.
     """
 
     gives: ClassVar[Traits] = {"contrasts"}  # no normalizer: neighbours are not samples of noise
@@ -47,7 +47,7 @@ class Config(BankConfig):
 class Method(MemoryBankMethod):
     """Zhuang et al. 2019, section 3.2: background neighbours, and those in a cluster with the image."""
 
-    labels: Tensor  # (H, images), of the current epoch's clusterings; -1 during warm-up
+    labels: Tensor  # (H, images), clusters in the current epoch's clusterings; -1 during warm-up
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -58,10 +58,10 @@ class Method(MemoryBankMethod):
         self.sizes = {"background_neighbours": self.neighbours, "clusters": self.clusters}
         self.register_buffer("labels", torch.full((config.clusterings, setup.images), -1, dtype=torch.int32))
         self.bank.log_normalizer.zero_()  # not needed
-        self._clustered = False  # saves reading `labels`, which would wait for the device
+        self._clustered = False  # caches a look at `labels`, which would wait for the device
 
     def begin_epoch(self, epoch: int) -> None:
-        """Cluster the bank."""
+        """Cluster the bank's rows, after the warm-up."""
         if epoch >= self.warmup_epochs:
             random = [self.generator(f"clustering {number}") for number in range(len(self.labels))]
             self.labels.copy_(clusterings(self.bank.rows, self.clusters, self.iterations, random))
@@ -76,9 +76,9 @@ class Method(MemoryBankMethod):
         return [self._aggregate(q, batch) for q in queries]
 
     def _aggregate(self, queries: Tensor, batch: Batch) -> Contrast:
-        background = most_similar(queries, self.bank.rows, self.neighbours)  # (N, S), the own row too
-        own = self.labels[:, batch.positions, None]  # (H, N, 1)
-        together = (self.labels[:, background] == own).any(0)  # (N, S)
+        background = most_similar(queries, self.bank.rows, self.neighbours)  # (N, S), with the image's row
+        clusters = self.labels[:, batch.positions, None]  # (H, N, 1)
+        together = (self.labels[:, background] == clusters).any(0)  # (N, S)
         far = Negatives(
             self.bank.rows,
             selected=background.where(~together, -1),
@@ -88,5 +88,5 @@ class Method(MemoryBankMethod):
         )
         close = Negatives(self.bank.rows, selected=background.where(together, -1), padded=True)
         own_rows = self.bank.rows[batch.positions][:, None]
-        assert self.temperature is not None, "contrasts have one"
+        assert self.temperature is not None, "contrasts have a temperature"
         return Aggregation(queries, own_rows, far, self.temperature, close=close)

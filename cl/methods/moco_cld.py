@@ -13,7 +13,7 @@ LARGE = 3  # two queries and the key
 
 
 class Config(cld.ClusterConfig, QueueMethodConfig):
-    """Both queries have one key, which is enqueued once."""
+    """Both queries share a key, which is enqueued once."""
 
     least_views: ClassVar[int] = LARGE
     kind: Literal["moco_cld"]
@@ -28,8 +28,8 @@ class Method(QueueMethod):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.group = config.group
-        self.group_head = cld.group_head(config.projector, self.projector)
+        self.clustering = config.group
+        self.group_head = cld.cluster_head(config.projector, self.projector)  # its name is in checkpoints
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """The contrasts of MoCo for both queries, and two between the queries and each other's clusters."""
@@ -38,4 +38,6 @@ class Method(QueueMethod):
         keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
-        return instances + cld.cluster_contrasts(both[0][:, 1], both[1][:, 1], self.group, len(instances))
+        return instances + cld.cluster_contrasts(
+            both[0][:, 1], both[1][:, 1], self.clustering, len(instances)
+        )

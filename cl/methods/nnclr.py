@@ -21,7 +21,7 @@ SIMILARITIES = 2**24  # between batch and queue, held at a time
 
 
 class Config(PredictorMethodConfig):
-    """`ema`: of the target encoder; null: the online encoder is the target, as in NNCLR itself."""
+    """`ema`: of the target encoder; null: the online encoder is the target, as in the paper."""
 
     gives: ClassVar[Traits] = {*PredictorMethodConfig.gives, "contrasts"}
     kind: Literal["nnclr"]
@@ -32,7 +32,7 @@ class Config(PredictorMethodConfig):
 class Method(PredictorMethod):
     """NNCLR, section 3.2: the neighbour is the query; predictions are its keys and carry the gradient.
 
-    A neighbour stands in for an image, so the group that counts is the image's.
+    A neighbour represents an image, so the image's group is used.
     """
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -61,9 +61,9 @@ class Method(PredictorMethod):
 
     @torch.no_grad()
     def _nearest(self, embeddings: Tensor, groups: Tensor | None) -> Tensor:
-        """(N, D): the most similar entry of the queue to each embedding, from other groups than its own.
+        """(N, D): the row of the queue most similar to each embedding (N, D), among rows of other groups.
 
-        If the whole queue belongs to an embedding's own group, the embedding is its own neighbour.
+        If all rows belong to the embedding's group, the embedding itself is the neighbour.
         """
         size = max(1, SIMILARITIES // len(self.queue.rows))
         if groups is None:

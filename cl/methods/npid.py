@@ -1,4 +1,4 @@
-"""NPID (InstDisc): every image is a class of its own, and its weight vector is a memory of its embeddings."""
+"""NPID (InstDisc): every image is a class, and its weight vector is a memory of its embeddings."""
 
 from typing import ClassVar, Literal
 
@@ -11,7 +11,7 @@ from cl.objective.terms import Contrast
 class Config(InstanceDiscriminationConfig):
     """Wu et al. 2018: NCE with sampled negatives (section 3.2), InfoNCE with `negatives: null`.
 
-    The authors' code is without the proximal term of their paper.
+    The authors' code lacks the proximal term of their paper.
     """
 
     least_views: ClassVar[int] = 1
@@ -19,7 +19,7 @@ class Config(InstanceDiscriminationConfig):
 
 
 class Method(InstanceDiscrimination):
-    """Any number of views: each has its loss, and the first two update the bank."""
+    """Any number of views: each has a term, and the first two update the bank."""
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries per view."""

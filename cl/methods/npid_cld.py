@@ -12,7 +12,7 @@ from cl.objective.traits import Traits
 
 
 class Config(cld.ClusterConfig, InstanceDiscriminationConfig):
-    """NPID's parameters, and those of the loss between clusters."""
+    """NPID's parameters, and the clusters'."""
 
     gives: ClassVar[Traits] = {"contrasts"}  # the loss between clusters has no normalizer
     kind: Literal["npid_cld"]
@@ -23,12 +23,14 @@ class Method(InstanceDiscrimination):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.group = config.group
-        self.group_head = cld.group_head(config.projector, self.projector)
+        self.clustering = config.group
+        self.group_head = cld.cluster_head(config.projector, self.projector)  # its name is in checkpoints
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """The contrasts of NPID, and two between the first two views and each other's clusters."""
         encode = cld.two_heads(self.backbone, self.projector, self.group_head)
         both = in_passes(encode, batch.views, separate=2)  # (N, 2, D) each
         instances = self.discriminate([x[:, 0] for x in both], batch)
-        return instances + cld.cluster_contrasts(both[0][:, 1], both[1][:, 1], self.group, len(instances))
+        return instances + cld.cluster_contrasts(
+            both[0][:, 1], both[1][:, 1], self.clustering, len(instances)
+        )

@@ -1,4 +1,4 @@
-"""PIRL: an image and the shuffled patches of its jigsaw have the same memory."""
+"""PIRL: an image and the shuffled patches of its jigsaw are contrasted with the same memory."""
 
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -17,10 +17,10 @@ PATCHES = 9
 
 
 class Config(BankConfig):
-    """Misra and van der Maaten 2020: NCE; InfoNCE is the later form, a softmax.
+    """Misra and van der Maaten 2020: NCE, or InfoNCE, the later form with a softmax.
 
-    patch_weight: lambda, of the patches' term; the image's has 1 - lambda. `scale`: 2 gives the paper's sum,
-        because the total is the mean over the two terms.
+    patch_weight: lambda, the weight of the patches' term; the image's term has 1 - lambda. `scale`: the total
+        is the mean over the two terms, so 2 gives the paper's sum.
     """
 
     least_views: ClassVar[int] = 1 + PATCHES

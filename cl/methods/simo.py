@@ -18,9 +18,9 @@ from cl.runtime.machine import to_device
 class Config(MethodConfig):
     """`shuffle`: ShuffleBN instead of synchronised batch norm (EqCo, Table 4).
 
-    negatives: number of keys that a query is contrasted with; null: those of all other images.
-    sampling: negatives are sampled once per step for all queries (`shared`, as in the authors' code) or for
-        each query (`per_query`); null with all negatives.
+    negatives: the number of keys that a query is contrasted with; null: the keys of all other images.
+    sampling: `shared`: negatives are sampled once per step for all queries, as in the authors' code;
+        `per_query`: for each query; null if `negatives` is null.
     """
 
     kind: Literal["simo"]
@@ -59,13 +59,8 @@ class Method(BaseMethod):
         keys = self.target.embed(views[1], order)  # (N, D)
         if self.config.negatives is None:
             return [self.contrast_in_batch(q[:, None], keys, batch) for q in queries]
-        columns = sample_columns(
-            len(keys),
-            self.config.negatives,
-            self.generator("negatives"),
-            width=1,
-            shared=self.config.sampling == "shared",
-        )
+        draws, shared = self.generator("negatives"), self.config.sampling == "shared"
+        columns = sample_columns(len(keys), self.config.negatives, draws, width=1, shared=shared)
         negatives = Negatives.of_other_images(gather(keys), batch, to_device(columns, keys.device))
         return [self.contrast(q, keys[:, None], negatives) for q in queries]
 

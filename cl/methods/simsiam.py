@@ -1,8 +1,8 @@
-"""SimSiam: BYOL whose target is the online encoder itself, behind a stop-gradient."""
+"""SimSiam: BYOL with the online encoder as its target, behind a stop-gradient."""
 
 from typing import ClassVar, Literal
 
-from cl.methods._shared.pairs import agreement, pairs
+from cl.methods._shared.pairs import agreements
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.objective.batch import Batch
 from cl.objective.terms import Agreement
@@ -21,5 +21,4 @@ class Method(PredictorMethod):
 
     def forward(self, batch: Batch) -> list[Agreement]:
         """The agreement of each view with each target view."""
-        predictions, targets = self.predictions_and_targets(batch.views)
-        return [agreement(predictions[a], targets[b]) for a, b in pairs(len(batch.views))]
+        return agreements(*self.predictions_and_targets(batch.views))

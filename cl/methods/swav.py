@@ -16,10 +16,10 @@ from cl.runtime.distributed import gather, rank, ranks
 
 
 class Config(PrototypeConfig):
-    """`epsilon` is the temperature of the codes, `iterations` those of Sinkhorn and Knopp.
+    """`epsilon` is the temperature of the codes, `iterations` the number of Sinkhorn-Knopp iterations.
 
-    queue: earlier embeddings of each of the first two views that are given codes together with the batch;
-        null for none.
+    queue: the number of earlier embeddings of each of the first two views whose codes are computed together
+        with the batch's; null for none.
     queue_epoch: the first epoch that uses the queue, counting from 0; null without a queue.
     """
 
@@ -42,7 +42,7 @@ class Method(PrototypeMethod):
     """Algorithm 1 of SwAV, with codes of the first two views.
 
     Attributes:
-        queued: scalar int64, how many embeddings of a view the queue has been given.
+        queued: scalar int64, how many embeddings per view have been enqueued so far.
     """
 
     queued: Tensor
@@ -51,7 +51,7 @@ class Method(PrototypeMethod):
         super().__init__(config, setup)
         self.epsilon, self.iterations = config.epsilon, config.iterations
         self.queue_epoch = config.queue_epoch or 0
-        # A row has an image's embeddings of the first and of the second view.
+        # A row holds an image's embeddings of the first and the second view.
         self.queue = Queue(config.queue, 2 * config.projector.out) if config.queue else None
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
         self._new: Tensor | None = None
@@ -66,7 +66,7 @@ class Method(PrototypeMethod):
         return self.contrasts(embeddings, means, prototypes)
 
     def after_step(self, progress: float) -> None:
-        """Give the prototypes unit length again, and enqueue the embeddings of the first two views."""
+        """Rescale the prototypes to unit length, and enqueue the embeddings of the first two views."""
         with torch.no_grad():
             self.prototypes.copy_(l2_normalize(self.prototypes))
         assert self._new is not None

@@ -1,4 +1,4 @@
-"""Two views of a batch, for losses on its statistics: Barlow Twins and VICReg."""
+"""Two views of a batch, for losses on batch statistics: Barlow Twins and VICReg."""
 
 from typing import ClassVar, Literal
 
@@ -12,7 +12,7 @@ from cl.objective.traits import Traits
 
 
 class Config(MethodConfig):
-    """No parameters of its own: the loss makes the method."""
+    """No further parameters: the loss makes the difference between the methods."""
 
     gives: ClassVar[Traits] = {"two views"}
     kind: Literal["two_views"]

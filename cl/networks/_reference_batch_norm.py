@@ -1,4 +1,4 @@
-"""Batch norm over batch-norm groups, with operations that every device has: the reference."""
+"""Batch norm over batch-norm groups, in operations that exist on every device: the reference."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,10 +18,10 @@ def normalise(
 
     Args:
         x: (n, C, ...), this rank's rows.
-        weight, bias: (C,), or None for neither.
-        groups: the number of batch-norm groups, which are equal parts.
-        spans: whether they are parts of all ranks' rows, and span ranks; ranks may then have different
-            numbers of rows of a single one. Otherwise, they are parts of `x`.
+        weight, bias: (C,), or both None.
+        groups: the number of batch-norm groups, all of equal size.
+        spans: whether the groups divide the rows of all ranks and span ranks; a single group may have
+            different numbers of rows on each rank. Otherwise, the groups divide `x`.
 
     Returns:
         The normalised rows (n, C, ...); means and unbiased variances (2, G, C) of the G batch-norm groups,
@@ -58,7 +58,7 @@ class _Spanning(Function):
     def forward(ctx, x, weight, bias, eps, groups):  # type: ignore[no-untyped-def]
         parts, over = segments(len(x), groups), [0, *range(2, x.ndim)]
         dtype = torch.promote_types(x.dtype, torch.float32)
-        table = torch.zeros(groups, x.shape[1] + 1, dtype=dtype, device=x.device)  # the last column counts
+        table = torch.zeros(groups, x.shape[1] + 1, dtype=dtype, device=x.device)  # last column: counts
         for group, rows in parts:
             table[group, :-1] = x[rows].sum(over, dtype=dtype)
             table[group, -1] = x[rows].numel() // x.shape[1]
@@ -87,7 +87,7 @@ class _Spanning(Function):
             table[0, group] = g.sum(ctx.over, dtype=means.dtype)
             scaled = (x[rows] - _channels(means[group], x)).mul_(g)
             table[1, group] = scaled.sum(ctx.over) * inverse[group]
-        to_bias, to_weight = table.sum(1)  # this rank's only: DDP averages the gradients of parameters
+        to_bias, to_weight = table.sum(1)  # of this rank alone: DDP averages parameters' gradients
         table = summed(table) / count
         to_x = torch.empty_like(x)
         for group, rows in ctx.parts:

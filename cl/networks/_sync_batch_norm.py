@@ -1,7 +1,6 @@
 """Batch norm over ranks by the CUDA kernels of `nn.SyncBatchNorm`, for any number of batch-norm groups.
 
-They read and write the rows as often as batch norm on one GPU does, and ranks exchange once forward and once
-backward.
+They read and write the rows as often as batch norm on one GPU, and ranks communicate once in each direction.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ def normalise(
 
 
 def _layout(x: Tensor) -> torch.memory_format:
-    """The layout in which the kernels read x, and which all tensors of its shape must have."""
+    """The layout in which the kernels read x; all tensors of its shape must have it."""
     channels_last = x.is_contiguous(memory_format=torch.channels_last)
     return torch.channels_last if channels_last else torch.contiguous_format
 
@@ -66,7 +65,7 @@ class _SyncBatchNorm(Function):
             torch.batch_norm_backward_elemt(*part, *table[group], counts[group])
             for part, (group, _) in zip(parts, ctx.parts, strict=True)
         ]
-        # The parameters' gradients are this rank's only: DDP averages them.
+        # The parameters' gradients are of this rank alone: DDP averages them.
         to_weight, to_bias = (_total([each[i] for each in reduced]) for i in (2, 3))
         return _joined(to_x), to_weight, to_bias, None, None
 
@@ -78,9 +77,9 @@ def _shared(x: Tensor, parts: list[Segment], eps: float, groups: int) -> tuple[l
     size, n = len(x) * len(everyone) // groups, len(x)
     pairs = []
     for group in range(groups):
-        holders = slice(group * size // n, -(-(group + 1) * size // n))  # the ranks that have rows of it
+        holders = slice(group * size // n, -(-(group + 1) * size // n))  # the ranks with rows of the group
         mean, inverse, count = everyone[holders, group].split([x.shape[1], x.shape[1], 1], 1)
-        running_mean, running_var = statistics[:, group]  # with a momentum of 1, they become this group's
+        running_mean, running_var = statistics[:, group]  # with momentum 1, they become this group's
         pair = torch.batch_norm_gather_stats_with_counts(
             x, mean, inverse, running_mean, running_var, 1.0, eps, count[:, 0]
         )
@@ -96,7 +95,7 @@ def _row(x: Tensor, eps: float) -> Tensor:
 
 
 def _by_group(values: list[Tensor], parts: list[Segment], groups: int) -> Tensor:
-    """(G, ...): the value of each part at its batch-norm group; 0 where this rank has no rows."""
+    """(G, ...): the value of each part at its batch-norm group's row; 0 for groups without rows here."""
     stacked = torch.stack(values) if len(values) > 1 else values[0][None]
     if len(parts) == groups:
         return stacked
@@ -110,5 +109,5 @@ def _joined(rows: list[Tensor]) -> Tensor:
 
 
 def _total(values: Sequence[Any]) -> Tensor | None:
-    """The sum over the parts of a parameter's gradients; None without parameters."""
+    """The sum of a parameter's gradients over the parts; None if there is no parameter."""
     return values[0] if values[0] is None or len(values) == 1 else torch.stack(list(values)).sum(0)

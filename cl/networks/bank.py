@@ -14,12 +14,12 @@ from cl.runtime.machine import to_device
 class Bank(nn.Module):
     """A moving average of each image's embeddings, indexed by its position in the data (InstDisc, sec. 3.1).
 
-    Rows start as random unit rows. InstDisc's and CMC's code starts with rows uniform in +-sqrt(3 / D), whose
-    length is only 1 on average; VISSL and Local Aggregation normalise them, as every later row is.
+    Rows start as random unit rows. InstDisc's and CMC's code draws them uniformly in +-sqrt(3 / D), so that
+    their length is 1 only on average; VISSL and Local Aggregation then normalise them.
 
     Attributes:
         rows: (images, D), unit rows.
-        groups: (images,) int64, as in `Batch.row_groups`; known from an image's first update on.
+        groups: (images,) int64, as in `Batch.row_groups`; known after an image's first update.
         log_normalizer: scalar, log of the mean of exp(logit) in the first batch, and constant afterwards: an
             estimate of log(Z / images), with InstDisc's Z = sum_j exp(z . v_j / temperature). NaN before.
     """
@@ -34,13 +34,13 @@ class Bank(nn.Module):
         self.register_buffer("rows", F.normalize(torch.randn(images, width), dim=1))
         self.register_buffer("groups", torch.full((images,), NO_GROUP))
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
-        self._normalized = False  # saves reading the buffer, which would wait for the device
+        self._normalized = False  # caches a look at the buffer, which would wait for the device
 
     @torch.no_grad()
     def update(self, positions: Tensor, new: Tensor, groups: Tensor | None) -> None:
         """Move the rows v of the images in the batch of all ranks to l2(momentum v + (1 - momentum) z).
 
-        An image that occurs several times in the batch is updated once, by its first embedding.
+        An image that occurs several times in the batch is updated once, with its first embedding.
 
         Args:
             positions: (N,), of this rank's images.
@@ -55,22 +55,18 @@ class Bank(nn.Module):
             self.groups[positions] = gather(groups)[first]
 
     def sample(self, positions: Tensor, count: int, generator: torch.Generator, *, own: bool) -> Tensor:
-        """(N, count) int64: rows drawn with replacement for each image, the same for any number of ranks.
+        """(N, count) int64: rows sampled with replacement for each image, the same for any number of ranks.
 
         Args:
             positions: (N,), of this rank's images.
             own: whether an image's own row may be drawn, with a probability of 1 / images.
         """
         size = len(self.rows) if own else len(self.rows) - 1
-        seeds = torch.randint(2**32, (len(positions) * ranks(),), generator=generator)  # a rank draws its own
-        drawn = torch.stack(
-            [
-                torch.randint(size, (count,), generator=torch.Generator().manual_seed(seed))
-                for seed in local_part(seeds).tolist()
-            ]
-        )
-        drawn = to_device(drawn, positions.device)
-        return drawn if own else drawn + (drawn >= positions[:, None])
+        seeds = torch.randint(2**32, (len(positions) * ranks(),), generator=generator)  # one per image
+        generators = [torch.Generator().manual_seed(seed) for seed in local_part(seeds).tolist()]
+        samples = torch.stack([torch.randint(size, (count,), generator=each) for each in generators])
+        samples = to_device(samples, positions.device)
+        return samples if own else samples + (samples >= positions[:, None])
 
     def has_normalizer(self) -> bool:
         """Whether `log_normalizer` has been estimated."""
@@ -83,7 +79,7 @@ class Bank(nn.Module):
 
         Args:
             log_sums: (N,), log of the sum of exp(logit) over positives and negatives of this rank's queries.
-            counts: (N,), how many logits each of these sums has.
+            counts: (N,), the number of logits in each sum.
         """
         self.log_normalizer.copy_(gather(log_sums).logsumexp(0) - gather(counts).sum().log())
         self._normalized = True

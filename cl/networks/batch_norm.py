@@ -1,4 +1,4 @@
-"""Batch norm whose statistics come from a given number of images, not from those a device happens to hold."""
+"""Batch norm over a given number of images, independent of how many a device holds."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +18,7 @@ class GroupBatchNorm(nn.Module):
 
     A rank may hold several batch-norm groups or part of one. `update_running_stats` updates the running
     statistics once per pass, with the mean over the batch-norm groups. In eval mode it behaves like `norm`.
-    The activation that a norm of timm ends with is kept.
+    If `norm` is one of timm's, its activation is kept.
 
     Args:
         groups: the number of batch-norm groups, which are equal parts of the batch.
@@ -83,7 +83,7 @@ class GroupBatchNorm(nn.Module):
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
     """Give every batch norm in `module` this number of batch-norm groups; with 1 in one process, do nothing.
 
-    Those of a backbone that encodes in microbatches (`passes.encode_in_microbatches`) are told so.
+    A backbone that encodes in microbatches (`passes.encode_in_microbatches`) passes their number on.
     """
     if groups == microbatches == ranks() == 1:
         return
@@ -127,18 +127,18 @@ def _take_passes(module: nn.Module) -> list[dict[GroupBatchNorm, list[Tensor]]]:
 
 
 def _averaged(calls: list[list[Tensor]]) -> Tensor:
-    """(2, sum of C): the mean over microbatches and batch-norm groups of each entry, a list of (2, G, C)."""
+    """(2, sum of C): the mean of each entry, a list of (2, G, C), over microbatches and batch-norm groups."""
     return torch.cat([torch.stack([x.mean(1) for x in entry]).mean(0) for entry in calls], 1)
 
 
 def _averaged_at_once(calls: list[list[Tensor]]) -> Tensor:
-    """The same in few operations; the rounding of an entry depends on which others there are."""
+    """The same in few operations; the rounding of an entry then depends on the other entries."""
     together = [entry[0] if len(entry) == 1 else torch.cat(entry, 1) for entry in calls]  # (2, G, C) each
     return torch.cat(together, -1).mean(1)
 
 
 def recomputing() -> tuple[AbstractContextManager, AbstractContextManager]:
-    """Contexts of a forward pass and its recomputation, which adds no statistics (torch's `context_fn`)."""
+    """Contexts for a forward pass and its recomputation, which adds no statistics (torch's `context_fn`)."""
     return nullcontext(), _repeated()
 
 

@@ -11,8 +11,8 @@ from cl.networks.batch_norm import GroupBatchNorm
 def compile_forward(network: nn.Module, backend: str | Callable = "inductor") -> None:
     """Compile the forward pass of a network in place, into one graph for each kind of pass.
 
-    Kinds differ in the size of images and in whether gradients are needed; what a network keeps between
-    passes does not count. Names of parameters and buffers remain.
+    Kinds differ in the size of images and in whether gradients are needed, not in what a network keeps
+    between passes. Names of parameters and buffers stay.
     """
     forward = torch.compile(network.forward, backend=backend)
 

@@ -1,4 +1,4 @@
-"""Overlapping patches in a grid, and a network that sums up the rows of a grid so far (CPC v2)."""
+"""Overlapping patches in a grid, and a network that summarises the rows of a grid so far (CPC v2)."""
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -8,7 +8,7 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """Residual `blocks` with `width` channels inside; `scale` multiplies the predictions made from them.
+    """Residual `blocks` with `width` channels inside; `scale` multiplies the predictions.
 
     CPC v2 uses blocks=5, width=256 and scale=0.1.
     """
@@ -21,7 +21,7 @@ class Config(BaseConfig):
 def patch_and_stride(side: int, grid: int, patch: int | None) -> tuple[int, int]:
     """The side of a patch and the distance to the next, so that `grid` patches in a row reach both edges.
 
-    patch: None if half of a patch is covered by the next one.
+    patch: the side; None if neighbours overlap by half.
 
     Raises:
         ValueError: the patches would not start at whole pixels.
@@ -52,7 +52,7 @@ def overlapping_patches(images: Tensor, grid: int, patch: int | None = None) -> 
 
 
 class MaskedContext(nn.Module):
-    """A masked convolutional network: the output in a row depends on this row and those above it.
+    """A masked convolutional network: the output in a row depends on this row and the rows above it.
 
     Appendix A.2 of Henaff et al. 2019: residual blocks, and ReLU at the end.
     """
@@ -69,7 +69,7 @@ class MaskedContext(nn.Module):
 
 
 class Predictor(nn.Module):
-    """A context network and, linear in its output, `count` predictions of `out` numbers at each place."""
+    """A context network, and `count` linear predictions of `out` numbers from it at each position."""
 
     def __init__(self, channels: int, out: int, count: int, config: Config) -> None:
         super().__init__()

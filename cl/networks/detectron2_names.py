@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def in_detectron2(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A torchvision backbone's tensors under detectron2's names, without those that detectron2 lacks."""
+    """A torchvision backbone's tensors under detectron2's names, without tensors that detectron2 lacks."""
     return {_name(name): value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
 
 

@@ -50,7 +50,7 @@ class NormLinear(nn.Linear):
 
 
 class SideBySide(nn.Sequential):
-    """A head of its own for each half of the features, those of two networks; (N, width) to (N, 2 out)."""
+    """A separate head for the features of each of two networks; (N, width) to (N, 2 out)."""
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__(*(build(config, width // 2) for _ in range(2)))

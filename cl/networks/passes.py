@@ -15,12 +15,12 @@ Encoder = Callable[[Tensor], Tensor]
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """The same in float32, unless it is float64."""
+    """The tensor in float32, or float64 if it is float64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def l2_normalize(x: Tensor) -> Tensor:
-    """Rows of length 1, in full precision whatever the encoder's."""
+    """Rows scaled to length 1, in full precision whatever the encoder's precision."""
     return F.normalize(full_precision(x), dim=-1)
 
 
@@ -32,7 +32,7 @@ def image_major(views: list[Tensor]) -> Tensor:
 def in_passes(encode: Encoder, views: list[Tensor], *, separate: int) -> list[Tensor]:
     """`encode` of each view; views that are encoded in one pass share batch statistics.
 
-    Each of the first `separate` views has its own pass. Consecutive other views of one size share one.
+    Each of the first `separate` views has a separate pass; consecutive other views of one size share one.
     """
     encoded = [encode(view) for view in views[:separate]]
     for _, same_size in groupby(views[separate:], key=lambda view: view.shape[-1]):
@@ -42,10 +42,10 @@ def in_passes(encode: Encoder, views: list[Tensor], *, separate: int) -> list[Te
 
 
 def encode_in_microbatches(module: nn.Module, microbatches: int) -> None:
-    """Have every backbone in a module encode each batch that it is trained on in this many parts.
+    """Make every backbone in a module encode each training batch in this many parts.
 
-    Everything else sees the whole batch. Batch-norm groups are set afterwards (`set_groups`), and those of
-    backbones must fit in a microbatch.
+    All other modules get the whole batch. Batch-norm groups must be set afterwards (`set_groups`), and a
+    backbone's must fit in a microbatch.
     """
     for child in module.children():
         if not hasattr(child, "fc_features"):
@@ -60,7 +60,7 @@ def _forward(network: nn.Module, encode: Encoder, images: Tensor) -> Tensor:
 
 
 def microbatches_of(network: nn.Module) -> int:
-    """How many parts a network encodes a batch in."""
+    """In how many parts a network encodes a batch."""
     return getattr(network, "microbatches", 1) if network.training else 1
 
 

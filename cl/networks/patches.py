@@ -1,4 +1,4 @@
-"""Combinatorial patches (Fast-MoCo): patches of an image are encoded, and embeddings combine several."""
+"""Combinatorial patches (Fast-MoCo): patches of an image are encoded, and each embedding combines several."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # Patches of a 2 x 2 grid, column by column: 0 top left, 1 bottom left, 2 top right, 3 bottom right.
 ADJACENT = {"vertical": [(0, 1), (2, 3)], "horizontal": [(0, 2), (1, 3)]}
-# The stages after which vectors are averaged, in order.
+# The stages after which patches are combined by averaging, in order.
 MEANS = ("final", "projector", "predictor")
-# The stages at which neighbouring patches are stitched, and how many parts of the backbone run before that.
+# The stages at which adjacent patches are stitched, and how many parts of the backbone come before.
 STITCHED = {"input": 0, "stage1": 2, "stage2": 3, "stage3": 4}
 
 Layer = Callable[[Tensor], Tensor]
@@ -76,7 +76,7 @@ def encode(
     predictor: Layer,
     generator: torch.Generator,
 ) -> Tensor:
-    """(N, 3, H, W) through all three networks to (N, E, D), E embeddings per image; E = 1 for whole views.
+    """(N, 3, H, W) through the three networks to (N, E, D), E embeddings per image; E = 1 for whole views.
 
     Args:
         generator: draws the direction for `pairs=drawn`.
@@ -105,7 +105,7 @@ def _stitched_features(
     parts = [stem, *layers, nn.Sequential(backbone.avgpool, nn.Flatten())]
     before = nn.Sequential(*parts[: STITCHED[config.stage]])
     after = nn.Sequential(*parts[STITCHED[config.stage] :])
-    directions = _directions(config, generator)  # drawn once, although microbatches are encoded twice
+    directions = _directions(config, generator)  # drawn here, because microbatches are encoded twice
 
     def encode(patches: Tensor) -> Tensor:
         n = len(patches)

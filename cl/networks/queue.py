@@ -14,7 +14,7 @@ class Queue(nn.Module):
 
     Attributes:
         rows: (size, D).
-        groups: (size,) int64, the group of the image that each row comes from, as in `Batch.row_groups`.
+        groups: (size,) int64, the group of each row's image, as in `Batch.row_groups`.
         oldest: scalar, the row to be replaced next.
     """
 
@@ -32,14 +32,14 @@ class Queue(nn.Module):
     def enqueue(self, new: Tensor, groups: Tensor | None, generator: torch.Generator) -> None:
         """Replace the oldest rows by `new` (N, D) of the given groups (N,).
 
-        If `new` has more rows than the queue, a random choice of them is kept (EqCo, section 2.3).
+        If `new` has more rows than the queue, a random subset is enqueued (EqCo, section 2.3).
         """
         size = len(self.rows)
         if len(new) > size:
-            kept = to_device(torch.randperm(len(new), generator=generator)[:size], new.device)
-            new, groups = new[kept], None if groups is None else groups[kept]
-        places = (self.oldest + torch.arange(len(new), device=new.device)) % size
-        self.rows[places] = new.to(self.rows.dtype)
+            chosen = to_device(torch.randperm(len(new), generator=generator)[:size], new.device)
+            new, groups = new[chosen], None if groups is None else groups[chosen]
+        replaced = (self.oldest + torch.arange(len(new), device=new.device)) % size
+        self.rows[replaced] = new.to(self.rows.dtype)
         if groups is not None:
-            self.groups[places] = groups
+            self.groups[replaced] = groups
         self.oldest.copy_((self.oldest + len(new)) % size)

@@ -25,17 +25,16 @@ class Network(ResNet):
         super().__init__(*BLOCKS[name], zero_init_residual=zero_init_residual)
         first = 64 * width
         if stem == "small":
-            self.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
             self.maxpool = nn.Identity()
-        elif (width, channels) != (1, 3):
-            self.conv1 = nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False)
         if stem == "small" or (width, channels) != (1, 3):
+            side, stride = (3, 1) if stem == "small" else (7, 2)
+            self.conv1 = nn.Conv2d(channels, first, side, stride, padding=side // 2, bias=False)
             nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
             self.bn1 = nn.BatchNorm2d(first)
         self.fc_features = first * 8 * BLOCKS[name][0].expansion
         self.fc: nn.Module = nn.Identity()
 
     def _make_layer(self, block, planes: int, *args, **kwargs) -> nn.Sequential:  # type: ignore[no-untyped-def]
-        if planes == 64:  # the first stage takes the stem's channels
+        if planes == 64:  # the first stage's input has the stem's channels
             self.inplanes = 64 * self.width
         return super()._make_layer(block, planes * self.width, *args, **kwargs)

@@ -23,7 +23,7 @@ class Ema(BaseConfig):
     schedule: Literal["constant", "cosine"]
 
     def momentum_at(self, progress: float) -> float:
-        """The momentum when the fraction `progress` of all steps is done."""
+        """The momentum at `progress`, the fraction of steps done."""
         if self.schedule == "constant":
             return self.momentum
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2
@@ -37,7 +37,7 @@ class Target(nn.Sequential):
         self.requires_grad_(False)
         for module in self.modules():
             if hasattr(module, "drop_prob"):
-                module.drop_prob = 0.0  # type: ignore[assignment]  # a target leaves out no residual branch
+                module.drop_prob = 0.0  # type: ignore[assignment]  # no stochastic depth in a target
         self.ema = ema
 
     @torch.no_grad()
@@ -45,7 +45,7 @@ class Target(nn.Sequential):
         """(N, 3, H, W) to unit rows (N, D) without gradient.
 
         Args:
-            order: (W N,), the order in which all ranks' images are encoded (ShuffleBN); None: unchanged.
+            order: (W N,), a permutation of all ranks' images for the pass (ShuffleBN); None: none.
         """
         if order is None:
             return l2_normalize(self(images))
@@ -56,6 +56,6 @@ class Target(nn.Sequential):
 
     @torch.no_grad()
     def ema_update(self, backbone: nn.Module, projector: nn.Module, progress: float) -> None:
-        """Each parameter w' becomes m w' + (1 - m) w; running statistics stay the target's own."""
+        """Set each parameter w' to m w' + (1 - m) w; the target keeps its running statistics."""
         online: list[Tensor] = [*backbone.parameters(), *projector.parameters()]
         torch._foreach_lerp_(list(self.parameters()), online, 1 - self.ema.momentum_at(progress))

@@ -13,7 +13,7 @@ XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334
 WHITE = (0.95047, 1.0, 1.08883)
 YCBCR = ((65.481, 128.553, 24.966), (-37.797, -74.203, 112.0), (112.0, -93.786, -18.214))
 OFFSET = (16.0, 128.0, 128.0)
-# Mean and standard deviation of the channels, as in CMC's code; in Lab, centre and half of the range of each.
+# Mean and standard deviation of each channel, as in CMC's code; in Lab, the centre and half of its range.
 NORMALISATION = {
     "lab": ((50.0, 6.025, -6.6895), (50.0, 92.208, 101.1675)),
     "ycbcr": ((116.151, 121.080, 132.342), (109.5, 111.855, 111.964)),
@@ -25,7 +25,7 @@ class TwoStreams(Backbone):
 
     networks: of lightness and of colour, for images of `CHANNELS`.
     space: lab or ycbcr.
-    mean, std: with which images arrive normalised.
+    mean, std: the normalisation of the input images.
     """
 
     mean: Tensor
@@ -41,7 +41,7 @@ class TwoStreams(Backbone):
             self.register_buffer(name, value, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) to (N, `fc_features`): first the features of lightness, then those of colour."""
+        """(N, 3, H, W) to (N, `fc_features`): first the features of lightness, then of colour."""
         rgb = (images * self.std.to(images) + self.mean.to(images)).clamp(0, 1)
         inputs = normalised(rgb, self.space).split(CHANNELS, 1)
         return torch.cat([network(x) for network, x in zip(self.networks, inputs, strict=True)], 1)
@@ -69,6 +69,6 @@ def ycbcr(rgb: Tensor) -> Tensor:
 
 
 def _mixed(x: Tensor, matrix: Sequence[Sequence[float]]) -> Tensor:
-    """Sums of the channels (N, 3, H, W), weighted by rows of the matrix; TF32 would round a product."""
+    """Sums of the channels (N, 3, H, W), weighted by rows of the matrix; `@` might round to TF32."""
     red, green, blue = x.split(1, 1)
     return torch.cat([r * red + g * green + b * blue for r, g, b in matrix], 1)

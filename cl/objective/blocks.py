@@ -13,18 +13,18 @@ from cl.objective.negatives import Groups, Negatives
 from cl.objective.ring import Sharded, pass_on, rounds
 from cl.runtime.machine import to_device
 
-BLOCK = 1024  # side of the block of logits that exists at a time on a CPU; 4 MiB in float32
-AREA = 2**26  # numbers of such a block on a GPU, where small ones cost more to launch than to compute
+BLOCK = 1024  # side of a block of logits on a CPU, where one exists at a time; 4 MiB in float32
+AREA = 2**26  # numbers in a block on a GPU, where small blocks cost more to launch than to compute
 
 
 class Block(NamedTuple):
     """A block of logits, in memory that the next block overwrites.
 
-    rows, columns: which queries, and which of the negatives at hand.
+    rows, columns: its queries, and its negatives among those of the current round.
     logits: (n, k).
-    flat: (n k + 1,), the memory of `logits` and a spare element.
+    flat: (n k + 1,), the memory of `logits`, and a spare element at the end.
     masked: positions in `flat` to mask; columns outside this block map to the spare element.
-    groups: of its rows and of its columns.
+    groups: of its queries and of its negatives.
     """
 
     rows: slice
@@ -35,7 +35,7 @@ class Block(NamedTuple):
     groups: Groups | None
 
     def fill(self, value: float) -> Tensor:
-        """Overwrite what does not count, in place; the block (n, k)."""
+        """Overwrite logits that do not count, in place; returns the block (n, k)."""
         if self.masked is not None:
             self.flat.index_fill_(0, self.masked, value)
         if self.groups is not None:
@@ -55,9 +55,9 @@ class BlockwiseLogits:
 
     Args:
         queries: (N, D).
-        negatives: (K, D); if `sharded`, those of this rank.
+        negatives: (K, D); if `sharded`, this rank's.
         excluded: (N, E) int64 on the device of `queries`, or None.
-        groups: of the queries and of the negatives of all ranks.
+        groups: of the queries, and of the negatives of all ranks.
     """
 
     queries: Tensor
@@ -68,7 +68,7 @@ class BlockwiseLogits:
     sharded: bool = False
 
     def blocks(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Block]:
-        """The blocks, row by row and rank by rank; if `upper`, those on and above the diagonal.
+        """The blocks, rank by rank and row by row; if `upper`, only those on and above the diagonal.
 
         Args:
             shift: (N,); None for 0.
@@ -89,8 +89,8 @@ class BlockwiseLogits:
         receives weight_i sum_k x_ik k, and negative k receives sum_i weight_i x_ik q_i.
 
         Args:
-            weight: (N,), of each query's row, divided by the temperature.
-            derivative: with respect to each logit, in place.
+            weight: (N,), the gradient of each query's result, divided by the temperature.
+            derivative: turns a block of logits into the derivatives by each logit, in place.
         """
         to_queries = torch.zeros_like(self.queries) if needed[0] else None
         to_negatives = torch.zeros_like(self.negatives) if needed[1] else None
@@ -109,7 +109,7 @@ class BlockwiseLogits:
     def _against(
         self, negatives: Tensor, first: int, shift: Tensor | None, upper: bool = False
     ) -> Iterator[Block]:
-        """The blocks of these negatives, the rows from `first` on of those of all ranks."""
+        """The blocks of one rank's negatives, which begin at row `first` of the negatives of all ranks."""
         n, k = len(self.queries), len(negatives)
         height, width = self._sides
         for row in range(0, n, height):
@@ -139,7 +139,7 @@ class BlockwiseLogits:
 
     @cached_property
     def _excluded_range(self) -> list[list[float]]:
-        """The smallest and the largest excluded column of each row of blocks, as far as a CPU knows them."""
+        """The smallest and largest excluded column of each row of blocks; infinite if a GPU holds them."""
         assert self.excluded is not None
         parts = self.excluded.split(self._sides[0])
         if self.excluded.device.type != "cpu":
@@ -149,8 +149,8 @@ class BlockwiseLogits:
     def _product(self, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
         """The block q . k - shift, (n, k), in `memory`.
 
-        On a GPU, it is stored transposed: cuBLAS adds one vector to all rows while it writes them, but a
-        vector for all columns would first have to be copied to the whole block.
+        On a GPU, it is stored transposed: cuBLAS can add one vector to every row as it writes, but a vector
+        along the columns would have to be expanded to the whole block first.
         """
         if for_gpu(self.queries):
             x = memory.view(len(k), len(q))
@@ -162,7 +162,7 @@ class BlockwiseLogits:
 
     @cached_property
     def _sides(self) -> tuple[int, int]:
-        """The largest height and width of the blocks; equal if there are as many queries as negatives."""
+        """The largest height and width of a block; equal if there are as many queries as negatives."""
         if not for_gpu(self.queries):
             return BLOCK, BLOCK
         side = math.isqrt(AREA)
@@ -174,16 +174,15 @@ class BlockwiseLogits:
 
     @cached_property
     def _memory(self) -> Tensor:
-        n, k = (
-            min(side, len(x)) for side, x in zip(self._sides, (self.queries, self.negatives), strict=True)
-        )
+        height, width = self._sides
+        n, k = min(height, len(self.queries)), min(width, len(self.negatives))
         return self.queries.new_empty(n * k + 1)
 
 
 def blockwise(
     negatives: Negatives, temperature: float, device: torch.device
 ) -> Callable[[Tensor, Tensor], BlockwiseLogits]:
-    """A function of the queries and of this rank's negatives, which autograd saves, to their logits.
+    """The function from queries and this rank's negatives, which autograd saves, to their logits.
 
     Args:
         device: of the queries.
@@ -199,7 +198,7 @@ def blockwise(
 
 
 def _flat_positions(columns: Tensor, logits: Tensor) -> Tensor:
-    """(n E,): where the columns (n, E) of each row are in the memory of the block; its end if outside."""
+    """(n E,): positions in the block's memory of each row's columns (n, E); its end for columns outside."""
     (n, k), (down, right) = logits.shape, logits.stride()
     inside = (columns >= 0) & (columns < k)
     rows = torch.arange(n, device=columns.device)[:, None]

@@ -18,8 +18,8 @@ def log_partition(queries: Tensor, negatives: Negatives, temperature: float) -> 
     """Log-sum-exp of the logits of each query against the negatives that count, in memory linear in N and K.
 
     Z_i = log sum_k exp(q_i . k / temperature). The logits are computed block by block, and again in the
-    backward pass, so an (N, K) matrix never exists; gradients to both sides are exact. Where the queries are
-    the negatives' rows and the exclusions are mutual, each block above the diagonal also serves its mirror
+    backward pass, so an (N, K) matrix never exists; gradients to both sides are exact. If the queries are the
+    negatives' rows and the exclusions are mutual, each block above the diagonal also serves as its mirror
     image.
 
     Args:
@@ -41,7 +41,7 @@ def log_partition(queries: Tensor, negatives: Negatives, temperature: float) -> 
 def _bound(queries: Tensor, negatives: Negatives, temperature: float) -> tuple[Tensor | None, float]:
     """(N,), an upper bound on the logits of each query, and the largest of these bounds.
 
-    None and infinity where the CPU would have to wait for a GPU to find them, or for other ranks.
+    None and infinity if finding them would make the CPU wait for a GPU or for other ranks.
     """
     if negatives.unit:
         return queries.new_full((len(queries),), 1 / temperature), 1 / temperature
@@ -66,7 +66,7 @@ def _symmetric(queries: Tensor, negatives: Negatives) -> bool:
 
 
 def _mutual(excluded: Tensor | None) -> bool:
-    """Whether column j is excluded for query i exactly where column i is for query j; False if on a GPU."""
+    """Whether query i excludes column j if and only if query j excludes column i; False on a GPU."""
     if excluded is None:
         return True
     if excluded.device.type != "cpu":
@@ -76,7 +76,7 @@ def _mutual(excluded: Tensor | None) -> bool:
 
 
 def _row_maxima(logits: BlockwiseLogits) -> Tensor:
-    """(N,): the largest logit that counts, for logits that may be too large to be shifted by a bound."""
+    """(N,): the largest logit that counts, the shift where a bound may be too far above the logits."""
     maxima = logits.queries.new_full((len(logits.queries),), -math.inf)
     for block in logits.blocks(None):
         maxima[block.rows] = torch.maximum(maxima[block.rows], block.fill(-math.inf).amax(1))
@@ -113,7 +113,7 @@ class _LogPartition(Function):
 
 
 class _SymmetricLogPartition(Function):
-    """Z of embeddings against themselves: each block above the diagonal is used for its mirror image too."""
+    """Z of embeddings against themselves: each block above the diagonal also serves as its mirror image."""
 
     @staticmethod
     def forward(ctx, embeddings, logits_of, bound):  # type: ignore[no-untyped-def]

@@ -19,15 +19,14 @@ class Negatives:
 
     Args:
         rows: (K, D): a queue, or the keys of all ranks, which `Sharded` leaves where they are.
-        excluded: (N, E) int64, columns that do not count for a query; distinct in a row. Keep indices created
-            on the CPU there: the log-partition checks them for symmetry without a device sync.
-        selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; not
-            together with `excluded`.
-        query_groups, row_groups: (N,) and (K,) int64: a row of the query's own group does not count, whether
-            excluded, selected or neither. None of the queries where the data has no groups; then those of the
-            rows are ignored.
+        excluded: (N, E) int64, columns that do not count for a query; distinct in each row. Keep indices
+            that were created on the CPU there: the log-partition checks their symmetry without a device sync.
+        selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; excludes
+            `excluded`.
+        query_groups, row_groups: (N,) and (K,) int64: a row of the query's group never counts. If
+            `query_groups` is None, the data has no groups, and `row_groups` is ignored.
         unit: promises that all queries and rows have norm at most 1; else the log-partition finds a bound.
-        padded: whether `selected` contains -1, which is not a column: queries have different numbers of them.
+        padded: whether `selected` is padded with -1, because queries have different numbers of columns.
 
     Raises:
         ValueError: no columns remain after exclusion or selection, or both of these are given.
@@ -56,7 +55,7 @@ class Negatives:
     def of_other_images(
         cls, rows: Tensor | Sharded, batch: Batch, selected: Tensor | None = None, *, queries: int = 1
     ) -> "Negatives":
-        """Embeddings of the batch of all ranks; a query counts those of other images and other groups.
+        """Embeddings of the batch of all ranks; a query counts the rows of other images and other groups.
 
         Args:
             rows: (W N R, D), R embeddings per image, image-major.
@@ -70,7 +69,7 @@ class Negatives:
         if selected is None:
             own_columns = per_image * global_rows(images)[:, None] + torch.arange(per_image)  # (N, R)
             excluded = own_columns.repeat_interleave(queries, 0)
-        # The same tensor for both sides tells the log-partition that they are the same.
+        # One tensor for both sides shows the log-partition that they are equal.
         query_groups = groups if queries == per_image else batch.row_groups(queries)
         return cls(rows, excluded, selected, query_groups, gather_groups(groups))
 
@@ -97,8 +96,11 @@ class Negatives:
         counts = queries.new_full((len(queries),), len(self.rows) - self._excluded_count)
         if self.groups is None:
             return counts
-        same = 0 if self.excluded is None else self._same_group(self.excluded).sum(1)
-        return counts - _group_sizes(*self.groups) + same
+        excluded_too = 0 if self.excluded is None else self._same_group(self.excluded).sum(1)
+        of_queries, of_rows = self.groups
+        ordered = of_rows.sort().values  # counting by bisection takes memory linear in N and K
+        above = torch.searchsorted(ordered, of_queries, right=True)
+        return counts - (above - torch.searchsorted(ordered, of_queries)) + excluded_too
 
     @property
     def _excluded_count(self) -> int:
@@ -114,9 +116,3 @@ class Negatives:
 def gather_groups(groups: Tensor | None) -> Tensor | None:
     """The groups of all ranks' rows, where the data has groups."""
     return None if groups is None else gather(groups)
-
-
-def _group_sizes(queries: Tensor, rows: Tensor) -> Tensor:
-    """(N,) int64: how many of the rows' groups (K,) equal each query's group (N,), in linear memory."""
-    ordered = rows.sort().values
-    return torch.searchsorted(ordered, queries, right=True) - torch.searchsorted(ordered, queries)

@@ -1,4 +1,4 @@
-"""Negatives that stay on their ranks: each rank's rows visit the others in turn, and are never gathered."""
+"""Negatives that are never gathered: each rank's rows visit the other ranks in turn."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from cl.runtime.distributed import gather, rank, ranks
 
-GATHERED = 2**27  # numbers of all ranks up to which rows are gathered; 512 MiB in float32
+GATHERED = 2**27  # the most numbers that are gathered from all ranks; 512 MiB in float32
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """W n rows of width D of which each of W ranks holds n, numbered in the order of ranks.
+    """W n rows of width D in the order of ranks; each of the W ranks holds n of them.
 
-    local: (n, D), this rank's.
+    local: (n, D), this rank's rows.
     """
 
     local: Tensor
@@ -26,10 +26,10 @@ class Sharded:
 
 
 def of_all_ranks(x: Tensor) -> Tensor | Sharded:
-    """The rows (n, D) of each rank as negatives for all of them: (W n, D).
+    """The rows (n, D) of each rank as negatives for all ranks: (W n, D).
 
-    They are gathered unless that takes much memory: a ring moves and computes as much, in W - 1 messages
-    instead of one collective. The gradient of a rank's rows is the same either way.
+    They are gathered unless that takes more than GATHERED numbers. A ring moves and computes as much, but in
+    W - 1 messages instead of one collective. The gradient of a rank's rows is the same either way.
     """
     if ranks() == 1 or ranks() * x.numel() <= GATHERED:
         return gather(x)
@@ -42,9 +42,9 @@ def local_rows(rows: Tensor | Sharded) -> Tensor:
 
 
 def rounds(x: Tensor, sharded: bool) -> Iterator[tuple[int, Tensor]]:
-    """The rows (n, D) of each rank, this rank's first, each with the number of its first row.
+    """The rows (n, D) of each rank, starting with this rank, and the number of their first row.
 
-    While one rank's rows are used, those of the next are on their way.
+    While one rank's rows are used, the next rank's are being received.
     """
     count = ranks() if sharded else 1
     x = x.contiguous()
@@ -56,7 +56,7 @@ def rounds(x: Tensor, sharded: bool) -> Iterator[tuple[int, Tensor]]:
 
 
 def pass_on(gradient: Tensor, sharded: bool) -> Tensor:
-    """The gradient of the next round's rows; called after each round, it ends with that of this rank's."""
+    """Exchange gradients after each round, so that they follow their rows; the last are this rank's."""
     return _Exchange(gradient).wait() if sharded and ranks() > 1 else gradient
 
 

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from cl.objective.blocks import AREA
 from cl.objective.negatives import Negatives
 
-GATHERED = 2**22  # numbers gathered at a time on a CPU; AREA on a GPU
+GATHERED = 2**22  # numbers gathered at a time on a CPU; on a GPU, AREA
 
 
 def over_selected(
@@ -18,10 +18,12 @@ def over_selected(
     negatives: Negatives,
     temperature: float,
 ) -> Tensor:
-    """(N,): a few queries at a time; their rows are gathered again in the backward pass.
+    """(N,): `reduce` of each query's selected logits, a few queries at a time.
+
+    The selected rows are gathered again in the backward pass.
 
     Args:
-        reduce: (logits (n, S), which of them do not count (n, S), query numbers (n,)) to (n,).
+        reduce: (logits (n, S), mask of those that do not count (n, S), numbers of the queries (n,)) to (n,).
     """
     selected, groups = negatives.selected, negatives.groups
     assert selected is not None

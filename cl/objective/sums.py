@@ -30,21 +30,21 @@ def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float, shif
 def log_complement_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
     """(N,): sum over the negatives that count of log(1 - exp(q_i . k / temperature - shift_i)).
 
-    With the log-partition over all candidates as `shift`, exp(...) is the probability of a negative. The
-    arguments are those of `softplus_sum`; every logit must be smaller than its shift.
+    If `shift` is the log-partition over all candidates, exp(...) is the probability of a negative. Every
+    logit must be smaller than its shift. Arguments as in `softplus_sum`.
     """
     return _sum(_LOG_COMPLEMENT, queries, negatives, temperature, shift)
 
 
 class _Pointwise(NamedTuple):
-    """A function of a logit minus its shift, for autograd and in place, and its derivative in place."""
+    """A function of a logit minus its shift, and its derivative; names with `_` work in place."""
 
-    plain: Callable[[Tensor], Tensor]
+    value: Callable[[Tensor], Tensor]
     value_: Callable[[Tensor], Tensor]
     derivative_: Callable[[Tensor], Tensor]
 
 
-LINEAR = 40.0  # softplus(x) = x beyond this; beyond PyTorch's 20, it errs by 2e-9
+LINEAR = 40.0  # above this, softplus(x) = x; PyTorch's default of 20 would cause an error of 2e-9
 _SOFTPLUS = _Pointwise(
     partial(F.softplus, threshold=LINEAR),
     lambda x: torch.ops.aten.softplus.out(x, 1, LINEAR, out=x),
@@ -66,7 +66,7 @@ def _sum(
 
     def reduce(logits: Tensor, absent: Tensor, numbers: Tensor) -> Tensor:
         x = (logits - shift[numbers, None]).masked_fill(absent, -1)
-        return function.plain(x).masked_fill(absent, 0).sum(1)
+        return function.value(x).masked_fill(absent, 0).sum(1)
 
     return over_selected(reduce, queries, negatives, temperature)
 

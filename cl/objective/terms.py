@@ -58,23 +58,20 @@ class Contrast:
         """(N,): sum over the negatives that count of log(1 - exp(q . k / temperature - shift))."""
         return log_complement_sum(self.queries, self.negatives, self.temperature, shift)
 
+    @cached_property
     def negative_counts(self) -> Tensor:
         """(N,): how many negatives count for each query, in the queries' dtype."""
-        return self._counts
-
-    @cached_property
-    def _counts(self) -> Tensor:
         return self.negatives.counts(self.queries)
 
     def has_negatives(self) -> Tensor:
-        """(N,) bool: whether any negative counts for a query; groups or padding can leave it without any."""
-        return self.negative_counts() > 0
+        """(N,) bool: whether a query has negatives; groups or padding can leave it without any."""
+        return self.negative_counts > 0
 
     def mean_over_queries(self, values: Tensor) -> Tensor:
         """Scalar: mean of `values`, (N,) or (N, P), over queries and positives; the form of every loss.
 
-        Queries without negatives are left out: each rank's result is scaled so that the mean over ranks is
-        the mean over the queries of all ranks that have negatives.
+        Queries without negatives are left out. Each rank's result is scaled so that the mean over ranks is
+        the mean over all ranks' queries with negatives.
         """
         if not self.negatives.can_be_empty:
             return values.mean()
@@ -84,7 +81,7 @@ class Contrast:
         return total / mean_over_ranks(counted.to(values.dtype).mean()).clamp(min=1e-12)
 
     def batch_mean(self, x: Tensor) -> Tensor:
-        """(P,): mean of x (N, P) over all ranks' queries that have negatives; 1 if none has."""
+        """(P,): mean of x (N, P) over all ranks' queries with negatives; 1 if there are none."""
         if not self.negatives.can_be_empty:
             return mean_over_ranks(x.mean(0))
         counted = self.has_negatives()[:, None].to(x.dtype)
@@ -97,14 +94,14 @@ class Contrast:
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): the squared distance of positive pairs of unit rows, or else of their directions."""
+        """(N, P): the squared distance of each positive pair, both scaled to length 1."""
         if self.negatives.unit:
             return 2 - 2 * self.positive_logits() * self.temperature
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)
         return 2 - 2 * torch.einsum("nd,npd->np", queries, positives)
 
     def largest_logit(self) -> Tensor:
-        """Scalar, for the message about a loss that is not finite: the largest logit of the positives."""
+        """Scalar: the largest logit of the positives, for the message about a loss that is not finite."""
         return self.positive_logits().amax()
 
 
@@ -164,7 +161,8 @@ class TwoViews:
 
     def cross_correlation(self) -> Tensor:
         """(D, D): mean of a_i b_j over the images of all ranks, with standardised coordinates."""
-        a, b = (self._standardised(view) for view in (self.first, self.second))
+        centred = [self._centred(view) for view in (self.first, self.second)]
+        a, b = (x / (mean_over_ranks(x.square().mean(0)) + EPSILON).sqrt() for x in centred)
         return mean_over_ranks(a.T @ b / len(a))
 
     def covariances(self) -> tuple[Tensor, Tensor]:
@@ -181,11 +179,6 @@ class TwoViews:
     def largest_logit(self) -> Tensor:
         """Scalar: the largest coordinate."""
         return torch.maximum(self.first.abs().amax(), self.second.abs().amax())
-
-    @classmethod
-    def _standardised(cls, view: Tensor) -> Tensor:
-        centred = cls._centred(view)
-        return centred / (mean_over_ranks(centred.square().mean(0)) + EPSILON).sqrt()
 
     @staticmethod
     def _centred(view: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
-"""Named traits that methods and losses give and need, by which they fit together."""
+"""Traits that methods and losses give and need; they decide which combinations are valid."""
 
 from collections.abc import Set
 from typing import Literal
 
-# contrasts, pairs, two views: the type of the terms, `Contrast`, `Agreement` or `TwoViews`.
-# normalizer: contrasts have a `log_normalizer`, as those of a memory bank do.
-# several positives: a query can have more than one; `MethodConfig.positives` says how many it has.
+# contrasts, pairs, two views: the terms are of type `Contrast`, `Agreement` or `TwoViews`.
+# normalizer: contrasts have a `log_normalizer`, as with a memory bank.
+# several positives: a query can have more than one; `MethodConfig.positives` gives the number.
 # decoupled: the loss sums over the negatives without the positive.
-# predictor: the attribute `predictor`. patches: combinatorial patches are encoded.
+# predictor: the method has the attribute `predictor`. patches: it can encode combinatorial patches.
 # queue: the negatives are a queue of earlier keys.
 Trait = Literal[
     "contrasts",

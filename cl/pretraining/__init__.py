@@ -1,1 +1,1 @@
-"""Pretraining: a method with a loss, and what is measured while it trains."""
+"""Pretraining: a method with a loss, and measurements during training."""

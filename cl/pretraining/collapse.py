@@ -20,7 +20,7 @@ def measures(embeddings: Tensor) -> dict[str, float]:
     embedding_std: mean over coordinates of the standard deviation, times sqrt(D) (SimSiam 2021); 0 when all
         are equal, 1 when spread evenly.
     effective_rank: exp of the entropy of the singular values, as fractions of their sum (RankMe, Garrido et
-        al. 2023, eq. 1, without its 1e-7, as 0 log 0 is 0 here); between 1 and min(N, D).
+        al. 2023, eq. 1, without its 1e-7, since 0 log 0 is 0 here); between 1 and min(N, D).
 
     Raises:
         ValueError: fewer than two embeddings.
@@ -37,15 +37,16 @@ def measures(embeddings: Tensor) -> dict[str, float]:
             f"{broken} of {len(embeddings)} embeddings are not finite; "
             "lower optim.base_lr or lengthen optim.warmup_epochs"
         )
+    singular = torch.linalg.svdvals(embeddings).double()
     return {
         "uniformity": _uniformity(embeddings),
         "embedding_std": float(embeddings.std(0, correction=0).mean()) * math.sqrt(embeddings.shape[1]),
-        "effective_rank": _effective_rank(embeddings),
+        "effective_rank": float(torch.special.entr(singular / singular.sum()).sum().exp()),
     }
 
 
 def _uniformity(embeddings: Tensor) -> float:
-    """Each pair once, block by block; for unit rows |x - y|^2 = 2 - 2 x . y."""
+    """Takes each pair once, block by block; for unit rows, |x - y|^2 = 2 - 2 x . y."""
     n = len(embeddings)
     total = torch.zeros((), dtype=torch.float64, device=embeddings.device)
     rows = max(1, BLOCK // n)
@@ -55,13 +56,8 @@ def _uniformity(embeddings: Tensor) -> float:
     return float((2 * total / (n * (n - 1))).log())
 
 
-def _effective_rank(embeddings: Tensor) -> float:
-    values = torch.linalg.svdvals(embeddings).double()
-    return float(torch.special.entr(values / values.sum()).sum().exp())
-
-
 def alarm(measures: dict[str, float], width: int) -> str | None:
-    """A sentence on what is wrong with embeddings of this width and these measures; None if nothing is."""
+    """The sentence to show if embeddings of this width with these measures have collapsed, otherwise None."""
     spread, rank = measures["embedding_std"], measures["effective_rank"]
     least = max(LINE, DIMENSIONS * width)
     if spread < SPREAD:

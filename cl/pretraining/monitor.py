@@ -19,7 +19,7 @@ from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
 from cl.runtime.machine import to_device
 
-EARLY = 0.25  # fraction of the run without alarm: untrained encoders map all images to nearly one point
+EARLY = 0.25  # no alarm in this fraction of the run: untrained encoders map all images to nearly one point
 
 
 class Config(BaseConfig):
@@ -37,13 +37,13 @@ class Config(BaseConfig):
         return self
 
     def check(self, train: Reader) -> None:
-        """Raises ValueError if the data has labels, but on too few images."""
+        """Raises ValueError if the data has labels, but too few labelled images."""
         if train.manifest.classes:
             check_k(self.k, len(train.labelled))
 
 
 @torch.no_grad()
-def watch(
+def measure_epoch(
     task: PretrainingTask,
     config: Config,
     train: Reader,
@@ -53,11 +53,11 @@ def watch(
     progress: Progress,
     cache: Cache | None = None,
 ) -> dict[str, float]:
-    """Accuracy of kNN by features and by embeddings, in percent, and signs of collapse.
+    """Accuracy of kNN on features and on embeddings, in percent, and signs of collapse.
 
-    Both are measured on part of the labelled images. Data without labels gives no accuracy, and collapse is
-    measured on part of its validation images. The alarm goes to `progress`. `alignment` is that of the last
-    batch's positive pairs. `cache` is as in `extract`.
+    Both are measured on part of the labelled images. Without labels, there is no accuracy, and collapse is
+    measured on part of the validation images. An alarm goes to `progress`. `alignment` is the mean over the
+    last batch's positive pairs. `cache` is as in `extract`.
     """
     chosen = val.evaluated(config.queries)
     backbone, projector = task.method.evaluated
@@ -68,7 +68,7 @@ def watch(
     if train.manifest.classes:
         truth = to_device(torch.from_numpy(val.labels(chosen)), queries.device)
         bank = EvalSet(train, transform, train.evaluated(config.bank))
-        measured |= _knn(task, config, features(bank), bank, queries, truth)
+        measured |= _knn(projector, config, features(bank), bank, queries, truth)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measures = collapse.measures(embeddings)
     if task.has_groups:
@@ -79,29 +79,14 @@ def watch(
 
 
 def _knn(
-    task: PretrainingTask,
-    config: Config,
-    bank: Tensor,
-    images: EvalSet,
-    queries: Tensor,
-    truth: Tensor,
+    projector: nn.Module, config: Config, bank: Tensor, images: EvalSet, queries: Tensor, truth: Tensor
 ) -> dict[str, float]:
-    """Accuracy of queries (Q, D) with classes `truth` (Q,), by the features (B, D) of the bank's images."""
+    """Accuracy on queries (Q, D) of the classes `truth` (Q,), by the features (B, D) of the bank's images."""
     labels = to_device(torch.from_numpy(images.reader.labels(images.positions)), bank.device)
-    networks: dict[str, nn.Module] = {
-        "knn_top1": nn.Identity(),
-        "knn_embedding_top1": task.method.evaluated[1],
-    }
+    classes, k, temperature = len(images.reader.manifest.classes), [config.k], [config.temperature]
     measured = {}
-    for name, network in networks.items():
+    for name, network in (("knn_top1", nn.Identity()), ("knn_embedding_top1", projector)):
         keys, rows = (F.normalize(network(features), dim=1) for features in (bank, queries))
-        predicted, _ = classify(
-            rows,
-            keys,
-            labels,
-            len(images.reader.manifest.classes),
-            k=[config.k],
-            temperature=[config.temperature],
-        )
+        predicted, _ = classify(rows, keys, labels, classes, k=k, temperature=temperature)
         measured[name] = top1(predicted[0, 0], truth)
     return measured

@@ -1,4 +1,4 @@
-"""What the log of a pretraining says without labels: collapsed, still improving, or finished.
+"""The state of a pretraining from its log, without labels: collapsed, still improving, or finished.
 
 The epoch to use is the last one. docs/results/selection.md compares this with other rules.
 """
@@ -11,17 +11,17 @@ from scipy.stats import kendalltau
 from cl.pretraining import collapse
 
 MEASURE = "effective_rank"
-END = 0.25  # fraction of the run whose trend counts
+END = 0.25  # the last fraction of the run, whose trend is tested
 FEWEST = 5  # epochs for a trend
-LEVEL = 0.05  # of the test of the trend
+LEVEL = 0.05  # significance level of the test
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """What was found, and a sentence that says so.
+    """The state of a run, and a sentence for the user.
 
-    epoch: the first collapsed one if the run collapsed, otherwise the one to use.
+    epoch: the first collapsed epoch of a collapsed run, otherwise the epoch to use.
     """
 
     state: Literal["unknown", "collapsed", "still improving", "finished"]
@@ -34,7 +34,7 @@ def verdict(rows: Rows, width: int) -> Verdict:
 
     Collapsed: the alarm of `cl.pretraining.collapse` for embeddings of this width is on at the end. Still
     improving: MEASURE rises in the last quarter of the epochs (Mann's test of Kendall's tau, 1945). Fewer
-    than FEWEST epochs show neither: embeddings may begin at one point and leave it.
+    than FEWEST epochs show neither: embeddings may start at one point and leave it later.
     """
     last = int(rows[-1]["epoch"])
     if missing := [name for name in ("embedding_std", MEASURE) if name not in rows[0]]:
@@ -51,7 +51,8 @@ def verdict(rows: Rows, width: int) -> Verdict:
             "optim.warmup_epochs, or choose a method and loss with negatives"
         )
         return Verdict("collapsed", first, sentence)
-    if _rises([float(row[MEASURE]) for row in rows]):
+    end = [float(row[MEASURE]) for row in rows[-max(FEWEST, round(END * len(rows))) :]]
+    if kendalltau(range(len(end)), end, alternative="greater").pvalue < LEVEL:
         sentence = (
             f"use epoch {last}, the last, or train longer: {MEASURE} still rises, so raise optim.epochs"
         )
@@ -60,7 +61,7 @@ def verdict(rows: Rows, width: int) -> Verdict:
 
 
 def _collapsed_since(rows: Rows, width: int) -> int | None:
-    """The first epoch of those at the end in which the alarm is on; None if it is off in the last."""
+    """The epoch since which the alarm has been on without a break; None if it is off in the last."""
     since = None
     for row in reversed(rows):
         measures = {name: float(row[name]) for name in ("embedding_std", "effective_rank")}
@@ -68,9 +69,3 @@ def _collapsed_since(rows: Rows, width: int) -> int | None:
             break
         since = int(row["epoch"])
     return since
-
-
-def _rises(values: list[float]) -> bool:
-    """Whether the last values have an upward trend at the level LEVEL."""
-    end = values[-max(FEWEST, round(END * len(values))) :]
-    return bool(kendalltau(range(len(end)), end, alternative="greater").pvalue < LEVEL)

@@ -1,4 +1,4 @@
-"""What pretraining trains: a method and a loss."""
+"""The task of pretraining: a method and a loss."""
 
 from types import ModuleType
 
@@ -21,8 +21,8 @@ class PretrainingTask(Task):
         alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
         negatives: the largest number of negatives of a query in the first batch; None without negatives.
         has_groups: whether the data has groups.
-        without_negatives: scalar, the number of queries on all ranks that were without negatives due to
-            groups since the last `take_without_negatives`.
+        without_negatives: scalar, the number of queries on all ranks that groups left without negatives since
+            the last `take_without_negatives`.
     """
 
     alignment: Tensor
@@ -61,12 +61,12 @@ class PretrainingTask(Task):
 
     @torch.no_grad()
     def _note(self, terms: list[Term]) -> None:
-        """Keep what is reported about a batch."""
+        """Compute the attributes that describe this batch."""
         self.largest_logit = torch.stack([term.largest_logit() for term in terms]).amax()
         self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
         contrasts = [term for term in terms if isinstance(term, Contrast)]
         if self.negatives is None and contrasts:
-            self.negatives = int(contrasts[0].negative_counts().amax())
+            self.negatives = int(contrasts[0].negative_counts.amax())
         for contrast in contrasts:
             if contrast.negatives.groups is not None:
                 self.has_groups = True

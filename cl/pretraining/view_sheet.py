@@ -1,4 +1,4 @@
-"""A picture of what the encoder is trained on: images and their augmented views."""
+"""A picture of the encoder's training data: images and their augmented views."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ IMAGES, SIDE, GAP = 8, 128, 4
 
 
 def draw(data: TrainSet, path: Path) -> None:
-    """One column for each of the first IMAGES of the first batch: the image, and below it its views."""
+    """Draw a column for each of the first IMAGES images of the first batch: the image above its views."""
     cpu = torch.device("cpu")
     batch = data[0]
     mean, std = data.transform.mean_and_std(cpu)

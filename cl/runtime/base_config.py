@@ -1,4 +1,4 @@
-"""The base class of every configuration, and the types of values that several share."""
+"""The base class of every configuration, and types that several configurations share."""
 
 import difflib
 from typing import Annotated, Any
@@ -19,11 +19,7 @@ def _distinct(seeds: list[int]) -> list[int]:
 
 
 def check_crop(resize: int, crop: int) -> None:
-    """Compare the side of a centre crop with the short side of the resized image.
-
-    Raises:
-        ValueError: the crop is larger.
-    """
+    """Raises ValueError if the side of a centre crop exceeds the short side of the resized image."""
     if crop > resize:
         raise ValueError(f"crop={crop} is larger than resize={resize}; choose a smaller crop")
 
@@ -50,7 +46,7 @@ class BaseConfig(BaseModel):
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """How a sentence about an unknown name ends: with the known names, and the closest if one is close."""
+    """The end of a message about an unknown name: the known names, and the closest if one is close."""
     near = difflib.get_close_matches(name, known, n=1)
     choices = ", ".join(known)
     return f"; did you mean {near[0]}? Choices: {choices}" if near else f"; choose one of {choices}"

@@ -1,7 +1,7 @@
 """How processes share a run; in a single process, tensors pass through unchanged.
 
 A batch of N images is split over W ranks in order: rank r has rows r N / W to (r + 1) N / W - 1. Each rank's
-loss is the mean over its own queries. Gradients are averaged over ranks, so they equal those of one process.
+loss is the mean over its queries. Gradients are averaged over ranks, so they equal one process's gradients.
 """
 
 import torch
@@ -46,31 +46,26 @@ def mean_over_ranks(x: Tensor) -> Tensor:
 
 
 def permute(x: Tensor, order: Tensor) -> Tensor:
-    """This rank's part (n, ...) of all ranks' rows in another order; each row goes only where it is needed.
+    """Reorder the rows of all ranks, and return this rank's part (n, ...); each row is sent to one rank only.
 
     Args:
-        x: (n, ...), of the same n on every rank.
-        order: (W n,) on the CPU: for each place, the row among those of all ranks that goes there.
+        x: (n, ...), with the same n on every rank.
+        order: (W n,) on the CPU: row i of the result is row `order[i]` of all ranks' rows.
     """
     if ranks() == 1:
         return x[to_device(order, x.device)]
     n, parts = len(x), order.view(ranks(), -1)
-    mine = [part[part // n == rank()] - rank() * n for part in parts]  # the rows that each rank wants
+    wanted = [part[part // n == rank()] - rank() * n for part in parts]  # my rows that each rank needs
     origins = parts[rank()] // n
     received = x.new_empty(x.shape)
-    counts = torch.bincount(origins, minlength=ranks()).tolist(), [len(rows) for rows in mine]
-    sent = x[to_device(torch.cat(mine), x.device)].contiguous()
+    counts = torch.bincount(origins, minlength=ranks()).tolist(), [len(rows) for rows in wanted]
+    sent = x[to_device(torch.cat(wanted), x.device)].contiguous()
     dist.all_to_all_single(received, sent, *counts)
-    arrived = origins.argsort(stable=True)  # the places, in the order in which their rows came
-    return received[to_device(arrived.argsort(), x.device)]
+    arrival = origins.argsort(stable=True)  # the row of the result that each received row belongs to
+    return received[to_device(arrival.argsort(), x.device)]
 
 
-def any_rank(*flags: bool) -> list[bool]:
-    """Whether each flag is set on any rank. Ranks wait for each other, but not for their GPUs."""
-    return [bool(flag) for flag in largest(*map(float, flags))]
-
-
-def largest(*values: float) -> list[float]:
+def max_over_ranks(*values: float) -> list[float]:
     """The largest of each value over all ranks, which wait for each other, but not for their GPUs."""
     shared = torch.tensor([*values, 0.0], dtype=torch.float64)
     if ranks() > 1:

@@ -1,4 +1,4 @@
-"""Files that several processes want to write, and why a file cannot be used."""
+"""Locks against writing by several processes, and the reason why a file cannot be used."""
 
 import errno
 import fcntl
@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 LOCK = "lock"  # the name of a file
-# Errors of a name or link that leads to no readable file; others, such as EIO, are the disk's failure.
+# A name or link does not lead to a readable file; other errors, such as EIO, are failures of the disk.
 UNREACHABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM}
-WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # what file systems without locks answer
+WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # from file systems without locks
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def locked(descriptor: int, lock: Callable[[int, int], None], target: Path) -> I
 
 
 def exclusive(folder: Path, target: Path) -> AbstractContextManager[None]:
-    """Keep other processes from writing into `target`, by a lock in the folder that children do not hold.
+    """Keep other processes from writing into `target`, by a lock in `folder` that children do not inherit.
 
     Raises:
         ValueError: another process is writing into it.

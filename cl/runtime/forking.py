@@ -1,4 +1,4 @@
-"""Worker processes that leave Ctrl-C to the process that started them."""
+"""Worker processes that ignore Ctrl-C and leave it to their parent process."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ctrl_c_delayed() -> Iterator[None]:
-    """Delay Ctrl-C to the end of this block; processes forked in it ignore Ctrl-C from their first moment."""
+    """Delay Ctrl-C until the end of the block; processes forked inside ignore Ctrl-C from their start."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a run takes from the machine it runs on, rather than from its parameters."""
+"""The machine a run uses: device, data workers, and numerical precision."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ from cl.runtime.cores import cores
 
 Precision = Literal["fp32", "tf32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
-MOST_WORKERS = 16  # of a process
+MOST_WORKERS = 16  # data workers per process
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
@@ -22,8 +22,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 class Machine:
     """The device, the number of data workers, and the precision of convolutions and matrix products.
 
-    read_every: steps between reads of the loss on the CPU, each of which makes a GPU wait.
-    fused: jitter colours by fused kernels instead of PyTorch's operations, which changes bits.
+    read_every: steps between reads of the loss on the CPU; each read makes a GPU wait.
+    fused: jitter colours by fused kernels instead of PyTorch's operations; this changes bits.
     """
 
     device: torch.device
@@ -49,15 +49,21 @@ def find(
     LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
 
     Args:
-        fixed_shapes: images come in few sizes, so that trying out cuDNN's algorithms for each pays.
-        fused: as in `Machine`; without effect on a CPU.
+        fixed_shapes: images have few sizes, so it pays that cuDNN tries its algorithms on each.
+        fused: as in `Machine`; no effect on a CPU.
 
     Raises:
         ValueError: the precision needs a GPU, or there are fewer GPUs than processes.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    _check(precision, processes)
+    gpus = torch.cuda.device_count()
+    if precision == "tf32" and not torch.cuda.is_available():
+        raise ValueError("precision=tf32 needs an NVIDIA GPU, and none is available; choose fp32")
+    if torch.cuda.is_available() and processes > gpus:
+        raise ValueError(
+            f"{processes} processes need as many GPUs, found {gpus}; start at most one process per GPU"
+        )
     share = max(1, cores() // processes)
     if torch.cuda.is_available():
         device, read_every = torch.device("cuda", local_rank), 20
@@ -71,18 +77,10 @@ def find(
     return Machine(device, workers, precision, read_every, fused and device.type == "cuda")
 
 
-def _check(precision: Precision, processes: int) -> None:
-    gpus = torch.cuda.device_count()
-    if precision == "tf32" and not torch.cuda.is_available():
-        raise ValueError("precision=tf32 needs an NVIDIA GPU, and none is available; choose fp32")
-    if torch.cuda.is_available() and processes > gpus:
-        raise ValueError(
-            f"{processes} processes need as many GPUs, found {gpus}; start at most one process per GPU"
-        )
-
-
 def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"  # bf16: for float32 products, as of logits
+    torch.backends.cuda.matmul.allow_tf32 = (
+        precision != "fp32"
+    )  # bf16: for what stays in float32, such as logits
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:

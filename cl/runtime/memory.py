@@ -1,4 +1,4 @@
-"""The memory that processes take, and how much there is."""
+"""The memory that processes use, and how much is available."""
 
 import contextlib
 import ctypes
@@ -10,23 +10,23 @@ from cl.runtime.cores import folders
 
 
 def return_freed() -> None:
-    """Give freed memory that glibc keeps back to the system, because it would hide growth."""
+    """Return the freed memory that glibc keeps to the system; otherwise it would hide growth."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_of_tree(pid: int) -> int:
-    """Peak resident bytes of a process, and the bytes that only its children have now; 0 if it has ended.
+    """Peak resident bytes of a process, plus the bytes unique to its children now; 0 if it has ended.
 
-    Unlike the sum of proportional sizes (PSS), it is the same if other programs use the same libraries.
+    Unlike the sum of proportional sizes (PSS), it does not depend on other programs with the same libraries.
     """
-    found = 0
-    with contextlib.suppress(psutil.Error):  # the process, or one that it started, has ended
+    total = 0
+    with contextlib.suppress(psutil.Error):  # the process or a child has ended
         process = psutil.Process(pid)
-        found = _peak(process)
+        total = _peak(process)
         for child in process.children(recursive=True):
-            found += child.memory_full_info().uss
-    return found
+            total += child.memory_full_info().uss
+    return total
 
 
 def _peak(process: psutil.Process) -> int:
@@ -38,10 +38,10 @@ def _peak(process: psutil.Process) -> int:
     return process.memory_info().rss
 
 
-def available(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes that new processes may use: what the machine has left, or this process's control groups allow."""
+def available(root: Path = Path("/sys/fs/cgroup"), members: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes that new processes may use: what the machine or this process's control groups have left."""
     allowed = [psutil.virtual_memory().available]
-    for folder in folders(groups, own):
+    for folder in folders(root, members):
         with contextlib.suppress(OSError, ValueError):  # no limit
             allowed.append(_number(folder / "memory.max") - _number(folder / "memory.current"))
     return min(allowed)

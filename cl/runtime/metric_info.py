@@ -1,10 +1,10 @@
-"""The numbers of a result: what each is a number of, its mean over seeds, and what it means."""
+"""The numbers of a result: what each measures, its mean over seeds, and its meaning."""
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
-BACKBONE = "backbone"  # the representation that metrics are of unless their names say otherwise
+BACKBONE = "backbone"  # the representation of metrics whose names do not contain another
 IN_WORDS = {"embedding": "projector's embedding", "pixels": "raw pixels"}  # other representations
 Runs = list[dict[str, dict[str, float]]]  # for each seed, by representation and metric
 
@@ -22,11 +22,12 @@ class Share(float):
 
 
 class MetricInfo(NamedTuple):
-    """A metric in words.
+    """The description of a metric.
 
     title: its name in words.
-    meaning: one line that says what it measures, and its unit unless that is percent.
-    better: which direction is good; None if neither is, as for a setting.
+    meaning: one line on what it measures, with the unit unless it is percent.
+    better: the good direction; None if there is none, as for a setting.
+    images: the number of images that a percentage refers to; None for other numbers.
     """
 
     title: str
@@ -35,13 +36,13 @@ class MetricInfo(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """A number as its stage records it, for the report.
+    """A number that a stage records for the report.
 
     stage: evaluate, transfer or analyze; entry: the name of the evaluation, transfer or analysis.
-    representation: what of the encoder was measured; baseline: whose encoder, None for the pretrained one.
-    sd: over the `n` seeds; None for one seed and for a setting.
-    title, meaning, better: as in `MetricInfo`.
-    images: how many independent images a percentage counts; None for any other number.
+    representation: the output of the encoder that was measured.
+    baseline: the baseline that the encoder belongs to; None for the pretrained encoder.
+    sd: standard deviation over the `n` seeds; None for one seed and for a setting.
+    title, meaning, better, images: as in `MetricInfo`.
     """
 
     stage: str
@@ -59,7 +60,7 @@ class Measurement(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What DVC and the papers' tables call it: `<entry>_[<representation>_]<metric>`."""
+        """Its name in DVC and in the papers' tables: `<entry>_[<representation>_]<metric>`."""
         middle = "" if self.representation == BACKBONE else f"{self.representation}_"
         return f"{self.entry}_{middle}{self.metric}"
 
@@ -67,12 +68,12 @@ class Measurement(NamedTuple):
 def measurements(stage: str, entry: str, runs: Runs, infos: Mapping[str, MetricInfo]) -> list[Measurement]:
     """Means over runs with different seeds.
 
-    A setting, where neither direction is better, is not averaged: it is dropped if the runs differ in it.
+    A setting, for which no direction is better, is not averaged: it is dropped if the runs differ in it.
 
     Args:
-        infos: what each metric means.
+        infos: the description of each metric.
     """
-    found = []
+    result = []
     for representation, metric in ((name, metric) for name, metrics in runs[0].items() for metric in metrics):
         values, info = [run[representation][metric] for run in runs], infos[metric]
         if info.better is None and len(set(values)) > 1:
@@ -83,37 +84,38 @@ def measurements(stage: str, entry: str, runs: Runs, infos: Mapping[str, MetricI
             sd = rounded(stdev(values))
         if representation != BACKBONE:
             info = info._replace(title=f"{info.title}, {IN_WORDS.get(representation, representation)}")
-        found.append(Measurement(stage, entry, representation, metric, mean, sd, len(runs), *info, images))
-    return found
+        result.append(Measurement(stage, entry, representation, metric, mean, sd, len(runs), *info, images))
+    return result
 
 
 def rounded(value: float) -> float:
-    """To four decimals; numbers below 0.1 to four significant digits."""
+    """Rounded to four decimals; numbers below 0.1 to four significant digits."""
     return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
 
 
 def flat(numbers: Iterable[Measurement]) -> dict[str, float]:
-    """Means by the names that DVC shows: `[<baseline>_]<name>`.
+    """Means by their names in DVC: `[<baseline>_]<name>`.
 
-    Of several seeds, also deviations as `<name>_sd`, and the number of seeds as `[<baseline>_]<entry>_n`.
+    With several seeds, also standard deviations as `<name>_sd`, and the number of seeds as
+    `[<baseline>_]<entry>_n`.
     """
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for number in numbers:
         prefix = f"{number.baseline}_" if number.baseline else ""
-        found[f"{prefix}{number.name}"] = number.mean
+        result[f"{prefix}{number.name}"] = number.mean
         if number.sd is not None:
-            found[f"{prefix}{number.name}_sd"] = number.sd
+            result[f"{prefix}{number.name}_sd"] = number.sd
         if number.n > 1:
             seeds = f"{prefix}{number.entry}_n"
-            found[seeds] = found.pop(seeds, float(number.n))  # after all numbers of the entry
-    return found
+            result[seeds] = result.pop(seeds, float(number.n))  # moved behind all numbers of the entry
+    return result
 
 
 def recorded(provenance: Mapping[str, Any], result: str) -> list[Measurement]:
     """The measurements in the provenance of a result such as `evaluate/knn`.
 
     Raises:
-        ValueError: version 0.2, which recorded none, made the result.
+        ValueError: the result was made by version 0.2, which did not record them.
     """
     if "measurements" not in provenance:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Kinds: each module of `cl.losses`, `cl.methods` and similar packages is one; adding the file adds it."""
+"""The kinds of losses, methods and so on: the modules of their packages; a new file adds a kind."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Files in an object store or on a web server (fsspec), with further attempts when the network fails."""
+"""Files in an object store or on a web server (fsspec); operations are retried if the network fails."""
 
 import errno
 import os
@@ -14,12 +14,12 @@ import fsspec
 T = TypeVar("T")
 
 WAITS = (0.5, 1, 2, 4, 8)  # seconds before another attempt
-# What file systems call the version of a file.
+# Names under which file systems give the version of a file.
 VERSIONS = ("etag", "last-modified", "lastmodified", "last_modified", "mtime", "created")
 
 
 def is_url(place: object) -> bool:
-    """Whether a place is a URL rather than a folder or file of this machine."""
+    """Whether a place is a URL rather than a path."""
     return "://" in str(place)
 
 
@@ -41,7 +41,7 @@ def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
     """The content of a file, or its bytes from `start` to `stop` - 1.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
         ValueError: the store cannot be reached.
     """
 
@@ -60,7 +60,7 @@ def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
 
 
 def files_below(url: str) -> Iterator[tuple[str, str]]:
-    """The path relative to `url`, and the size and version, of each file below it; a folder at a time.
+    """For each file below `url`, its relative path, and its size and version; lists one folder at a time.
 
     Raises:
         ValueError: the store cannot be reached.
@@ -78,13 +78,13 @@ def files_below(url: str) -> Iterator[tuple[str, str]]:
             name = entry["name"]
             if entry["type"] == "directory":
                 waiting.append(name)
-            elif name.rstrip("/") != folder.rstrip("/"):  # a folder may also be an empty object
+            elif name.rstrip("/") != folder.rstrip("/"):  # some stores list a folder as an empty object
                 yield name.removeprefix(root).lstrip("/"), f"{entry['size']} {version(entry)}"
         files.invalidate_cache(folder)
 
 
 def version(info: dict[str, Any]) -> str:
-    """What a file system says about the version of a file; it may say nothing."""
+    """The version of a file from its file system's information; empty if there is none."""
     details = {key.lower(): value for key, value in info.items()}
     return next((str(details[key]) for key in VERSIONS if details.get(key)), "")
 
@@ -92,13 +92,20 @@ def version(info: dict[str, Any]) -> str:
 def upload(file: Path, place: str) -> None:
     """Copy a file to a path or URL, where it appears once it is complete.
 
-    At a URL, a file of equal size is kept: names must change with the content.
+    At a URL, a file of equal size is not replaced, so names must change with the content.
 
     Raises:
-        ValueError: the store cannot be written to.
+        ValueError: writing to the store failed.
     """
     if not is_url(place):
-        _copy(file, Path(place))
+        target = Path(place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{file.name}.{uuid.uuid4().hex[:8]}.partial")
+        try:
+            shutil.copyfile(file, partial)
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
         return
 
     def put() -> None:
@@ -107,16 +114,6 @@ def upload(file: Path, place: str) -> None:
             files.put_file(str(file), path)
 
     persistently(place, put, WAITS, "written")
-
-
-def _copy(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{file.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        shutil.copyfile(file, partial)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def sizes(place: str) -> dict[str, int] | None:
@@ -131,20 +128,20 @@ def sizes(place: str) -> dict[str, int] | None:
     def find() -> dict[str, int]:
         files, path = locate(place)
         files.invalidate_cache(path)
-        found = files.find(path, maxdepth=1, detail=True)
-        return {name.rsplit("/", 1)[-1]: info["size"] for name, info in found.items()}
+        infos = files.find(path, maxdepth=1, detail=True)
+        return {name.rsplit("/", 1)[-1]: info["size"] for name, info in infos.items()}
 
     return persistently(place, find, WAITS)
 
 
 def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...], done: str = "read") -> T:
-    """What `action` returns, retried if the network fails.
+    """The result of `action`, which is retried if the network fails.
 
     Args:
-        done: what the action does with the URL, for the message.
+        done: the action as a participle, for the message: "read" or "written".
 
     Raises:
-        ValueError: the last error, in one sentence.
+        ValueError: with the last error in one sentence.
     """
     for wait in (*waits, None):
         try:

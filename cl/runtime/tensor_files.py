@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 PARTIAL = ".partial"  # suffix of the folder in which a file is being written
-METADATA = "cl"  # a single entry: with several, their order in the file, and so its bytes, would vary
+METADATA = "cl"  # a single entry: the order of several, and so the file's bytes, would vary
 CHECKSUM = "crc32"
 
 
@@ -31,15 +31,10 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
         _save_file(tensors, partial, metadata or {})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
-        _give_default_permissions(partial)
+        usual = partial.with_name("usual")  # safetensors' own permissions let only the owner read
+        usual.touch()
+        shutil.copymode(usual, partial)
         os.replace(partial, path)
-
-
-def _give_default_permissions(path: Path) -> None:
-    """Give it those of any new file; safetensors makes its files readable by the owner only."""
-    usual = path.with_name("usual")
-    usual.touch()
-    shutil.copymode(usual, path)
 
 
 def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
@@ -47,7 +42,7 @@ def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str])
     entry = json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})
     try:
         save_file(tensors, path, {METADATA: entry})
-    except SafetensorError as error:  # contains the number of a system error only as text
+    except SafetensorError as error:  # gives the number of a system error only as text
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
@@ -79,7 +74,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raises:
         ValueError: the file is missing.
-        DamagedError: the file is incomplete, of another format, or does not match its checksum.
+        DamagedError: the file is incomplete, has another format, or does not match its checksum.
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing: run `dvc repro` first to create it")

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: written atomically, read without pickle; the newest few are kept."""
+"""Checkpoints of a training run, written atomically and read without pickle; only the newest are kept."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ class Checkpoints:
         return time.monotonic() - self._saved >= self.seconds
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
-        """Save everything that the next step depends on, then remove all but the newest few."""
+        """Save everything that the next step depends on, then remove all but the newest KEEP."""
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_state(model, optimizer).items()}
         save_tensors(tensors, self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)})
@@ -41,7 +41,9 @@ class Checkpoints:
     def restore(
         self, model: nn.Module, optimizer: Optimizer, say: Callable[[str], None] = lambda text: None
     ) -> tuple[int, dict[str, Any]]:
-        """Load the newest undamaged checkpoint; returns step and history, or 0 and {}. `say` reports damage.
+        """Load the newest undamaged checkpoint; returns its step and history, or 0 and {}.
+
+        Damage is reported to `say`.
 
         Raises:
             ValueError: the checkpoint belongs to another model.
@@ -62,11 +64,11 @@ class Checkpoints:
 
     @property
     def epochs(self) -> Path:
-        """The table of the epochs so far, for those who watch the run."""
+        """The table of the epochs so far, for following the run."""
         return self.folder / "epochs.csv"
 
     def publish(self, rows: list[dict[str, Any]]) -> None:
-        """Replace the table of epochs; it may have rows of epochs after the checkpoint that was restored."""
+        """Replace the table of epochs, which may contain epochs later than the restored checkpoint."""
         if rows:
             write_epochs(rows, self.epochs)
         else:
@@ -77,7 +79,7 @@ class Checkpoints:
 
 
 def write_epochs(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write a table of epochs, to six decimals; readers find the old table or the new one, never a part."""
+    """Write a table of epochs, to six decimals; readers never see an incomplete table."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}{PARTIAL}")
     try:
@@ -106,6 +108,8 @@ def load_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: dict[s
     for key, tensor in tensors.items():
         parameter_name, name = key.rsplit(".", 1)
         parameter = parameters[parameter_name]
-        if tensor.shape == parameter.shape:  # same memory layout as its parameter
+        if tensor.shape == parameter.shape:  # give it its parameter's memory layout
             tensor = torch.empty_like(parameter).copy_(tensor)
-        optimizer.state[parameter][name] = tensor.to(parameter.device)  # the step too, if fused
+        optimizer.state[parameter][name] = tensor.to(
+            parameter.device
+        )  # fused optimizers keep their step on the device too

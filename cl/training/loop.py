@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,17 @@ from torch.optim import Optimizer
 from cl.console.progress import Meter, Progress
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
-from cl.runtime.distributed import any_rank, gather, largest, rank, ranks
+from cl.runtime.distributed import gather, max_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Task
 
-ASK_SECONDS = 5.0  # between moments at which processes ask each other whether to stop or to save
+ASK_SECONDS = 5.0  # between the moments at which the processes agree whether to stop or to save
 
 
 class Data(Protocol):
-    """The training data: one batch per step, and how it becomes the input of a task."""
+    """The training data: one batch per step, and the function that turns it into a task's input."""
 
     plan: Plan
 
@@ -33,7 +33,7 @@ class Data(Protocol):
         """The batches of steps start to stop - 1."""
 
     def inputs(self, here: Machine) -> Callable[[Any], Any]:
-        """What turns a batch into the task's input on the device; for an encoder a `Batch`."""
+        """The function that turns a batch into the task's input on the device; for an encoder, a `Batch`."""
 
 
 def train(
@@ -49,42 +49,46 @@ def train(
     """Train `task` in place; return a row per epoch: epoch, step, loss, lr, gradient_norm, and rates.
 
     Every process of a run calls it; rows and weights are the same on all. The run resumes from the newest of
-    `checkpoints`. What `each_epoch(epoch)` measures in eval mode joins the epoch's row.
+    `checkpoints`. `each_epoch(epoch)` is called in eval mode; what it returns is added to the epoch's row.
 
     Raises:
         FloatingPointError: a loss or a gradient is not finite; the last checkpoint is kept.
-        StoppedError: a signal asked for it.
+        StoppedError: a signal asked the run to stop.
         ValueError: a checkpoint does not fit the task, or the processes found different checkpoints.
     """
     plan, steps_per_epoch = data.plan, data.plan.steps_per_epoch
     steps = max(1, round(config.epochs * steps_per_epoch))
     start, history = _restore(checkpoints, task, optimizer, progress) if checkpoints else (0, {})
-    ledger, requests = MetricBuffer(history, task.remedy, plan), StopSync(start, task.machine, checkpoints)
+    metrics, stop_sync = MetricBuffer(history, task.remedy, plan), StopSync(start, task.machine, checkpoints)
     inputs, model = data.inputs(task.machine), replicated(task.train())
     batches = data.batches(start, steps, task.machine.workers)
     with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
         for step, batch in enumerate(meter.waiting(batches), start):
             done = step + 1
-            lr = optim.follow_schedules(optimizer, config, step, steps, steps_per_epoch)
+            optim.set_decay(optimizer, config, step / steps)
+            factor = optim.lr_factor(config, step, steps, steps_per_epoch)
+            lr = optim.set_lr(optimizer, config.lr(), factor)
             _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config)
             task.after_step(done / steps)
-            ledger.add(step, lr, task.reported(loss), norm, task.largest_logit)
-            stopping, saving = requests.heard(done, stop)
+            metrics.add(step, lr, task.reported(loss), norm, task.largest_logit)
+            stopping, saving = stop_sync.agree(done, stop)
             epoch_ends = done % steps_per_epoch == 0 or done == steps
             if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
-                ledger.flush()
-            meter.step(plan.batch_size, ledger.last_loss(), lr)
+                metrics.flush()
+            meter.step(plan.batch_size, metrics.last_loss(), lr)
             if epoch_ends:
-                _end_epoch(ledger.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
+                _end_epoch(metrics.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
             if checkpoints and epoch_ends and rank() == 0:
-                checkpoints.publish(ledger.rows)
+                checkpoints.publish(metrics.rows)
             if checkpoints and (saving or stopping or done == steps) and rank() == 0:
-                checkpoints.save(done, task, optimizer, {**ledger.state(), "used": meter.used()})
+                checkpoints.save(done, task, optimizer, {**metrics.state(), "used": meter.used()})
             if stopping and done < steps:
-                _stop(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
+                max_over_ranks()  # wait until rank 0 has saved
+                number = stop[0] if stop else signal.SIGTERM
+                raise StoppedError(number, done, saved=checkpoints is not None)
     task.eval()
-    return ledger.rows
+    return metrics.rows
 
 
 def _begin(task: Task, step: int, progress: float, steps_per_epoch: int) -> None:
@@ -106,10 +110,7 @@ def _optimize(
 
 
 def _end_epoch(
-    row: dict[str, Any],
-    task: Task,
-    meter: Meter,
-    each_epoch: Callable[[int], dict[str, float]] | None,
+    row: dict[str, Any], task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]] | None
 ) -> None:
     """Measure in eval mode, add the results to the row and show it."""
     if each_epoch:
@@ -119,20 +120,15 @@ def _end_epoch(
     meter.epoch(row)
 
 
-def _stop(number: int, done: int, *, saved: bool) -> NoReturn:
-    any_rank()  # the other processes wait here until rank 0 has saved
-    raise StoppedError(number, done, saved=saved)
-
-
 def _restore(
     checkpoints: Checkpoints, task: Task, optimizer: Optimizer, progress: Progress
 ) -> tuple[int, dict[str, Any]]:
-    """Restore on rank 0 first, since it removes damaged files."""
+    """Restore the newest checkpoint; rank 0 does so first, because it removes damaged files."""
     start, history = 0, dict[str, Any]()
     for rank_0_reads in (True, False):
         if (rank() == 0) == rank_0_reads:
             start, history = checkpoints.restore(task, optimizer, progress.say)
-        any_rank()  # a barrier
+        max_over_ranks()  # a barrier
     if rank() == 0:
         checkpoints.publish(history.get("rows", []))
     starts = gather(torch.tensor([start], device=task.machine.device)).tolist()
@@ -145,18 +141,18 @@ def _restore(
 
 
 class StopSync:
-    """Whether the run is asked to stop or to save, on which all processes must agree.
+    """Makes all processes stop or save after the same step.
 
-    They compare notes every `ASK_SECONDS`, and at least every `machine.read_every` steps.
+    They communicate every `ASK_SECONDS`, and at least every `machine.read_every` steps.
     """
 
     def __init__(self, start: int, machine: Machine, checkpoints: Checkpoints | None = None) -> None:
-        self.most, self.checkpoints = machine.read_every, checkpoints
+        self.most_steps, self.checkpoints = machine.read_every, checkpoints
         self.asked = self.next = start
         self.since = time.monotonic()
 
-    def heard(self, done: int, signals: list[int]) -> list[bool]:
-        """After this step: whether any process received a signal, and whether the first must save."""
+    def agree(self, done: int, signals: list[int]) -> list[bool]:
+        """After step `done`: whether any process received a signal, and whether rank 0 must save."""
         stop = bool(signals)
         due = rank() == 0 and self.checkpoints is not None and self.checkpoints.due()
         if ranks() == 1:
@@ -164,10 +160,10 @@ class StopSync:
         if done < self.next:
             return [False, False]
         now = time.monotonic()
-        seconds = (now - self.since) / max(1, done - self.asked)  # of a step
-        stopping, saving, slowest = largest(stop, due, seconds)
+        seconds_per_step = (now - self.since) / max(1, done - self.asked)
+        stopping, saving, slowest = max_over_ranks(stop, due, seconds_per_step)
         self.since, self.asked = now, done
-        self.next = done + max(1, min(self.most, int(ASK_SECONDS / max(slowest, 1e-9))))
+        self.next = done + max(1, min(self.most_steps, int(ASK_SECONDS / max(slowest, 1e-9))))
         return [bool(stopping), bool(saving)]
 
 
@@ -175,26 +171,26 @@ def replicated(task: Task) -> nn.Module:
     """The task, with its gradients averaged over all ranks."""
     if ranks() == 1:
         return task
-    # `find_unused_parameters` keeps the order in which gradients are packed, also after the first step. Sums
-    # over three ranks or more depend on that order, and a resumed run would differ in the last digit.
+    # Without `find_unused_parameters`, DDP packs gradients in another order after the first step. A sum over
+    # three ranks or more depends on that order, so a resumed run would differ in the last digit.
     return DistributedDataParallel(
         task, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
     )
 
 
 class MetricBuffer:
-    """Losses, gradient norm, largest logit of every step, on the device until `flush`; and the epochs' rows.
+    """The losses, gradient norm and largest logit of each step, on the device until `flush`; and epoch rows.
 
     Args:
         history: what `state` returned in the run to resume, or {}.
         remedy: advice to the user when a loss is not finite.
-        plan: gives the first epoch and step.
+        plan: has the first epoch and step.
     """
 
     def __init__(self, history: dict[str, Any], remedy: str, plan: Plan) -> None:
         self.plan = plan
         self.rows: list[dict[str, Any]] = history.get("rows", [])
-        # By column, of the epoch's steps that were flushed.
+        # Of this epoch's flushed steps; losses by column.
         self.losses: dict[str, list[float]] = history.get("losses", {})
         self.norms: list[float] = history.get("norms", [])
         self.remedy = remedy
@@ -203,30 +199,34 @@ class MetricBuffer:
         self._unread: list[Tensor] = []
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """What a checkpoint stores."""
         return {"rows": self.rows, "losses": self.losses, "norms": self.norms}
 
     def add(
         self, step: int, lr: float, losses: dict[str, Tensor], norm: Tensor, largest_logit: Tensor
     ) -> None:
-        """Note a step without waiting for the device; `losses` are scalars by column, `loss` the first."""
+        """Record a step without waiting for the device; `losses` are scalars by column, first `loss`."""
         self._steps.append((step, lr))
         self._columns = list(losses)
         values = (*losses.values(), norm, largest_logit)
         self._unread.append(torch.stack([x.detach().float() for x in values]))
 
     def flush(self) -> None:
-        """Read the steps noted on all ranks: mean loss, largest norm and largest logit.
+        """Read the recorded steps of all ranks: mean losses, largest norm and largest logit.
 
         Raises:
-            FloatingPointError: naming the first step whose loss or gradient is not finite.
+            FloatingPointError: a loss or a gradient is not finite; names the first such step.
         """
         if not self._unread:
             return
         table = gather(torch.stack(self._unread)[None])  # (W, steps, columns + 2)
         means, largest = table[..., :-2].mean(0).tolist(), table[..., -2:].amax(0).tolist()
         for (step, lr), losses, (norm, logit) in zip(self._steps, means, largest, strict=True):
-            if problem := _not_finite(losses[0], norm):
+            loss_is_finite = math.isfinite(losses[0])
+            if not (loss_is_finite and math.isfinite(norm)):
+                problem = (
+                    f"norm of the gradient is {norm:.4g}" if loss_is_finite else f"loss is {losses[0]:.4g}"
+                )
                 raise FloatingPointError(
                     f"the {problem} at step {self.plan.first_step + step} "
                     f"(loss {losses[0]:.4g}, largest logit {logit:.4g}, "
@@ -239,20 +239,14 @@ class MetricBuffer:
         self._unread.clear()
 
     def last_loss(self) -> float:
-        """The newest loss of this epoch that was flushed, or NaN."""
+        """The newest flushed loss of this epoch, or NaN."""
         return self.losses["loss"][-1] if self.losses else math.nan
 
     def end_epoch(self, step: int, lr: float, rates: dict[str, float]) -> dict[str, Any]:
-        """Add the row of an epoch, with the means over its steps, and return it."""
+        """Add a row for the epoch, with means over its steps, and return it."""
         means = {column: sum(losses) / len(losses) for column, losses in self.losses.items()}
         means["gradient_norm"] = sum(self.norms) / len(self.norms)
         self.losses, self.norms = {}, []
         epoch = self.plan.first_epoch + len(self.rows) + 1
         self.rows.append({"epoch": epoch, "step": self.plan.first_step + step, **means, "lr": lr, **rates})
         return self.rows[-1]
-
-
-def _not_finite(loss: float, norm: float) -> str | None:
-    if not math.isfinite(loss):
-        return f"loss is {loss:.4g}"
-    return None if math.isfinite(norm) else f"norm of the gradient is {norm:.4g}"

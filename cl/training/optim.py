@@ -42,7 +42,7 @@ class Config(BaseConfig):
     lars: Lars | None = Field(description="only for kind=lars")
     weight_decay: float = Field(ge=0)
     final_weight_decay: float | None = Field(
-        None, ge=0, description="where the decay ends, on half a cosine over the whole run; null: constant"
+        None, ge=0, description="end of the decay's half cosine over the whole run; null: constant decay"
     )
     decay_1d: bool = Field(description="weight decay on biases and norm layers too")
     clip: float | None = Field(gt=0, description="largest norm of the gradient over all parameters")
@@ -61,7 +61,7 @@ class Config(BaseConfig):
 
     @model_validator(mode="after")
     def _optimizer_takes_its_options(self) -> "Config":
-        options = (  # and the kinds that take each, and the value to choose with others
+        options = (  # name, kinds that take it, value for the other kinds
             ("nesterov", ("sgd",), "false"),
             ("momentum", ("sgd", "lars"), "0"),
             ("lars", ("lars",), "null"),
@@ -120,9 +120,9 @@ class Config(BaseConfig):
 def lr_factor(config: Config, step: int, steps: int, steps_per_epoch: int) -> float:
     """The learning rate of a step as a fraction of the largest: linear warm-up, then the schedule.
 
-    Cosine: (1 + cos(pi x)) / 2 with x the fraction done of the steps after warm-up (SimCLR, MoCo v3), or of
-    all steps (`cosine_whole`: SiMo, whose warm-up multiplies it); with `per: epoch`, x is that of the epoch's
-    first step (MoCo, SimSiam).
+    The cosine is (1 + cos(pi x)) / 2, with x the fraction done of the steps after warm-up (SimCLR, MoCo v3).
+    With `cosine_whole`, x is the fraction of all steps, and warm-up multiplies the cosine (SiMo). With
+    `per: epoch`, x is taken at the epoch's first step (MoCo, SimSiam).
     """
     warmup = config.warmup * steps_per_epoch
     rise = config.warmup_start + (1 - config.warmup_start) * min(1.0, step / warmup) if warmup else 1.0
@@ -145,10 +145,12 @@ def _cosine(done: float, final: float) -> float:
 
 
 class Part(NamedTuple):
-    """A module to train, its learning rate relative to the config's, its weight decay (or None).
+    """A module to train.
 
+    rate: the learning rate relative to the config's.
+    weight_decay: None for the config's.
     without: a submodule that this part leaves out.
-    rate_1d: the learning rate of biases and norm layers relative to that of the part's matrices.
+    rate_1d: the learning rate of biases and norm layers relative to the matrices' rate.
     """
 
     module: nn.Module
@@ -163,7 +165,7 @@ class Group(NamedTuple):
 
     scale: of the learning rate, relative to the largest of the schedule.
     fixed: the learning rate stays at its largest.
-    scheduled_decay: the weight decay goes to `final_weight_decay`.
+    scheduled_decay: the weight decay moves to `final_weight_decay`.
     """
 
     params: list[nn.Parameter]
@@ -191,7 +193,7 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
 
 
 def _groups(part: Part, config: Config, unscheduled: set[int]) -> Iterator[Group]:
-    """Matrices, then biases and norm layers; first those scheduled, then the `unscheduled` (ids)."""
+    """Scheduled matrices, scheduled vectors, then the same for the `unscheduled`, which are ids."""
     decay = config.weight_decay if part.weight_decay is None else part.weight_decay
     scheduled = config.final_weight_decay is not None and part.weight_decay is None
     others = {id(p) for p in part.without.parameters()} if part.without else set()
@@ -214,16 +216,8 @@ def set_lr(optimizer: Optimizer, largest: float, factor: float) -> float:
     return largest * factor
 
 
-def follow_schedules(
-    optimizer: Optimizer, config: Config, step: int, steps: int, steps_per_epoch: int
-) -> float:
-    """Set the learning rate and the weight decay of a step; return the former, before groups scale it."""
-    set_decay(optimizer, config, step / steps)
-    return set_lr(optimizer, config.lr(), lr_factor(config, step, steps, steps_per_epoch))
-
-
 def set_decay(optimizer: Optimizer, config: Config, progress: float) -> None:
-    """Set the weight decay when the fraction `progress` of all steps is done, if it has a schedule (DINO)."""
+    """Set the weight decay for `progress`, the fraction of steps done, if it has a schedule (DINO)."""
     if config.final_weight_decay is None:
         return
     change = config.weight_decay - config.final_weight_decay
@@ -233,7 +227,7 @@ def set_decay(optimizer: Optimizer, config: Config, progress: float) -> None:
 
 
 def clip_gradients(optimizer: Optimizer, config: Config) -> Tensor:
-    """Scale the gradients down to what `clip` and `clip_each` allow; return the norm of all before that.
+    """Scale the gradients down to the limits `clip` and `clip_each`; return their total norm before that.
 
     A tensor with norm n is scaled by min(1, clip_each / (n + 1e-6)), and all tensors likewise by `clip`.
     """
@@ -245,8 +239,8 @@ def clip_gradients(optimizer: Optimizer, config: Config) -> Tensor:
         factors = (config.clip_each / (norms + 1e-6)).clamp(max=1)
         torch._foreach_mul_(gradients, factors.unbind())
     if config.clip:
-        whole = nn.utils.get_total_norm(gradients) if config.clip_each else norm
-        nn.utils.clip_grads_with_norm_(parameters, config.clip, whole)
+        clipped_norm = nn.utils.get_total_norm(gradients) if config.clip_each else norm
+        nn.utils.clip_grads_with_norm_(parameters, config.clip, clipped_norm)
     return norm
 
 

@@ -1,4 +1,4 @@
-"""The weights that pretraining starts from: a backbone, or everything that an earlier run had learnt."""
+"""The weights that pretraining starts from: a backbone, or the complete state of an earlier run."""
 
 import json
 from dataclasses import dataclass, field
@@ -12,19 +12,19 @@ from cl.networks.backbones import BackboneConfig, with_positions_of
 from cl.runtime.tensor_files import below, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
-FILE = Path("models/start.safetensors")  # where `save` has written it, for messages
+FILE = Path("models/start.safetensors")  # written by `save`; named in messages
 SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
-# What may differ between a run and the one that it continues.
+# The parameters that may differ between a run and the run that it continues.
 CHANGEABLE = ("seed", "optim.epochs", "optim.base_lr", *(f"optim.{name}" for name in SCHEDULE))
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from, or nothing.
+    """The weights that a run starts from, if any.
 
-    tensors: `backbone.<name>` after `init`; `method.<name>` and `optimizer.<name>` after `start_from`.
-    origin: the hashes of the weights and their licence; after `init` the architecture, after `start_from` the
-        parent's pretraining parameters, the hash of its data, and its number of epochs.
+    tensors: `backbone.<name>` with `init`; `method.<name>` and `optimizer.<name>` with `start_from`.
+    origin: the hashes of the weights and their licence; with `init`, also the architecture; with
+        `start_from`, also the parent's pretraining parameters, the hash of its data, and its epochs.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -36,18 +36,18 @@ class Start:
         return int(self.origin.get("epochs", 0))
 
     def summary(self, name: str | None) -> dict[str, Any] | None:
-        """What provenance says about the parent: name, hashes, licence, and epochs if it is continued."""
-        shown = {key: self.origin[key] for key in self.origin if key in ("hashes", "licence", "epochs")}
-        return {"name": name} | shown if name else None
+        """The parent's entry in the provenance: name, hashes, licence, and epochs if it is continued."""
+        entry = {key: self.origin[key] for key in self.origin if key in ("hashes", "licence", "epochs")}
+        return {"name": name} | entry if name else None
 
     def check(self, hashes: list[str], parameters: dict[str, Any], data: str) -> None:
         """Check that these weights fit a run.
 
         Raises:
-            ValueError: the hashes differ, or the run to continue had other parameters or other data.
+            ValueError: the hashes differ, or the continued run had other parameters or other data.
         """
         if self.origin.get("hashes", []) != hashes:
-            raise ValueError(f"{FILE} is not what params.yaml names: run `dvc repro weights`")
+            raise ValueError(f"{FILE} does not contain the weights in params.yaml: run `dvc repro weights`")
         if "parameters" not in self.origin:
             return
         if difference := differing(parameters, self.origin["parameters"]):
@@ -59,10 +59,10 @@ class Start:
             )
 
     def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:
-        """Give a new network the weights of `init`, if there are any; positions are interpolated to its size.
+        """Load the weights of `init`, if any, into a new network; positions are interpolated to its size.
 
         Raises:
-            ValueError: they belong to another architecture.
+            ValueError: the weights belong to another architecture.
         """
         if not (tensors := below(self.tensors, "backbone.")):
             return
@@ -73,10 +73,10 @@ class Start:
         load_state(network, tensors, FILE, "choose the size of images that init was trained with")
 
     def load_state(self, method: nn.Module, optimizer: Optimizer) -> None:
-        """Give a new method and its optimizer the state of `start_from`, if there is one; frees the tensors.
+        """Load the state of `start_from`, if any, into a new method and its optimizer; frees the tensors.
 
         Raises:
-            ValueError: it belongs to another method.
+            ValueError: the state belongs to another method.
         """
         if tensors := below(self.tensors, "method."):
             load_state(method, tensors, FILE, "choose the parameters of the experiment that start_from names")
@@ -85,7 +85,7 @@ class Start:
 
 
 def differing(ours: dict[str, Any], parents: dict[str, Any]) -> str | None:
-    """The first parameter that keeps a run from continuing its parent; None if there is none."""
+    """The first parameter that prevents a run from continuing its parent; None if it may continue."""
     fixed, theirs = _fixed(ours), _fixed(parents)
     for key, value in fixed.items():
         if value != theirs.get(key):
@@ -94,7 +94,7 @@ def differing(ours: dict[str, Any], parents: dict[str, Any]) -> str | None:
 
 
 def _fixed(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters that a continued run shares with its parent."""
+    """The parameters that a run must share with the run that it continues."""
     optim = {f"optim.{key}": value for key, value in parameters["optim"].items()}
     return {key: value for key, value in (parameters | optim).items() if key not in ("optim", *CHANGEABLE)}
 
@@ -106,7 +106,7 @@ def from_backbone(network: nn.Module, config: BackboneConfig, origin: dict[str, 
 
 
 def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:
-    """A start from everything that a run of this project left in these files of `models/`."""
+    """A start from the state of a method and its optimizer, as a run of this project saved it."""
     tensors, metadata = load_tensors(method)
     tensors = {f"method.{name}": tensor for name, tensor in tensors.items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in load_tensors(optimizer)[0].items()}
@@ -121,13 +121,13 @@ def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:
 
 
 def licence(metadata: dict[str, str]) -> str:
-    """What a file of weights says about its licence, or that of the weights it started from; or unknown."""
+    """The licence of a file of weights, else of the weights that it started from, else "unknown"."""
     parents = json.loads(metadata.get("parent", "{}")).get("licence", "unknown")
     return metadata.get("licence") or metadata.get("license") or str(parents)
 
 
 def save(start: Start, path: Path) -> None:
-    """Write it to a file, which is empty without weights."""
+    """Write a start to a file; without weights, the file is empty."""
     if start.tensors:
         save_tensors(start.tensors, path, {"origin": json.dumps(start.origin)})
     else:
@@ -136,7 +136,7 @@ def save(start: Start, path: Path) -> None:
 
 
 def load(path: Path) -> Start:
-    """Read what `save` wrote."""
+    """Read a start that `save` wrote."""
     if path.is_file() and not path.stat().st_size:
         return Start()
     tensors, metadata = load_tensors(path)

@@ -1,4 +1,4 @@
-"""What the training loop trains: modules that turn a batch into a loss."""
+"""Tasks of the training loop: modules that turn a batch into a loss."""
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ class Task(nn.Module):
     """
 
     largest_logit: Tensor
-    # For a loss that is not finite.
+    # Advice if a loss is not finite.
     remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"
 
     def __init__(self, machine: Machine, seed: int = 0) -> None:
@@ -27,14 +27,14 @@ class Task(nn.Module):
     def begin_epoch(self, epoch: int) -> None:
         """Called before the forward pass of an epoch's first step; epochs count from 0.
 
-        It is not called when a run resumes within an epoch, so what it computes must be in buffers.
+        It is not called when a run resumes within an epoch, so its results must be kept in buffers.
         """
 
     def begin_step(self, step: int, progress: float) -> None:
         """Called before `forward`; `progress` in [0, 1) is the fraction of steps done.
 
-        What a network draws, such as the branches that drop path leaves out, then depends only on seed, step,
-        rank and number of ranks.
+        It seeds PyTorch, so that a network's random numbers, such as those of drop path, depend only on seed,
+        step, rank and number of ranks.
         """
         torch.manual_seed((self.seed * 1_000_003 + step) * ranks() + rank())
 
@@ -42,14 +42,14 @@ class Task(nn.Module):
         """Called after the optimizer's step."""
 
     def reported(self, loss: Tensor) -> dict[str, Tensor]:
-        """What an epoch's row gives as means over its steps, scalars; `loss` is what `forward` returned."""
+        """Scalars whose means over an epoch's steps enter its row; `loss` is the result of `forward`."""
         return {"loss": loss}
 
 
 class Classification(Task):
     """A backbone and a linear classifier, trained together on the first view.
 
-    shared: the ranks share a batch, and batch norm is over the whole of it; otherwise each has its own.
+    shared: whether batch norm is over the batch of all ranks; otherwise, over each rank's images.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Classification(Task):
 
 
 class Probes(Task):
-    """Linear classifiers on one frozen backbone, which stays in eval mode; the sum of their losses.
+    """Linear classifiers on one frozen backbone in eval mode; the loss is the sum of their losses.
 
-    backbone: None where the views are features already.
+    backbone: None if the views are features already.
 
     Attributes:
         losses: (classifiers,), of the last batch.
@@ -88,7 +88,7 @@ class Probes(Task):
 
     def __init__(self, backbone: nn.Module | None, heads: nn.ModuleList, machine: Machine) -> None:
         super().__init__(machine)
-        # In a list, so that it is not a submodule: neither trained nor saved with the heads.
+        # A list hides it from PyTorch: it is neither trained nor saved with the heads.
         self.frozen = [nn.Identity() if backbone is None else backbone]
         self.heads = heads
 
@@ -103,7 +103,7 @@ class Probes(Task):
         return losses.sum()
 
     def reported(self, loss: Tensor) -> dict[str, Tensor]:
-        """`loss` is the mean over the classifiers, `head_<number>_loss` that of one."""
+        """`loss` is the mean over the classifiers; `head_<number>_loss` is the loss of one."""
         return {"loss": self.losses.mean()} | {f"head_{i}_loss": x for i, x in enumerate(self.losses)}
 
 

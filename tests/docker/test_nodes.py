@@ -17,7 +17,7 @@ NODE = """
 import signal, time
 from pathlib import Path
 import click, torch, torch.distributed as dist
-from cl.runtime.distributed import any_rank, rank
+from cl.runtime.distributed import max_over_ranks, rank
 from cl.console.stop import StoppedError, signals
 from pipeline.support import command, launch
 
@@ -33,12 +33,12 @@ def main(name, seconds):
         file.write(f"{name} {total.item():.0f}\\n")
     end = time.monotonic() + seconds
     with signals() as stop:
-        while not all(any_rank(time.monotonic() > end)):
+        while not all(max_over_ranks(time.monotonic() > end)):
             time.sleep(0.1)
-            if any_rank(bool(stop))[0]:
+            if max_over_ranks(bool(stop))[0]:
                 time.sleep(2)
                 Path(f"saved-{rank()}").touch()
-                any_rank()
+                max_over_ranks()
                 raise StoppedError(signal.SIGTERM, 1, saved=True)
 main()
 """

@@ -91,7 +91,7 @@ def test_every_patch_of_the_batch_is_a_negative_but_the_target() -> None:
     (contrast, *others) = build("cpc_v2")(batch_of(views(5, sizes=(12,))))
     assert len(others) == 3  # directions
     assert contrast.queries.shape == (15, 5)  # the three patches of the top row of five images
-    assert contrast.negative_counts().tolist() == [44.0] * 15
+    assert contrast.negative_counts.tolist() == [44.0] * 15
     assert contrast.queries.requires_grad
     assert contrast.negatives.rows.requires_grad
 

@@ -12,13 +12,13 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.features.extraction import Cache, extract
 from cl.pretraining import collapse
-from cl.pretraining.monitor import watch
+from cl.pretraining.monitor import measure_epoch
 from pipeline.pretrain import build
 from pipeline.support.locations import transform
 
 
 @pytest.fixture
-def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
+def monitored(params, here, shard_folder):  # type: ignore[no-untyped-def]
     """The default method, untrained, and a function that measures it and also returns what it printed."""
     task = build(params, here, 120).eval()
     task.alignment = torch.tensor(0.25)
@@ -26,20 +26,20 @@ def watched(params, here, shard_folder):  # type: ignore[no-untyped-def]
 
     readers = Reader(shard_folder, "train"), Reader(shard_folder, "val")
 
-    def look(cache: Cache | None = None) -> tuple[dict[str, float], str]:
+    def measure(cache: Cache | None = None) -> tuple[dict[str, float], str]:
         console = Console(file=io.StringIO(), width=500)
         progress = Progress("test", console)
-        measured = watch(
+        measured = measure_epoch(
             task, settings, *readers, transform=transform(params.dataset), progress=progress, cache=cache
         )
         return measured, console.file.getvalue()
 
-    return task, look
+    return task, measure
 
 
-def test_measures_are_those_of_the_validation_embeddings(watched, params, here, shard_folder) -> None:
-    task, look = watched
-    measured, _ = look()
+def test_measures_are_those_of_the_validation_embeddings(monitored, params, here, shard_folder) -> None:
+    task, measure = monitored
+    measured, _ = measure()
     images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset))
     features = extract(task.method.backbone, images, here)[:30]
     with torch.no_grad():
@@ -52,22 +52,22 @@ def test_measures_are_those_of_the_validation_embeddings(watched, params, here, 
     assert 0 <= measured["knn_embedding_top1"] <= 100
 
 
-def test_a_collapse_is_reported_but_not_at_the_start(watched) -> None:
-    task, look = watched
+def test_a_collapse_is_reported_but_not_at_the_start(monitored) -> None:
+    task, measure = monitored
     with torch.no_grad():
         task.method.projector[-1].weight.zero_()
         task.method.projector[-1].bias.fill_(1.0)
     task.progress = 0.1
-    assert "collapse" not in look()[1]
+    assert "collapse" not in measure()[1]
     task.progress = 0.5
-    assert "complete collapse: all embeddings are nearly equal, embedding_std is 0.000" in look()[1]
+    assert "complete collapse: all embeddings are nearly equal, embedding_std is 0.000" in measure()[1]
 
 
-def test_images_that_were_kept_give_the_same_measures_as_those_read_again(watched) -> None:
-    task, look = watched
+def test_images_that_are_cached_give_the_same_measures(monitored) -> None:
+    task, measure = monitored
     cache: Cache = {}
-    look(cache)
+    measure(cache)
     assert sorted(sum(map(len, images)) for images in cache.values()) == [30, 60]
     with torch.no_grad():
         task.method.backbone.conv1.weight.mul_(-1)
-    assert look(cache) == look()
+    assert measure(cache) == measure()

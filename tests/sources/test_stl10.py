@@ -142,7 +142,9 @@ def test_the_monitor_uses_the_first_labelled_images(context, params, here, quiet
     task = SimpleNamespace(
         method=method, machine=here, alignment=torch.zeros(()), has_groups=False, progress=0.0
     )
-    monitor.watch(task, settings, context.train, context.val, transform=context.transform, progress=quiet)
+    monitor.measure_epoch(
+        task, settings, context.train, context.val, transform=context.transform, progress=quiet
+    )
     assert context.train.seen == set(context.train.labelled[:5])
 
 

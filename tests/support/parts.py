@@ -69,7 +69,7 @@ def requests() -> dict[str, Tensor]:
         for step in range(12):
             asking.since -= seconds * (step + 1 - asking.asked)
             signals = [15] if rank() == ranks() - 1 and step >= 2 else []
-            heard[step] = asking.heard(step + 1, signals)[0]
+            heard[step] = asking.agree(step + 1, signals)[0]
         found[name] = gather(heard[None])
     return found
 

@@ -159,15 +159,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, qui
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     """Losses are read some steps later: the message names the first bad step; earlier ones are recorded."""
-    ledger = MetricBuffer({}, "Lower optim.base_lr", Plan(8, 2, seed=0))
+    metrics = MetricBuffer({}, "Lower optim.base_lr", Plan(8, 2, seed=0))
     for step, norm in enumerate([1.0, 2.0, math.inf, math.nan]):
-        ledger.add(step, 0.1 * step, {"loss": torch.tensor(4.0)}, torch.tensor(norm), torch.tensor(9.0))
+        metrics.add(step, 0.1 * step, {"loss": torch.tensor(4.0)}, torch.tensor(norm), torch.tensor(9.0))
     with pytest.raises(FloatingPointError) as error:
-        ledger.flush()
+        metrics.flush()
     assert str(error.value).startswith(
         "the norm of the gradient is inf at step 2 (loss 4, largest logit 9, learning rate 0.2); the weights"
     )
-    assert ledger.norms == [1.0, 2.0]
+    assert metrics.norms == [1.0, 2.0]
 
 
 def test_only_a_second_interrupt_ends_at_once() -> None:

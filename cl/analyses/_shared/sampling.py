@@ -60,7 +60,7 @@ def by_count(
     generator = torch.Generator().manual_seed(context.seed)
     images = config.queries if config.needs_queue else config.images
     contrast = context.contrast(images, config.batch_size, queue=config.needs_queue)
-    available = int(contrast.negative_counts()[0])
+    available = int(contrast.negative_counts[0])
     counts = feasible_counts(config.negatives, available, context.progress)
     measured: dict[int, list[Tensor]] = {count: [] for count in counts}
     for sample in samples(contrast, counts[-1], temperature, generator, config.queries):

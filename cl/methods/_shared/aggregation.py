@@ -20,7 +20,7 @@ class Aggregation(Contrast):
     """L_i = -log(P_i + FLOOR), with P_i the probability of the `close` rows among them and the negatives.
 
     This is InfoNCE with log(sum of e^s over `close` + FLOOR * sum of e^s over both) as the positive logit, up
-    to the constant log(1 + FLOOR). The images' own rows, `positives`, are only measured.
+    to the constant log(1 + FLOOR). `positives`, the rows of the queries' images, serve only measurements.
 
     Args:
         close: the rows that count as positives.
@@ -29,7 +29,7 @@ class Aggregation(Contrast):
     close: Negatives | None = None
 
     def positive_logits(self) -> Tensor:
-        """(N, 1)."""
+        """(N, 1): the logarithm in the class's docstring."""
         assert self.close is not None
         close, far = (
             log_partition(self.queries, rows, self.temperature) for rows in (self.close, self.negatives)
@@ -45,7 +45,7 @@ class Aggregation(Contrast):
         return 2 - 2 * (self.queries[:, None] * self.positives).sum(2)
 
     def largest_logit(self) -> Tensor:
-        """Scalar: the largest logit of the images' own rows."""
+        """Scalar: the largest logit of a query and the row of its image."""
         return (1 - self.squared_distances().amin() / 2) / self.temperature
 
 

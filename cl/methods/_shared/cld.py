@@ -16,13 +16,13 @@ from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, local_part
 
 
-class Grouping(BaseConfig):
+class Clustering(BaseConfig):
     """How a batch is clustered, and the loss between clusters.
 
-    images: how many are clustered together, for any number of processes; the authors cluster the part of the
-        batch that a process holds.
-    clusters: with more than `images`, every image is a cluster, and all other centres are 0.
-    weight: lambda, of this loss relative to the loss between images.
+    images: how many are clustered together, whatever the number of processes; the authors cluster the images
+        of each process.
+    clusters: if there are more than `images`, every image is a cluster, and all other centres are 0.
+    weight: lambda, the weight relative to the loss between images.
     """
 
     images: Literal["global"] | int
@@ -33,21 +33,21 @@ class Grouping(BaseConfig):
 
 
 class ClusterConfig(MethodConfig):
-    """`group`: CLD's loss between clusters."""
+    """`group`: CLD's clusters, and the loss between them."""
 
-    group: Grouping
+    group: Clustering
 
     @model_validator(mode="after")
     def _two_heads(self) -> Self:
         if self.projector.last_norm not in ("none", "cosine"):
             raise ValueError(
-                f"projector.last_norm={self.projector.last_norm}, but two linear layers are put side by side "
-                "at the end of the projector; choose none or cosine"
+                f"projector.last_norm={self.projector.last_norm}, but the projector must end in two linear "
+                "layers side by side; choose none or cosine"
             )
         return self
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """The batch must be divisible into the parts that are clustered."""
+        """The images that are clustered together must divide the batch."""
         images = self.group.images
         if images != "global" and (images < 2 or batch_size % images):
             raise ValueError(
@@ -56,15 +56,15 @@ class ClusterConfig(MethodConfig):
             )
 
 
-def group_head(config: heads.Config, projector: nn.Sequential) -> nn.Module:
-    """A second last layer for the projector: what comes before it is shared with the embeddings of images."""
+def cluster_head(config: heads.Config, projector: nn.Sequential) -> nn.Module:
+    """A layer parallel to the projector's last one, for embeddings that are clustered."""
     last = projector[-1]
     assert isinstance(last, nn.Linear), "ClusterConfig refuses batch norm there"
     return heads.build(config.model_copy(update={"hidden": []}), last.in_features)
 
 
 def two_heads(backbone: nn.Module, projector: nn.Sequential, head: nn.Module) -> Encoder:
-    """The encoder from (N, 3, H, W) to (N, 2, D): the embedding of the image, and the one to be clustered."""
+    """The encoder from (N, 3, H, W) to (N, 2, D): an image's embedding, and the one that is clustered."""
 
     def encode(images: Tensor) -> Tensor:
         hidden = projector[:-1](backbone(images))
@@ -73,14 +73,14 @@ def two_heads(backbone: nn.Module, projector: nn.Sequential, head: nn.Module) ->
     return encode
 
 
-def cluster_contrasts(first: Tensor, second: Tensor, config: Grouping, instances: int) -> list[Contrast]:
+def cluster_contrasts(first: Tensor, second: Tensor, config: Clustering, instances: int) -> list[Contrast]:
     """Each view's embeddings against the other view's centres; the centre of the image's cluster is positive.
 
-    A centre stands for many images, so groups of images in the data do not apply.
+    A centre represents many images, so the data's groups do not apply.
 
     Args:
-        first, second: (N, D) unit rows, the embeddings of this rank's images that are clustered.
-        instances: how many terms the loss between images has; the loss between clusters has two.
+        first, second: (N, D) unit rows, this rank's embeddings for clustering.
+        instances: the number of terms of the loss between images; the loss between clusters has two.
     """
     with torch.autocast(first.device.type, enabled=False):
         clusters = [_clusters(gather(view), config) for view in (first, second)]
@@ -91,18 +91,19 @@ def cluster_contrasts(first: Tensor, second: Tensor, config: Grouping, instances
     ]
 
 
-def _clusters(embeddings: Tensor, config: Grouping) -> tuple[Tensor, Tensor]:
-    """The centres (P k, D) of the P parts of all ranks' batch, and the row of each image's centre (N,)."""
+def _clusters(embeddings: Tensor, config: Clustering) -> tuple[Tensor, Tensor]:
+    """The centres (P k, D) of the P parts of the global batch, and the row of each image's centre (N,)."""
     parts = embeddings.split(len(embeddings) if config.images == "global" else config.images)
-    found = [batch_clusters(part, config.clusters, config.iterations) for part in parts]
-    labels = [number * config.clusters + own for number, (_, own) in enumerate(found)]
-    return torch.cat([centres for centres, _ in found]), torch.cat(labels)
+    clustered = [batch_clusters(part, config.clusters, config.iterations) for part in parts]
+    labels = [number * config.clusters + in_part for number, (_, in_part) in enumerate(clustered)]
+    return torch.cat([centres for centres, _ in clustered]), torch.cat(labels)
 
 
 def _against_centres(
-    queries: Tensor, centres: Tensor, labels: Tensor, config: Grouping, weight: float
+    queries: Tensor, centres: Tensor, labels: Tensor, config: Clustering, weight: float
 ) -> Contrast:
-    own = local_part(labels)[:, None]  # (N, 1)
-    others = torch.arange(config.clusters - 1, device=own.device) + own // config.clusters * config.clusters
-    negatives = Negatives(centres, selected=others + (others >= own))  # (N, k - 1)
-    return Contrast(queries, centres[own], negatives, config.temperature, weight)
+    positive = local_part(labels)[:, None]  # (N, 1)
+    first = positive // config.clusters * config.clusters  # of the part's centres
+    others = torch.arange(config.clusters - 1, device=first.device) + first
+    negatives = Negatives(centres, selected=others + (others >= positive))  # (N, k - 1)
+    return Contrast(queries, centres[positive], negatives, config.temperature, weight)

@@ -20,7 +20,7 @@ class InstanceDiscriminationConfig(BankConfig):
 
 
 class InstanceDiscrimination(MemoryBankMethod):
-    """Each view of an image against the image's row of the bank and the rows of others (section 3.1)."""
+    """Each view of an image against the bank's row of the image and rows of others (section 3.1)."""
 
     def __init__(self, config: InstanceDiscriminationConfig, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -29,7 +29,7 @@ class InstanceDiscrimination(MemoryBankMethod):
     def discriminate(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
         """A contrast of N queries per view (N, D); all views of an image have the same negatives.
 
-        The row moves towards the mean of the first two views, as a unit row: once per image and step.
+        Once per step, the image's row moves towards the normalised mean of the first two views.
         """
         self.remember(l2_normalize(torch.stack(queries[:2]).mean(0)), batch)
         contrasts = self.against_bank(queries, batch)

@@ -8,14 +8,14 @@ from cl.runtime.distributed import gather, rank, ranks
 from cl.runtime.machine import to_device
 
 DISTANCES = 2**24  # between rows and centres, held at a time
-ROUNDING = 64  # units in the last place by which equal distances may differ
+ROUNDING = 64  # by how many units in the last place equal distances may differ
 
 
 @torch.no_grad()
 def nearest_centre(rows: Tensor, centres: Tensor) -> Tensor:
-    """(N,) int64: the nearest of the centres (k, D) to each row (N, D), of length 1 at most.
+    """(N,) int64: the nearest of the centres (k, D) to each row (N, D), of length at most 1.
 
-    Of equally near ones it is the first, and not one that rounding chooses: equal rows may be centres.
+    Of equally near centres, the first: equal rows may be centres, and rounding must not decide.
     """
     with torch.autocast(rows.device.type, enabled=False):  # in bfloat16, near centres would tie
         squares = centres.square().sum(1)
@@ -24,13 +24,13 @@ def nearest_centre(rows: Tensor, centres: Tensor) -> Tensor:
 
 
 def _first_minimum(x: Tensor) -> Tensor:
-    """(N,): the column of the first number in each row that is the smallest up to rounding."""
+    """(N,): the first column in each row whose number is the smallest up to rounding."""
     tied = x <= x.amin(1, keepdim=True) + ROUNDING * torch.finfo(x.dtype).eps
     return tied.byte().argmax(1)
 
 
 def means(rows: Tensor, labels: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
-    """(k, D), the mean of the rows of each cluster, and (k,), how many there are; the mean of none is 0."""
+    """The mean of each cluster's rows (k, D), 0 for an empty cluster, and the number of rows (k,)."""
     counts = rows.new_zeros(clusters).index_add(0, labels, rows.new_ones(len(rows)))
     sums = rows.new_zeros(clusters, rows.shape[1]).index_add(0, labels, rows)
     return sums / counts.clamp(min=1)[:, None], counts
@@ -39,8 +39,8 @@ def means(rows: Tensor, labels: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
 def batch_clusters(rows: Tensor, clusters: int, iterations: int) -> tuple[Tensor, Tensor]:
     """k-means as CLD runs it on a batch: the gradient flows through the last means only.
 
-    It starts from the first k rows, and an empty cluster has its centre at 0. With fewer rows than clusters,
-    each row is a cluster, and the other centres are 0.
+    It starts from the first k rows. The centre of an empty cluster is 0. With fewer rows than clusters, each
+    row is a cluster, and the other centres are 0.
 
     Returns:
         The centres (k, D), means of unit rows and not normalised; each row's cluster (N,).
@@ -54,7 +54,7 @@ def batch_clusters(rows: Tensor, clusters: int, iterations: int) -> tuple[Tensor
 
 @torch.no_grad()
 def cluster(rows: Tensor, clusters: int, iterations: int, generator: torch.Generator) -> Tensor:
-    """(N,) int64: the clusters of all rows, from random rows as first centres; empty ones keep theirs."""
+    """(N,) int64: each row's cluster. Starts from random rows; an empty cluster keeps its centre."""
     centres = rows[to_device(torch.randperm(len(rows), generator=generator)[:clusters], rows.device)]
     for _ in range(iterations):
         new, counts = means(rows, nearest_centre(rows, centres), clusters)
@@ -69,6 +69,6 @@ def clusterings(rows: Tensor, clusters: int, iterations: int, generators: list[t
     """
     count = len(generators)
     share = -(-count // ranks())
-    own = [min(rank() * share + number, count - 1) for number in range(share)]
-    labels = torch.stack([cluster(rows, clusters, iterations, generators[number]) for number in own])
+    numbers = [min(rank() * share + number, count - 1) for number in range(share)]  # this rank's clusterings
+    labels = torch.stack([cluster(rows, clusters, iterations, generators[number]) for number in numbers])
     return gather(labels)[:count]

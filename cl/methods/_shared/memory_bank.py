@@ -19,9 +19,9 @@ from cl.objective.traits import Traits
 class BankConfig(MethodConfig):
     """A method with a memory bank.
 
-    negatives: rows of the bank that are drawn for each image, with replacement; null for all other images.
+    negatives: the number of rows drawn for each image, with replacement; null: the rows of all other images.
     own: whether an image's own row may be drawn. Where the data has groups, it never counts.
-    bank_momentum: of the rows; 0 keeps only the newest embedding.
+    bank_momentum: the rows' momentum; 0 keeps only the newest embedding.
     """
 
     gives: ClassVar[Traits] = {"contrasts", "normalizer"}
@@ -49,7 +49,7 @@ class MemoryBankMethod(BaseMethod):
         self._new: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
-        """A contrast of each (N, D) of `queries` with the image's own row and with shared negatives."""
+        """A contrast of each (N, D) of `queries` with the image's row and with shared negatives."""
         selected = sample_negatives(self.bank, batch, self.config, self.generator("negatives"))
         return against_bank(self, queries, self.bank, batch, selected)
 
@@ -58,7 +58,7 @@ class MemoryBankMethod(BaseMethod):
         self._new = batch.positions, embeddings.detach(), batch.row_groups()
 
     def after_step(self, progress: float) -> None:
-        """Update each image's row once: the logits of the step were those of the row before."""
+        """Update each image's row once, after the step has used the old row for its logits."""
         assert self._new is not None
         self.bank.update(*self._new)
 
@@ -66,7 +66,7 @@ class MemoryBankMethod(BaseMethod):
 def sample_negatives(
     bank: Bank, batch: Batch, config: BankConfig, generator: torch.Generator
 ) -> Tensor | None:
-    """(N, K): the rows of the bank that are drawn for each image; None for those of all other images."""
+    """(N, K): the rows of the bank that are drawn for each image; None: the rows of all other images."""
     if config.negatives is None:
         return None
     return bank.sample(batch.positions, config.negatives, generator, own=config.own)
@@ -78,7 +78,7 @@ def against_bank(
     """A contrast of each (N, D) of `queries`, one per image, with the image's row as the positive.
 
     Args:
-        selected: (N, K), the rows that are negatives; None for those of all other images.
+        selected: (N, K), the rows that are negatives; None: the rows of all other images.
     """
     own = batch.positions[:, None]
     negatives = Negatives(
@@ -104,5 +104,5 @@ def _estimate_normalizer(bank: Bank, contrasts: list[Contrast]) -> None:
             negative = log_partition(contrast.queries, contrast.negatives, contrast.temperature)
             positive = contrast.positive_logits()  # (N, P)
             sums.append(torch.cat([negative[:, None], positive], 1).logsumexp(1))
-            counts.append(contrast.negative_counts() + positive.shape[1])
+            counts.append(contrast.negative_counts + positive.shape[1])
         bank.estimate_normalizer(torch.cat(sums), torch.cat(counts))

@@ -1,4 +1,4 @@
-"""The negatives of a query: sampled from a batch (EqCo, section 2.3), or with those of its own image."""
+"""Negatives sampled from a batch (EqCo, section 2.3), and groups of queries with negatives in their image."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from cl.objective.batch import Batch
 from cl.runtime.distributed import gather, global_rows, local_part, ranks
 
 BLOCK = 2**22  # random numbers held at a time
-NO_COLUMN = torch.iinfo(torch.int64).max  # as the group of a query: equals no column's
+NO_COLUMN = torch.iinfo(torch.int64).max  # a query's group that no column has
 
 
 def check_negatives(negatives: int | None, candidates: int) -> None:
@@ -23,10 +23,10 @@ def sample_columns(n: int, count: int, generator: torch.Generator, *, width: int
     """(n, K) int64 on the CPU: distinct columns for each of this rank's images, none of the image's own.
 
     Args:
-        count: K, or more than the columns of other images, which are then all chosen: an analysis may use
-            smaller batches.
-        width: columns that each image of all ranks has.
-        shared: all rows are one sample of places among the columns of other images; otherwise independent.
+        count: K; capped at the number of other images' columns, since an analysis may use smaller batches.
+        width: columns per image of all ranks.
+        shared: whether all images have the same sample of places among the other images' columns; otherwise,
+            their samples are independent.
     """
     candidates = width * (n * ranks() - 1)
     count = min(count, candidates)
@@ -41,8 +41,8 @@ def sample_columns(n: int, count: int, generator: torch.Generator, *, width: int
 def sample_without_replacement(n: int, candidates: int, count: int, generator: torch.Generator) -> Tensor:
     """(n, count) int64 on the CPU: for each of this rank's rows, `count` distinct numbers below `candidates`.
 
-    Rows are independent. Work grows with the rows of all ranks times `candidates`: meant for the batches of
-    hundreds of images that EqCo samples from.
+    Rows are independent. The work grows with the rows of all ranks times `candidates`; this suits EqCo's
+    batches of hundreds of images.
     """
     blocks = torch.arange(n * ranks()).split(max(1, BLOCK // candidates))
     chosen = [torch.rand(len(block), candidates, generator=generator).topk(count).indices for block in blocks]
@@ -52,8 +52,8 @@ def sample_without_replacement(n: int, candidates: int, count: int, generator: t
 def groups_of_queries(batch: Batch, per_image: int) -> Tensor | None:
     """(N E,): the group of each of an image's E queries, image-major; None if the data has no groups.
 
-    For queries that have negatives in their own image too, such as its other patches. These count if no other
-    image of the group is in the batch of all ranks: the group is then a number that no column has.
+    For queries that also have negatives in their image, such as its other patches. These count only if the
+    batch of all ranks has no other image of the group: NO_COLUMN then replaces the group.
     """
     groups = batch.row_groups()
     if groups is None:

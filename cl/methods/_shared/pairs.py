@@ -1,4 +1,4 @@
-"""Pairs of a view and a target view."""
+"""Pairs of a view and a target view, and the terms of methods without negatives."""
 
 from torch import Tensor
 
@@ -6,11 +6,11 @@ from cl.objective.terms import Agreement
 
 
 def pairs(views: int, targets: int = 2) -> list[tuple[int, int]]:
-    """(a, b) for every view a and every target view b of another crop: 2 (V - 1) pairs for two targets."""
+    """(a, b) for each target view b and every other view a: 2 (V - 1) pairs for two targets."""
     return [(a, b) for b in range(targets) for a in range(views) if a != b]
 
 
-def agreement(predictions: Tensor, targets: Tensor) -> Agreement:
-    """E predictions per image (N, E, D) with the image's target (N, D)."""
-    repeated = targets.repeat_interleave(predictions.shape[1], 0)
-    return Agreement(predictions.flatten(0, 1), repeated[:, None])
+def agreements(predictions: list[Tensor], targets: list[Tensor]) -> list[Agreement]:
+    """For each of the `pairs`, E predictions per image (N, E, D) with the image's target (N, D)."""
+    repeated = [target.repeat_interleave(predictions[0].shape[1], 0)[:, None] for target in targets]
+    return [Agreement(predictions[a].flatten(0, 1), repeated[b]) for a, b in pairs(len(predictions))]

@@ -14,7 +14,7 @@ from cl.objective.traits import Traits
 
 
 class PredictorMethodConfig(MethodConfig):
-    """A method with a predictor, which takes combinatorial patches; an `ema` gives it a target encoder."""
+    """A method with a predictor; it can encode combinatorial patches. With `ema`, it has a target encoder."""
 
     gives: ClassVar[Traits] = {"predictor", "patches"}
     predictor: heads.Config
@@ -32,7 +32,7 @@ class PredictorMethodConfig(MethodConfig):
 class PredictorMethod(BaseMethod):
     """Online predictions of every view against detached target projections of the first two (BYOL, Fig. 2).
 
-    Where the config has no `ema`, or null, the online encoder is the target too, as in SimSiam.
+    If the config has no `ema`, or null, the online encoder is also the target, as in SimSiam.
     """
 
     predictor: nn.Module
@@ -66,6 +66,6 @@ class PredictorMethod(BaseMethod):
         return l2_normalize(torch.stack([self.predictor(projections), projections], 1))
 
     def after_step(self, progress: float) -> None:
-        """Move the target encoder; in the first step it equals the online encoder."""
+        """Move the target encoder, which equals the online encoder before the first step."""
         if self.target:
             self.target.ema_update(self.backbone, self.projector, progress)

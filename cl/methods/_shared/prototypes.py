@@ -1,4 +1,4 @@
-"""Methods that compare embeddings with prototypes, under a code that another view gives (SwAV, DINO)."""
+"""Methods that predict one view's code over prototypes from another view (SwAV, DINO)."""
 
 from typing import ClassVar
 
@@ -27,12 +27,12 @@ class PrototypeMethod(BaseMethod):
     """The cross-entropy between a code of one view and the softmax over prototypes of another.
 
     -sum_k q_k log softmax_k(z . c_k / temperature) is the decoupled loss: its positive is the mean prototype
-    under the code, sum_k q_k c_k, and its negatives are all prototypes. No image is a negative of another, so
-    groups of images do not matter.
+    under the code, sum_k q_k c_k, and its negatives are all prototypes. Images are not negatives of each
+    other, so groups of images do not matter.
 
     Attributes:
         prototypes: (K, D).
-        epoch: scalar int64, in which the run is.
+        epoch: scalar int64, the current epoch.
     """
 
     epoch: Tensor
@@ -49,7 +49,7 @@ class PrototypeMethod(BaseMethod):
         self.epoch.fill_(epoch)
 
     def trained_prototypes(self) -> Tensor:
-        """(K, D); while they are frozen, their gradient is zero: DDP waits for one of every parameter."""
+        """(K, D); while frozen, they get a zero gradient, because DDP expects one for every parameter."""
         fixed = self.prototypes.detach()
         return fixed + (self.epoch >= self.frozen_epochs) * (self.prototypes - fixed)
 
@@ -71,7 +71,7 @@ def sinkhorn(logits: Tensor, counted: Tensor, iterations: int) -> Tensor:
 
     Args:
         logits: (n, K), this rank's rows of scores / epsilon.
-        counted: (n,) bool, the rows that the columns' sums are taken over.
+        counted: (n,) bool, the rows that enter the sums over columns.
 
     Returns:
         (n, K).

@@ -1,4 +1,4 @@
-"""Methods with a queue of keys from a target encoder: MoCo, and CLD on it."""
+"""Methods with a queue of keys from a target encoder: MoCo, and MoCo with CLD."""
 
 from typing import ClassVar
 
@@ -42,7 +42,7 @@ class QueueMethod(BaseMethod):
         return self.contrast(queries, keys, negatives)
 
     def enqueue_after_step(self, keys: Tensor, batch: Batch) -> None:
-        """Have `after_step` enqueue the E keys of each image (N, E, D) of all ranks, all first keys first."""
+        """Let `after_step` enqueue the E keys of each image (N, E, D) of all ranks, in the order of keys."""
         groups = gather_groups(batch.row_groups())
         new_groups = None if groups is None else groups.repeat(keys.shape[1])
         self._new = gather(keys).transpose(0, 1).flatten(0, 1), new_groups
@@ -50,7 +50,7 @@ class QueueMethod(BaseMethod):
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
 
-        The target moves before the next keys are computed, as in the paper; its batch statistics are its own.
+        As in the paper, the target moves before the next keys are computed, and keeps its running statistics.
         """
         self.target.ema_update(self.backbone, self.projector, progress)
         assert self._new is not None

@@ -1,4 +1,4 @@
-"""Encoders, one file each: a pydantic `Config`, and `build(config)`, which gives the untrained network."""
+"""Encoders, one file each: a pydantic `Config`, and `build(config)`, which returns the untrained network."""
 
 import math
 from collections.abc import Set
@@ -13,8 +13,8 @@ from cl.runtime.base_config import BaseConfig
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
 
-# What a network is, which others may need: one network for RGB, or two for lightness and colour; a residual
-# network, whose stages run one by one; one that detectron2 builds too.
+# Properties that methods and other parts may need: one network for RGB, or two for lightness and colour;
+# residual stages that can run one by one; a network that detectron2 can build.
 Trait = Literal["one network", "two networks", "residual stages", "in detectron2"]
 Colours = tuple[float, float, float]  # of red, green and blue in [0, 1]
 
@@ -29,7 +29,7 @@ class BackboneConfig(BaseConfig):
 
     @property
     def gives(self) -> Set[Trait]:
-        """What the network is, for those that need more than its features."""
+        """The network's traits, for parts that need more than its features."""
         return {"one network"}
 
     @property
@@ -43,9 +43,9 @@ class BackboneConfig(BaseConfig):
 
     @property
     def architecture(self) -> str:
-        """Different for networks that compute different features before pooling, given the same tensors.
+        """A name that two networks share only if the same tensors give the same features before pooling.
 
-        Apart from positions; two kinds may build networks of one architecture.
+        Positions are ignored. Networks of different kinds may share an architecture.
         """
         raise NotImplementedError
 
@@ -58,7 +58,7 @@ class BackboneConfig(BaseConfig):
         raise NotImplementedError
 
     def outline(self) -> nn.Module | None:
-        """The network on the meta device, to try what it takes; None if it takes images of any size.
+        """The network on the meta device, to test image sizes; None if it takes images of any size.
 
         Raises:
             ValueError: the network cannot be built as configured.
@@ -67,10 +67,10 @@ class BackboneConfig(BaseConfig):
 
 
 class SizedConfig(BackboneConfig):
-    """What the networks share that timm's code builds.
+    """The parameters of all networks that timm's code builds.
 
-    size: side in pixels of the images that positions and windows are made for; others are interpolated where
-        the network can, and networks without positions take no notice.
+    size: side in pixels of the images that positions and windows are made for. For other sizes, a network
+        interpolates them if it can; without positions or windows, it has no effect.
     drop_path: the largest probability with which a residual branch is left out (stochastic depth).
     checkpointing: recompute activations in the backward pass instead of keeping them.
     """
@@ -85,7 +85,7 @@ class SizedConfig(BackboneConfig):
 
 
 class Backbone(nn.Module):
-    """What is known of every network: (N, 3, H, W) to pooled features (N, `fc_features`)."""
+    """A network from images (N, 3, H, W) to pooled features (N, `fc_features`)."""
 
     fc_features: int
 
@@ -97,7 +97,7 @@ def build(config: BackboneConfig) -> Backbone:
 
 
 def load(config: BackboneConfig, path: Path) -> Backbone:
-    """A finished backbone in eval mode.
+    """A trained backbone in eval mode.
 
     Raises:
         ValueError: the file is missing or damaged, or contains another network.
@@ -118,7 +118,7 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
     try:
         with torch.no_grad():
             network.eval()(torch.zeros(2, 3, size, size, device=device))
-    except (AssertionError, RuntimeError, ValueError) as error:  # each network has its own way
+    except (AssertionError, RuntimeError, ValueError) as error:  # networks differ in what they raise
         raise ValueError(
             f"{name} does not take the images of {size} px from {place} ({reason_of(error)}); choose "
             "another size there, or another backbone"
@@ -126,15 +126,15 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """What a network of timm says where it fails, in one line."""
+    """The first line of an error's message, or its type."""
     return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 
 def with_positions_of(network: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, with positions of patches interpolated to the size of images that a network is made for.
+    """The tensors, with the patches' positions interpolated to the network's image size.
 
-    Bicubic and antialiased, as timm does it; positions of other tokens stay. Networks without absolute
-    positions (1, tokens, D) are left as they are.
+    Bicubic and antialiased, as in timm; positions of other tokens stay. Without absolute positions
+    (1, tokens, D), nothing changes.
     """
     found, expected = tensors.get("pos_embed"), network.state_dict().get("pos_embed")
     if found is None or expected is None or found.ndim != 3 or found.shape == expected.shape:

@@ -12,8 +12,8 @@ Name = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 class Streams(BaseConfig):
     """Two networks instead of one, for the lightness and for the colour of an image (CMC).
 
-    space: of the first channel and the other two; L and ab, or Y and CbCr.
-    mean, std: of the data set's RGB in [0, 1], with which images arrive normalised.
+    space: the colour space; its first channel is the lightness, the other two are the colour.
+    mean, std: of the data set's RGB in [0, 1]; images are normalised with them.
     """
 
     space: Literal["lab", "ycbcr"]
@@ -22,9 +22,10 @@ class Streams(BaseConfig):
 
 
 class Config(BackboneConfig):
-    """A network. `stem: small`, for images of 32 to 96 pixels: a 3x3 convolution of stride 1, no pooling.
+    """A residual network.
 
-    streams: two such networks; null for one, which sees RGB.
+    stem: small is for images of 32 to 96 pixels: a 3x3 convolution of stride 1, without pooling.
+    streams: two networks, for lightness and colour; null for one network, which sees RGB.
     """
 
     kind: Literal["resnet"]

@@ -40,13 +40,13 @@ class Config(SizedConfig):
 
     @property
     def architecture(self) -> str:
-        """Of kind=resnet or kind=vit if the same tensors give the same features there, else timm's name."""
+        """As of kind=resnet or kind=vit if equal tensors give equal features there; otherwise timm's name."""
         parts: dict[str, Any]
         if self.name in get_args(resnet.Name):
             parts = {"name": self.name, "width": 1, "stem": "imagenet"}
             return resnet.Config.model_construct(**parts).architecture
         match = PLAIN_VIT.fullmatch(self.name)
-        if match is None or self.pool == "average":  # which timm normalises after pooling
+        if match is None or self.pool == "average":  # timm normalises the average after pooling
             return self.name
         heads = HEADS[match[1]]
         parts = {"patch": int(match[2]), "width": 64 * heads, "depth": 12, "heads": heads}
@@ -65,7 +65,7 @@ def build(config: Config) -> Backbone:
     """The network as `timm.create_model` initialises it, without its classifier."""
     network = _create(config, _options(config))
     _set_checkpointing(config, network)
-    with torch.no_grad():  # what timm calls `num_features` is another number for some networks
+    with torch.no_grad():  # for some networks, timm's `num_features` is not the width of the features
         features = _empty(config).eval()(torch.empty(2, 3, config.size, config.size, device="meta"))
     network.fc_features = features.shape[1]
     return network
@@ -85,10 +85,10 @@ def _create(config: Config, options: dict[str, Any]) -> Backbone:
 
 @cache
 def _options(config: Config) -> dict[str, Any]:
-    """The options that this network takes; only trying tells.
+    """The options that this network takes, found by trying them.
 
     Raises:
-        ValueError: it does not take what the configuration asks for.
+        ValueError: it does not take an option that the configuration sets.
     """
     chosen: dict[str, Any] = {}
     if config.pool:

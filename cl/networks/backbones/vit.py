@@ -16,7 +16,7 @@ from cl.networks.backbones import Backbone, SizedConfig
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-PERIOD = 10_000  # the longest wave of the positions, over 2 pi
+PERIOD = 10_000  # the longest wavelength of the positions, divided by 2 pi
 
 
 class Config(SizedConfig):
@@ -26,7 +26,7 @@ class Config(SizedConfig):
     positions: sines and cosines that stay fixed, or learned vectors.
     frozen_patches: the projection of patches stays random ("stop-gradient"), which makes training stable.
     pool: the class token, or the average over the patches' tokens; both after the last norm.
-    layer_scale: first factor of every branch (CaiT, DINOv2); null for none.
+    layer_scale: initial factor of every branch (CaiT, DINOv2); null for none.
     registers: tokens besides the class token (DINOv2).
     """
 
@@ -64,7 +64,7 @@ class Config(SizedConfig):
         )
 
     def in_timm(self) -> tuple[str, dict[str, Any]]:
-        return "vit_base_patch16_224", _arguments(self)  # which replace all that this name stands for
+        return "vit_base_patch16_224", _arguments(self)  # they override all settings of this name
 
     def outline(self) -> nn.Module:
         with torch.device("meta"):
@@ -91,7 +91,7 @@ def _unset(config: Config) -> "VisionTransformer":
 
 
 def _arguments(config: Config) -> dict[str, Any]:
-    """Those that decide what a trained network computes."""
+    """The arguments that determine what a trained network computes."""
     return {
         "img_size": config.size,
         "patch_size": config.patch,
@@ -133,7 +133,7 @@ def _initialise(network: "VisionTransformer", config: Config) -> None:
 
 
 def _draw_uniform(weight: Tensor, fan: int) -> None:
-    """Xavier's uniform distribution, `fan` the sum of inputs and outputs."""
+    """Xavier's uniform distribution; `fan` is the number of inputs plus outputs."""
     bound = math.sqrt(6 / fan)
     nn.init.uniform_(weight, -bound, bound)
 
@@ -141,7 +141,7 @@ def _draw_uniform(weight: Tensor, fan: int) -> None:
 def sines(side: int, width: int) -> Tensor:
     """Positions of side x side patches, row by row: (side^2, width).
 
-    A quarter each: sines and cosines of one coordinate, sines and cosines of the other.
+    The four quarters are the sines and cosines of one coordinate, and the sines and cosines of the other.
     """
     rates = PERIOD ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
     place = torch.arange(side, dtype=torch.float64)
