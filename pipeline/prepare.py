@@ -59,6 +59,12 @@ def main() -> None:
         _say_how_many_are_copies(progress, manifest)
         if several := sum(split.several_frames for split in manifest.splits.values()):
             progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
+        if flat := sum(split.flat for split in manifest.splits.values()):
+            between = f"the black and white levels {dict(manifest.levels)}"
+            progress.say(
+                f"{counted(flat, 'gray images')} of more than 8 bits show nothing between {between}: check "
+                "dataset.percentiles, and whether some values stand for missing data"
+            )
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
@@ -103,7 +109,7 @@ def _unreadable(splits: Splits, manifest: Manifest) -> dict[str, str]:
 
 
 def _say_what_was_left_out(progress: Progress, splits: Splits, unreadable: dict[str, str]) -> None:
-    for line in lines(splits.left_out):
+    for line in [*splits.remarks, *lines(splits.left_out)]:
         progress.say(line)
     for key, reason in list(unreadable.items())[:NAMED]:
         progress.say(f"left out {key}: {reason}")

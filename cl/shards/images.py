@@ -32,6 +32,7 @@ MAX_PIXELS = 178_956_970  # of an image that is read as a whole; Pillow raises a
 MAX_TILED_PIXELS = 2**30  # of an image that is cut into tiles: Pillow takes 4 GiB for as many in RGB
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; the limits of index and formats
 ORIENTATION = 274  # the EXIF tag
+NO_DATA = 42113  # the TIFF tag of GDAL: the value of pixels without data
 NO_HEIC = "HEIC needs another package: run `pip install pillow-heif`"
 
 Levels = Mapping[str, tuple[float, float]]  # for each deep mode, the pixel values that become black and white
@@ -39,7 +40,7 @@ NO_LEVELS: Levels = MappingProxyType({})
 
 
 def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep grayscale images.
+    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow but for deep gray and transparent images.
 
     Plain JPEG goes through libjpeg-turbo alone; CMYK, damaged JPEG and other formats are left to Pillow.
 
@@ -54,7 +55,7 @@ def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarra
         except ValueError:
             pass
     with opened(io.BytesIO(content)) as picture:
-        return np.asarray(eight_bits(picture, levels).convert("RGB"))
+        return np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
 
 
 def read(content: bytes | memoryview, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
@@ -69,7 +70,7 @@ def read(content: bytes | memoryview, *, upright: bool, levels: Levels = NO_LEVE
 def from_picture(picture: Picture.Image, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
     """The pixels of an opened picture, as `read` gives those of its file; (H, W, 3) uint8."""
     orientation = exif_orientation(picture) if upright else 1
-    pixels = np.asarray(eight_bits(picture, levels).convert("RGB"))
+    pixels = np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
     return np.ascontiguousarray(turn(pixels, orientation))
 
 
@@ -146,17 +147,35 @@ def deep_mode(picture: Picture.Image) -> str | None:
     return mode if mode in ("I;16", "I", "F") else None
 
 
-def eight_bits(picture: Picture.Image, levels: Levels) -> Picture.Image:
-    """Convert to 8-bit gray or RGB; deep pixels are scaled, where Pillow would clip them at 255."""
+def eight_bits(picture: Picture.Image, levels: Levels, missing: float | None) -> Picture.Image:
+    """Convert to 8-bit gray or RGB, transparent pixels on white.
+
+    Deep pixels are scaled, where Pillow would clip them at 255; those of the value `missing` become black.
+    """
     mode = deep_mode(picture)
     if mode is None:
+        if picture.has_transparency_data:
+            white = Picture.new("RGBA", picture.size, "white")
+            return Picture.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
         return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     if mode not in levels:
         raise ValueError(
             f"no training image of mode {mode} was sampled, so its black and white levels are unknown; "
             "convert it to 8 bits"
         )
-    return Picture.fromarray(_scaled(np.asarray(picture), *levels[mode]))
+    pixels = np.asarray(picture)
+    gray = _scaled(pixels, *levels[mode])
+    if missing is not None:
+        gray[pixels == missing] = 0
+    return Picture.fromarray(gray)
+
+
+def no_data(picture: Picture.Image) -> float | None:
+    """The value that marks pixels without data, if the file names one."""
+    try:
+        return float(picture.tag_v2[NO_DATA])  # type: ignore[attr-defined]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
@@ -191,6 +210,7 @@ class Encoded(NamedTuple):
     reencoded: bool
     turned: bool
     several_frames: bool = False  # in the image's file; this is the first
+    flat: bool = False  # deep gray that its black and white levels turn into one gray
 
 
 def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
@@ -202,20 +222,27 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     if not content:
         raise ValueError("the file is empty")
     with opened(io.BytesIO(content)) as picture:
+        deep = deep_mode(picture)
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
         orientation = exif_orientation(picture) if storage.upright else 1
         several = has_several_frames(picture)
-    turned = orientation > 1
+    turned, flat = orientation > 1, False
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
         if storage.verify:
-            decode(content, levels)
-        return Encoded(extension, content, (0, 0), orientation, False, turned, several)
+            flat = is_flat(decode(content, levels)) and deep is not None
+        return Encoded(extension, content, (0, 0), orientation, False, turned, several, flat)
     pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
+    flat = deep is not None and is_flat(pixels)
     if shrinks:
         pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
     encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
-    return encoded._replace(turned=turned, several_frames=several)
+    return encoded._replace(turned=turned, several_frames=several, flat=flat)
+
+
+def is_flat(pixels: np.ndarray) -> bool:
+    """Whether all pixels are equal."""
+    return bool((pixels == pixels[:1, :1]).all())
 
 
 def exif_orientation(picture: Picture.Image) -> int:

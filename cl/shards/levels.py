@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from PIL import Image as Picture
 
-from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode
+from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, no_data
 from cl.shards.survey import read_fact, survey
 from cl.shards.team import Team
 from cl.sources import Image, RawImage, Storage
@@ -17,12 +17,14 @@ from cl.sources import Image, RawImage, Storage
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep
 IMAGES = 1000  # of each mode are sampled
 PIXELS = 2**14  # of each image are sampled
+VALUES = 32  # different ones at least, before an extreme one may stand for missing data
 
 
 def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, tuple[float, float]]:
     """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys chooses the images.
 
-    NaN and infinities do not count. A mode without any sampled pixel has no levels.
+    Pixels without data do not count: NaN and infinities, the value that a file's GDAL tag names, and a value
+    far from all others, which marks them without a tag. A mode without any sampled pixel has no levels.
     """
     max_pixels, levels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS, {}
 
@@ -33,7 +35,7 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
         chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
         pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
         if len(pixels):
-            black, white = np.percentile(pixels, storage.percentiles).tolist()
+            black, white = np.percentile(_without_isolated(pixels), storage.percentiles).tolist()
             levels[mode] = black, white
     return levels
 
@@ -65,4 +67,20 @@ def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(_hash(key)[:8])))
         chosen = generator.integers(0, pixels, PIXELS)
     found = np.array([values[index % width, index // width] for index in chosen.tolist()], np.float64)
-    return found[np.isfinite(found)]
+    return found[np.isfinite(found) & (found != no_data(picture))]
+
+
+def _without_isolated(pixels: np.ndarray) -> np.ndarray:
+    """Without an extreme value, taken by several pixels, that is further from the rest than these are apart.
+
+    So are -9999 and the largest float among reflectances. Few different values, as in masks, are all kept.
+    """
+    for _ in range(2):  # both ends
+        values, counts = np.unique(pixels, return_counts=True)
+        if len(values) < VALUES:
+            return pixels
+        if counts[0] > 1 and values[1] - values[0] > values[-1] - values[1]:
+            pixels = pixels[pixels > values[0]]
+        elif counts[-1] > 1 and values[-1] - values[-2] > values[-2] - values[0]:
+            pixels = pixels[pixels < values[-1]]
+    return pixels

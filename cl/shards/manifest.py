@@ -45,6 +45,7 @@ class Split(BaseConfig):
 
     groups: how many there are; None where the data has none.
     several_frames: images whose file has more than the one that is used.
+    flat: deep gray images that are of one gray between the levels; only those that were decoded count.
     """
 
     images: int
@@ -53,6 +54,7 @@ class Split(BaseConfig):
     reencoded: int
     turned: int
     several_frames: int = 0
+    flat: int = 0
     skipped: dict[str, str]
 
 

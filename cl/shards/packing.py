@@ -21,7 +21,7 @@ from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
 
 THREADS = 16  # that fetch remote images, in each worker
-COUNTED = ("reencoded", "turned", "several_frames")  # of `Encoded` and of the manifest's `Split`
+COUNTED = ("reencoded", "turned", "several_frames", "flat")  # of `Encoded` and of the manifest's `Split`
 
 
 @dataclass(frozen=True)

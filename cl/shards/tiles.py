@@ -13,10 +13,13 @@ from cl.shards.images import (
     MAX_TILED_PIXELS,
     Encoded,
     Levels,
+    deep_mode,
     eight_bits,
     encode_pixels,
     exif_orientation,
     has_several_frames,
+    is_flat,
+    no_data,
     opened,
     turn,
 )
@@ -108,9 +111,13 @@ def encode(content: bytes, cut_tiles: list[Image], storage: Storage, levels: Lev
     kind = "png" if storage.encode == "copy" else storage.encode
     with opened(io.BytesIO(content), MAX_TILED_PIXELS) as picture:
         orientation = exif_orientation(picture) if storage.upright else 1
-        several = has_several_frames(picture)
+        several, missing, deep = has_several_frames(picture), no_data(picture), deep_mode(picture)
         for tile in cast(list[Tile], cut_tiles):
-            part = eight_bits(picture.crop(tile.box), levels)
+            part = eight_bits(picture.crop(tile.box), levels, missing)
             pixels = np.asarray(part if kind == "png" else part.convert("RGB"))
             encoded = encode_pixels(np.ascontiguousarray(turn(pixels, orientation)), kind, storage.quality)
-            yield encoded._replace(turned=orientation > 1, several_frames=several and tile.is_first)
+            yield encoded._replace(
+                turned=orientation > 1,
+                several_frames=several and tile.is_first,
+                flat=deep is not None and is_flat(pixels),
+            )

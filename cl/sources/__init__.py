@@ -91,12 +91,14 @@ class Splits:
     """The classes, in the order of their labels, and the images of each split.
 
     left_out: the number of files and folders that were not listed, by reason.
+    remarks: sentences for the user.
     """
 
     classes: list[str]
     train: Sequence[Image]
     val: Sequence[Image]
     left_out: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
 
 
 Labels = Literal["none", "some", "all"]

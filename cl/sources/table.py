@@ -1,11 +1,12 @@
 """The images that a table lists: `<raw>/<name>/images.csv` or `images.parquet`, or another one beside them.
 
-Columns: `path`, relative to the table; optionally `label`, `group` and `split` (train or val). An empty cell
-is a missing value. Images of one group (frames of a video, tiles of a slide) are in the same split and are
-never negatives of each other.
+Columns: `path`, relative to the table; optionally `label`, `group` and `split` (train or val). A cell that is
+empty or in MISSING has no value; spaces around a cell do not count. Images of one group (frames of a video,
+tiles of a slide) are in the same split and are never negatives of each other.
 """
 
 import io
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,12 +14,33 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from cl.console.wording import counted
 from cl.sources import UNLABELLED, Source, Splits
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import held_out, wrong_suffix
+from cl.sources._shared.trees import check_class, held_out, wrong_suffix
 
 DEFAULT = ("images.csv", "images.parquet")
-COLUMNS = ("path", "label", "group", "split")
+# What the columns are, and what else people call them, without case, plural, spaces and signs.
+COLUMNS = {
+    "path": "file filename filepath image imagefile imagename imagepath img imgname imgpath",
+    "label": "annotation category class classname target",
+    "group": "clip patient patientid series slide source subject subjectid video videoid",
+    "split": "fold partition phase set subset usage",
+}
+MISSING = {
+    "",
+    "#N/A",
+    "<NA>",
+    "N/A",
+    "NA",
+    "NULL",
+    "NaN",
+    "NaT",
+    "None",
+    "n/a",
+    "nan",
+    "null",
+}  # as for pandas
 
 
 class Config(Source):
@@ -62,13 +84,17 @@ def splits(config: Config, raw: Path) -> Splits:
     group, a hash of its path decides.
 
     Raises:
-        ValueError: the table is missing or damaged, lacks a column, or a row of it is wrong.
+        ValueError: the table is missing or damaged, lacks a column, has one that is nearly called like one of
+            COLUMNS, or a row of it is wrong.
     """
     config.check_present(raw)
     table = config.table_path(raw)
-    rows, left_out = _rows(table)
+    content = _read(table)
+    remarks = [_check_columns(content.column_names, table)]
+    rows, left_out = _rows(content, table)
     places = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
+    remarks += _similar(classes)
     numbers = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     found = {"train": Listing(table.parent, keys), "val": Listing(table.parent, keys)}
@@ -80,26 +106,85 @@ def splits(config: Config, raw: Path) -> Splits:
         label = UNLABELLED if row.label is None else numbers[row.label]
         found[place].add(str(row.path), None, label, row.group or "")
     if not all(found.values()):
+        reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(
             f"{table} gives {len(found['train'])} training and {len(found['val'])} validation images, "
             "expected at least one of each; change dataset.holdout, or name the splits in a column split"
+            f"{reasons}"
         )
-    return Splits(classes, found["train"], found["val"], left_out)
+    if config.labels != "none" and "label" not in content.column_names:
+        raise ValueError(
+            f"dataset.labels={config.labels}, but {table} has no column label; rename the column of the "
+            "classes, or choose dataset.labels=none"
+        )
+    return Splits(classes, found["train"], found["val"], left_out, remarks)
 
 
-def _rows(table: Path) -> tuple[list[Row], Counter[str]]:
+def _check_columns(names: list[str], table: Path) -> str:
+    """A sentence that says which columns are used and which are not.
+
+    Raises:
+        ValueError: there are two of one name, a column is missing, or one may be meant for a known one.
+    """
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{table} has two columns {twice[0]!r}; remove or rename one")
+    for name in names:
+        if name not in COLUMNS and (meant := _meant(name)) and (meant not in names or _plain(name) == meant):
+            raise ValueError(
+                f"{table} has the column {name!r}, which would be ignored; call it {meant}, or remove it"
+            )
+    if "path" not in names:
+        raise ValueError(
+            f"{table} has the columns {', '.join(names)}; expected path, and optionally label, group "
+            "and split"
+        )
+    used, unused = (
+        ", ".join(name or "''" for name in names if (name in COLUMNS) == known) for known in (True, False)
+    )
+    return f"{table}: columns {used}" + (f"; ignored: {unused}" if unused else "")
+
+
+def _meant(name: str) -> str | None:
+    """The column that a name is a variant or a synonym of."""
+    plain = _plain(name)
+    for column, synonyms in COLUMNS.items():
+        if {plain, plain.removesuffix("s"), plain.removesuffix("es")} & {column, *synonyms.split()}:
+            return column
+    return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
+
+
+def _similar(classes: list[str]) -> list[str]:
+    """A sentence for classes whose names differ only by case."""
+    first: dict[str, str] = {}
+    return [
+        f"the labels {other!r} and {name!r} differ only by case: they are two classes"
+        for name in classes
+        if (other := first.setdefault(name.casefold(), name)) != name
+    ]
+
+
+def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
     """The rows that name images, and the number of others by reason."""
-    columns = _columns(table)
+    empty: list[str | None] = [None] * len(content)
+    columns = [content[name].to_pylist() if name in content.column_names else empty for name in COLUMNS]
     first = 2 if table.suffix.lower() == ".csv" else 1  # as an editor counts lines
     rows, left_out, seen = [], Counter[str](), dict[PurePosixPath, int]()
-    for number, cells in enumerate(zip(*columns, strict=True), first):
-        path = _checked_path(cells[0], f"{table}, row {number}")
+    for number, raw_cells in enumerate(zip(*columns, strict=True), first):
+        place = f"{table}, row {number}"
+        cells = [None if cell is None or cell.strip() in MISSING else cell.strip() for cell in raw_cells]
+        path = _checked_path(cells[0], place)
+        for name, cell in zip(COLUMNS, cells, strict=True):
+            check_class(cell or "", f"{place}, {name}")
         if path in seen:
-            raise ValueError(f"{table}, row {number}: {path} is already in row {seen[path]}; remove one")
+            raise ValueError(f"{place}: {path} is already in row {seen[path]}; remove one")
         seen[path] = number
         row = Row(number, path, *cells[1:])
         if row.split not in (None, "train", "val"):
-            raise ValueError(f"{table}, row {number}: split={row.split} should be train, val or empty")
+            raise ValueError(f"{place}: split={row.split} should be train, val or empty")
         if reason := wrong_suffix(path):
             left_out[reason] += 1
         else:
@@ -112,6 +197,8 @@ def _checked_path(text: str | None, place: str) -> PurePosixPath:
     if not text:
         raise ValueError(f"{place}: the path is empty")
     path = PurePosixPath(text)
+    if "\\" in text:
+        raise ValueError(f"{place}: the path {text} has backslashes; write {text.replace(chr(92), '/')}")
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{place}: {text} leads out of the table's folder; give a path below it")
     return path
@@ -131,33 +218,23 @@ def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
     return {group: str(row.split) for group, row in named.items()}
 
 
-def _columns(table: Path) -> list[list[str | None]]:
-    """The cells of each of COLUMNS; only None for a column that the table does not have."""
-    found = _read(table)
-    if "path" not in found.column_names:
-        raise ValueError(
-            f"{table} has the columns {', '.join(found.column_names)}; expected path, and optionally label, "
-            "group and split"
-        )
-    empty: list[str | None] = [None] * len(found)
-    return [found[name].to_pylist() if name in found.column_names else empty for name in COLUMNS]
-
-
 def _read(table: Path) -> Any:
     """The table as pyarrow's, with all of COLUMNS as text."""
     import pyarrow
     from pyarrow import csv, parquet
 
-    text = {name: pyarrow.string() for name in COLUMNS}
+    text, content = {name: pyarrow.string() for name in COLUMNS}, table.read_bytes()
     try:
         if table.suffix.lower() == ".parquet":
-            found = parquet.read_table(io.BytesIO(table.read_bytes()))
+            found = parquet.read_table(io.BytesIO(content))
+        elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
+            raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
             options = csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[""])
-            found = csv.read_csv(io.BytesIO(table.read_bytes()), convert_options=options)
+            found = csv.read_csv(io.BytesIO(content), convert_options=options)
         for number, name in enumerate(found.column_names):
             if name in text:
-                found = found.set_column(number, name, found[name].cast(text[name]))
+                found = found.set_column(number, name, found.column(number).cast(text[name]))
     except pyarrow.ArrowException as error:
         raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error
     return found

@@ -32,7 +32,12 @@ COPY = Storage(shard_images=1, **STORAGE)
 
 
 def by_pillow(content: bytes) -> np.ndarray:
+    """Transparent pixels on white."""
     with Picture.open(io.BytesIO(content)) as picture:
+        if picture.has_transparency_data:
+            whole = picture.convert("RGBA")
+            picture = Picture.new("RGB", whole.size, "white")
+            picture.paste(whole, mask=whole.getchannel("A"))
         return np.asarray(picture.convert("RGB"))
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image as Picture
 
 from benchmarks.memory import growth
-from cl.shards import levels
+from cl.shards import images, levels
 from cl.shards.images import ORIENTATION
 from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Storage
@@ -68,6 +68,51 @@ def test_nan_and_infinity_do_not_count_and_are_clipped(tmp_path) -> None:
     found = pixels_by_key(stored(tmp_path, files, percentiles=(5, 95)))["a"]
     assert np.array_equal(found, expected(values, values, (5, 95)))
     assert found[0, :3, 0].tolist() == [0, 255, 0]
+
+
+@pytest.mark.parametrize("tile", [None, 32])
+@pytest.mark.parametrize(
+    ("value", "tagged"), [(-9999, False), (3.4028235e38, False), (-1e-3, True), (0.5, True)]
+)
+@pytest.mark.parametrize("share", [0.002, 0.3])
+def test_pixels_without_data_do_not_set_the_levels(value, tagged, share, tile, tmp_path) -> None:
+    """Named by GDAL's tag, wherever the value lies, or far from all others."""
+    files, valid = {}, {}
+    for number in range(4):
+        pixels = (GRAY / 255 * (1 - number / 10)).astype(np.float32)
+        missing = np.random.default_rng(number).random(pixels.shape) < share
+        valid[f"{number}"] = pixels[~missing & (pixels != np.float32(value))]
+        pixels[missing] = value
+        tags = {"tiffinfo": {images.NO_DATA: f"{np.float32(value)}"}} if tagged else {}
+        files[f"{number}.tif"] = file_of(Picture.fromarray(pixels), "TIFF", **tags)
+    reader = stored(tmp_path, files, tile=tile)
+    everything = np.concatenate([*valid.values()]).astype(np.float64)
+    assert reader.manifest.levels["F"] == pytest.approx(np.percentile(everything, STORAGE["percentiles"]))
+    found = pixels_by_key(reader)
+    if not tile:
+        with Picture.open(io.BytesIO(files["0.tif"])) as picture:
+            assert (found["0"][np.asarray(picture) == np.float32(value)] == (255 if value > 1 else 0)).all()
+    assert "flat" not in (tmp_path / "shards/manifest.json").read_text()
+
+
+def test_masks_and_saturated_pixels_keep_their_levels(tmp_path) -> None:
+    """Few different values are no measurement; and one brightest pixel is no marker."""
+    mask = np.where(GRAY > 128, 1000, 0)
+    assert stored(tmp_path / "mask", {"a.tif": deep(mask, "int32")}).manifest.levels == {"I": (0, 1000)}
+    lamp = GRAY.copy()
+    lamp[3, 3] = 4000
+    reader = stored(tmp_path / "lamp", {"a.tif": deep(lamp, "int32")}, percentiles=(0, 100))
+    assert reader.manifest.levels["I"][1] == 4000
+
+
+def test_images_that_end_up_without_contrast_are_counted(tmp_path) -> None:
+    dark = np.zeros(GRAY.shape)
+    files = {"a.png": deep(GRAY * 257, "uint16", "PNG"), "b.png": deep(dark, "uint16", "PNG")}
+    files["eight bits.png"] = file_of(Picture.new("L", (9, 9)), "PNG")
+    for encode in ("copy", "raw"):
+        reader = stored(tmp_path / encode, files, encode=encode)
+        assert reader.manifest.splits["train"].flat == 1
+        assert len(reader) == 3
 
 
 def test_constant_images_are_black_and_brighter_ones_white(tmp_path) -> None:

@@ -47,6 +47,22 @@ def test_a_tree_of_images_is_listed_without_labels(raw, tmp_path) -> None:
     assert found.left_out == {"with suffix .txt": 1, "hidden": 1}
 
 
+def test_folders_of_the_system_are_left_out(raw, tmp_path) -> None:
+    """Thumbnails and deleted pictures, at any depth."""
+    for folder in (
+        "@eaDir/1.png",
+        "a/@eaDir/2.png",
+        "#recycle",
+        "$RECYCLE.BIN/S-1-5",
+        "__MACOSX",
+        "Lost+Found",
+    ):
+        picture(raw / "own" / folder / "thumb.png")
+    found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.3"), raw)
+    assert len(found.train) + len(found.val) == 40
+    assert found.left_out["in folders of the system, such as @eaDir"] == 6
+
+
 def test_an_image_keeps_its_split_when_others_are_added(raw, tmp_path) -> None:
     """Also when one of the same name but another suffix is added, which changes its key."""
     config_ = settings(tmp_path, "unlabelled", "dataset.holdout=0.3")
@@ -119,6 +135,43 @@ def test_a_parquet_table_equals_a_csv_table(raw, tmp_path) -> None:
     assert facts(from_parquet) == facts(from_csv)
 
 
+@pytest.mark.parametrize("missing", ["", " ", "NaN", "nan", "NA", "N/A", "None", "null", "<NA>"])
+def test_a_missing_value_is_missing_and_spaces_do_not_count(missing, raw, tmp_path) -> None:
+    """In CSV and Parquet: no class is called nan, and no group of images either."""
+    rows = [(" a/day 0/0.png", "cat ", missing, "train "), ("b/day 1/1.png\xa0", "cat", missing, " val")]
+    rows += [("a/day 2/2.png", missing, missing, missing), ("b/day 0/3.png", " dog", missing, "val")]
+    columns = ("path", "label", "group", "split")
+    write(raw, "\n".join(map(",".join, (columns, *rows))) + "\n")
+    from_csv = listed(raw, tmp_path, "dataset.labels=some")
+    assert from_csv.classes == ["cat", "dog"]
+    assert {image.group for image in (*from_csv.train, *from_csv.val)} == {""}
+    cells = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    parquet.write_table(pyarrow.table(cells), raw / "own/other.parquet")
+    again = listed(raw, tmp_path, "dataset.labels=some", "dataset.table=other.parquet")
+    assert facts(again) == facts(from_csv)
+
+
+def test_numbers_of_classes_may_be_missing_in_parquet(raw, tmp_path) -> None:
+    """As pandas writes integers with gaps: floats and not-a-number."""
+    numbers = [1.0, float("nan"), 12.0, None]
+    paths = ["a/day 0/0.png", "b/day 1/1.png", "a/day 2/2.png", "b/day 0/3.png"]
+    splits = ["train", "train", "val", "val"]
+    parquet.write_table(
+        pyarrow.table({"path": paths, "label": pyarrow.array(numbers, from_pandas=False), "split": splits}),
+        raw / "own/images.parquet",
+    )
+    assert listed(raw, tmp_path, "dataset.labels=some").classes == ["1", "12"]
+
+
+def test_columns_and_similar_labels_are_named(raw, tmp_path) -> None:
+    write(
+        raw, "path,label,note,split\na/day 0/0.png,cat,x,val\nb/day 1/1.png,Cat,,\nb/day 0/3.png,dog,,train\n"
+    )
+    columns, similar = listed(raw, tmp_path).remarks
+    assert columns.endswith("images.csv: columns path, label, split; ignored: note")
+    assert "'Cat' and 'cat' differ only by case" in similar
+
+
 def test_a_label_may_be_a_number(raw, tmp_path) -> None:
     cells = {"path": ["a/day 0/0.png", "b/day 1/1.png"], "label": [10, 9], "split": ["train", "val"]}
     parquet.write_table(pyarrow.table(cells), raw / "own/images.parquet")
@@ -159,6 +212,24 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
         ("path,label\na.png\n", "images.csv cannot be read as a table: CSV parse error"),
         ("", "images.csv cannot be read as a table: Empty CSV file"),
         ("path,split\na.png,train\n", "gives 1 training and 0 validation images, expected at least one"),
+        ("path,label,label\na.png,cat,dog\n", "has two columns 'label'; remove or rename one"),
+        ("path,Split\na.png,val\n", "has the column 'Split', .*; call it split, or remove it"),
+        ("path,label, split\na.png,cat,val\n", "has the column ' split', .*; call it split"),
+        ("path,labels\na.png,cat\n", "has the column 'labels', .*; call it label"),
+        ("path,Class Name\na.png,cat\n", "has the column 'Class Name', .*; call it label"),
+        ("file_path,label\na.png,cat\n", "has the column 'file_path', .*; call it path"),
+        ("path,patient_id\na.png,7\n", "has the column 'patient_id', .*; call it group"),
+        ("path,label,LABEL\na.png,cat,dog\n", "has the column 'LABEL', .*; call it label, or remove it"),
+        (
+            "path,kind,split\na.png,cat,train\nb.png,cat,val\n",
+            "dataset.labels=all, but .* no column label; rename",
+        ),
+        ("path\nday 1\\a.png\n", r"row 2: the path day 1\\a.png has backslashes; write day 1/a.png"),
+        ("path,label\na,cat\nb,dog\n", "gives 0 training .*; 2 rows without a suffix are left out"),
+        ("path,label\na.png,cat\x1b[0m\n", r"row 2, label: .* control character '\\x1b'; rename it"),
+        ("path,label\na.png,cat\x00\n", r"row 2, label: .* control character '\\x00'; rename it"),
+        ("p\0a\0t\0h\0\n\0a\0.\0p\0n\0g\0\n\0", "UTF-16 text, expected UTF-8; save"),
+        ('path,label\n"a\nb.png",cat\n', r"row 2, path: .* control character '\\n'; rename it"),
     ],
 )
 def test_a_wrong_table_is_refused(text, message, raw, tmp_path) -> None:

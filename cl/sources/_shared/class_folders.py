@@ -1,12 +1,15 @@
 """Class folders of images: `<root>/{train,val}/<class>/<image>`."""
 
+import shlex
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Iterable
 from pathlib import Path
 
 from cl.sources import Splits
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import SUFFIXES, check_name, images_below
+from cl.sources._shared.trees import SUFFIXES, check_class, check_name, images_below, why_hidden
+
+KAGGLE = "LOC_val_solution.csv"
 
 
 def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
@@ -25,9 +28,11 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
         classes = train_classes
     if not classes:
         raise ValueError(f"no class folders in {root / 'train'}; put the images of each class into a folder")
+    if not val_classes and any(path.is_file() for path in (root / "val").iterdir()):
+        raise ValueError(f"{root / 'val'} contains files, but no class folders; {_sorting(root)}")
     check_complete(root / "train", classes, train_classes)
     check_complete(root / "val", classes, val_classes)
-    if unknown := [name for name in val_classes if name not in train_classes]:
+    if unknown := sorted(set(val_classes).difference(train_classes)):
         raise ValueError(
             f"{root / 'val'} contains the class {unknown[0]}, which is not in {root / 'train'}; "
             "add it there, or remove it here"
@@ -37,13 +42,23 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
     return Splits(classes, train, val, left_out_of_train + left_out_of_val)
 
 
-def check_complete(path: Path, wanted: list[str], present: Container[str]) -> None:
+def _sorting(root: Path) -> str:
+    """How to get class folders for the validation images."""
+    if (root / KAGGLE).is_file():  # ImageId,PredictionString, where the first word of the latter is the class
+        return (
+            f"`cd {shlex.quote(str(root / 'val'))} && tail -n +2 ../{KAGGLE} | while IFS=', ' read -r image "
+            'class _; do mkdir -p "$class" && mv "$image.JPEG" "$class"; done` sorts them'
+        )
+    return "put the images of each class into a folder"
+
+
+def check_complete(path: Path, wanted: list[str], present: Iterable[str]) -> None:
     """Refuse a split, in a folder or an archive, that lacks a class.
 
     Raises:
         ValueError: one of the wanted classes is not present.
     """
-    if missing := [name for name in wanted if name not in present]:
+    if missing := sorted(set(wanted).difference(present)):
         raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} classes, starting with {missing[0]}")
 
 
@@ -65,11 +80,12 @@ def _class_names(folder: Path) -> list[str]:
     names = sorted(path.name for path in folder.iterdir() if _is_class(path))
     for name in names:
         check_name(str(folder / name))
+        check_class(name, str(folder))
     return names
 
 
 def _is_class(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
+    return path.is_dir() and not why_hidden(path.name)
 
 
 def _images(root: Path, classes: list[str]) -> tuple[Listing, Counter[str]]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath, PurePosixPath
@@ -23,6 +24,14 @@ SUFFIXES = {
     ".avif",
     ".heic",
     ".heif",
+}
+# What XML and HTML may not contain, and line breaks.
+UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Folders of thumbnails, deleted files, snapshots and metadata: of Synology, QNAP, Windows, macOS and Linux.
+SYSTEM = {
+    *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@sharebin"),
+    *("$recycle.bin", "recycler", "system volume information"),
+    *("__macosx", "network trash folder", "temporary items", "lost+found"),
 }
 
 
@@ -54,8 +63,8 @@ def _parts(line: str) -> list[str]:
 
 def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The images in a folder of this machine and its subfolders: paths relative to it, and their status."""
-    for entry in _entries_below(root):
-        if reason := _why_left_out(entry):
+    for entry, inside in _entries_below(root):
+        if reason := inside or _why_left_out(entry):
             left_out[reason] += 1
             continue
         name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
@@ -71,43 +80,51 @@ def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]
 def _objects_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The same for a URL."""
     for name, status in files_below(str(root)):
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if reason := "hidden" if hidden else wrong_suffix(PurePosixPath(name)):
+        reasons = [*map(why_hidden, name.split("/")), wrong_suffix(PurePosixPath(name))]
+        if reason := next(filter(None, reasons), ""):
             left_out[reason] += 1
         else:
             check_name(name)
             yield name, status
 
 
-def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """The files in a folder and its subfolders; a hidden folder counts as one entry."""
+def _entries_below(folder: Path, inside: str = "") -> Iterator[tuple[os.DirEntry[str], str]]:
+    """The files in a folder and its subfolders, with the reason if they are in one to leave out.
+
+    A hidden folder counts as one file.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             check_name(entry.path)
             visible = not entry.name.startswith(".")
             if visible and entry.is_dir(follow_symlinks=False):
-                yield from _entries_below(Path(entry.path))
+                yield from _entries_below(Path(entry.path), inside or why_hidden(entry.name))
                 continue
-            if visible and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as below
+            if visible and not inside and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as below
                 raise ValueError(
                     f"{entry.path} is a link to a folder, which may lead to a loop; "
                     "put the images there instead"
                 )
-            yield entry
+            yield entry, inside
 
 
 def _why_left_out(entry: os.DirEntry[str]) -> str:
     """The reason; empty for an image. A broken link counts as one, and fails when it is read."""
     path = Path(entry.path)
-    if path.name.startswith("."):
-        return "hidden"
-    if reason := wrong_suffix(path):
+    if reason := why_hidden(path.name) or wrong_suffix(path):
         return reason
     if not entry.is_symlink():
         return "" if entry.is_file() else "no regular files"
     # unlike pathlib, os.path takes a link into a folder without permission for a broken one
     leads_elsewhere = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
     return "no regular files" if leads_elsewhere else ""
+
+
+def why_hidden(name: str) -> str:
+    """Why a file or folder is left out by its name; empty if it is not."""
+    if name.startswith("."):
+        return "hidden"
+    return "in folders of the system, such as @eaDir" if name.casefold() in SYSTEM else ""
 
 
 def wrong_suffix(path: PurePath) -> str:
@@ -132,6 +149,16 @@ def check_name(path: str) -> None:
         path.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"the name {path!a} is not valid UTF-8; rename it") from error
+
+
+def check_class(name: str, place: str) -> None:
+    """Refuse a class whose name no picture or page can show.
+
+    Raises:
+        ValueError: the name contains a control character other than a tab, or an unassigned one.
+    """
+    if found := UNPRINTABLE.search(name):
+        raise ValueError(f"{place}: the name {name!a} contains the control character {found[0]!a}; rename it")
 
 
 def held_out(name: str, share: float) -> bool:
