@@ -1,5 +1,6 @@
 """check: refuses wrong parameters before DVC removes the outputs of the stages that they would run again."""
 
+import os
 from pathlib import Path
 
 import click
@@ -7,24 +8,47 @@ from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 from dvc_data.hashfile.hash_info import HashInfo
 
+from cl.runtime.stores import is_url
+from cl.sources._shared import trees
 from pipeline.support import command, locations
 
-CHECKED = Path("data/checked.txt")
+CHECKED = Path("data/checked.txt")  # `prepare` runs again if it changes
+PASSED = "params.yaml passed pipeline.check.\n"
 
 
 @click.command()
 @command.entry_point
 def main() -> None:
-    """Check params.yaml, and whether the raw data is there if `prepare` has to read it."""
-    if not CHECKED.exists():  # DVC has removed it; in a run by hand it may be a link into the cache
-        CHECKED.parent.mkdir(exist_ok=True)
-        CHECKED.write_text("params.yaml passed pipeline.check.\n")  # even if the check fails
-    dataset = command.params().dataset
+    """Check params.yaml, and whether the raw data is there if `prepare` has to read it.
+
+    A folder of your own images is summarised, so that `prepare` runs again if it is another, or has changed.
+    """
+    _write(PASSED)  # even if the check fails
+    dataset, raw = command.params().dataset, locations.raw()
+    folder = dataset.folder(raw)
     try:
-        dataset.check_present(locations.raw())
+        dataset.check_present(raw)
+        if folder and not is_url(folder):
+            _write(f"{PASSED}{dataset.kind}: {trees.summary(folder)}\n")
     except ValueError:
+        _write(_of_last_run())
         if _shards_must_be_prepared():
             raise
+
+
+def _write(text: str) -> None:
+    """Replace the output, unless this is a run by hand: then it may be a link into the cache."""
+    if "DVC_STAGE" in os.environ or not CHECKED.exists():
+        CHECKED.parent.mkdir(exist_ok=True)
+        CHECKED.write_text(text)
+
+
+def _of_last_run() -> str:
+    """What the last run wrote, for a machine that has only the shards."""
+    with Repo() as repo:
+        (output,) = repo.stage.load_one(name="check").outs
+        found = output.hash_info.value and Path(repo.cache.local.oid_to_path(output.hash_info.value))
+        return found.read_text() if found and found.is_file() else PASSED
 
 
 def _shards_must_be_prepared() -> bool:

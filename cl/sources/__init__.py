@@ -206,6 +206,10 @@ class Source(Storage):
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
     scenes: Scenes
 
+    def folder(self, raw: Path) -> Path | None:
+        """The folder of your own images, whose changes are noticed; None for published data sets."""
+        return None
+
     def table_path(self, raw: Path) -> Path | None:
         """The table that lists the images, where there is one: a change to it is noticed by its hash."""
         return None

@@ -17,8 +17,11 @@ class Config(Source):
     kind: Literal["folder"]
     name: str
 
+    def folder(self, raw: Path) -> Path:
+        return raw / self.name
+
     def check_present(self, raw: Path) -> None:
-        check_layout(raw / self.name)
+        check_layout(self.folder(raw))
 
 
 def splits(config: Config, raw: Path) -> Splits:

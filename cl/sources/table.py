@@ -53,10 +53,13 @@ class Config(Source):
         gt=0, lt=1, description="share of images, or of groups, that is not trained on, without a split"
     )
 
+    def folder(self, raw: Path) -> Path:
+        return raw / self.name
+
     def table_path(self, raw: Path) -> Path:
         """The table, whether it exists or not."""
-        found = [name for name in DEFAULT if (raw / self.name / name).exists()]
-        return raw / self.name / (self.table or (found or DEFAULT)[0])
+        found = [name for name in DEFAULT if (self.folder(raw) / name).exists()]
+        return self.folder(raw) / (self.table or (found or DEFAULT)[0])
 
     def check_present(self, raw: Path) -> None:
         if not (table := self.table_path(raw)).is_file():

@@ -23,8 +23,11 @@ class Config(Source):
     labels: Literal["none"]
     holdout: float = Field(gt=0, lt=1, description="share of the images that is not trained on")
 
+    def folder(self, raw: Path) -> Path:
+        return raw / self.name
+
     def check_present(self, raw: Path) -> None:
-        if not (root := raw / self.name).is_dir():
+        if not (root := self.folder(raw)).is_dir():
             raise ValueError(
                 f"no folder {root}; put the images there, in any folders, or set CL_RAW to another parent"
             )
@@ -38,7 +41,7 @@ def splits(config: Config, raw: Path) -> Splits:
             below it is a link.
     """
     config.check_present(raw)
-    root = raw / config.name
+    root = config.folder(raw)
     keys, left_out = Keys(), Counter[str]()
     train, val = Listing(root, keys), Listing(root, keys)
     for name, status in images_below(root, "", left_out):

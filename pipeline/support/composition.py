@@ -28,6 +28,7 @@ from pipeline.support import weight_hashes
 
 CONF = Path(__file__).parents[1] / "conf"
 WEIGHTS = ("init", "start_from")
+NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # parameters that may be any text
 Compose = Callable[[list[str]], DictConfig]
 
 
@@ -80,6 +81,7 @@ def completed(compose: Compose, overrides: list[str]) -> DictConfig:
     project = CONF.parents[1]
     if project in Path.cwd().parents:
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
+    overrides = [_quoted(override) for override in overrides]
     try:
         found = compose(overrides)
         _drop_what_needs_labels(found)
@@ -91,6 +93,20 @@ def completed(compose: Compose, overrides: list[str]) -> DictConfig:
     except OmegaConfBaseException as error:
         raise ValueError(str(error)) from None
     return found
+
+
+def _quoted(override: str) -> str:
+    """With quotes around a name that Hydra would refuse, or read as a number or the like."""
+    key, _, text = override.partition("=")
+    if key not in NAMES or text in ("", "null") or text[0] in "\"'":
+        return override
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+        if parsed.is_sweep_override() or isinstance(parsed.value(), str):
+            return override
+    except HydraException:
+        pass
+    return f"""{key}='{text.replace("'", chr(92) + "'")}'"""
 
 
 def _parameters(found: DictConfig) -> dict[str, Any]:

@@ -28,8 +28,11 @@ def is_temporary_copy() -> bool:
 
 
 def raw() -> Path:
-    """The folder of the raw data sets, or a URL that can be used like one."""
-    return path_of(os.environ.get("CL_RAW", "data/raw"))
+    """The folder of the raw data sets, or a URL that can be used like one; relative to the project."""
+    found = path_of(os.environ.get("CL_RAW") or "data/raw")
+    if is_temporary_copy() and not is_url(found) and not found.is_absolute():
+        return Path(str(Path.cwd()).partition("/.dvc/tmp/exps")[0]) / found
+    return found
 
 
 def raw_folder() -> Path:

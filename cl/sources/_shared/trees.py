@@ -25,6 +25,7 @@ SUFFIXES = {
     ".heic",
     ".heif",
 }
+SIZED = 10_000
 # What XML and HTML may not contain, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Folders of thumbnails, deleted files, snapshots and metadata: of Synology, QNAP, Windows, macOS and Linux.
@@ -149,6 +150,22 @@ def check_name(path: str) -> None:
         path.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"the name {path!a} is not valid UTF-8; rename it") from error
+
+
+def summary(root: Path) -> str:
+    """How many files are below a folder, and a hash of their names and of the sizes of the first SIZED ones.
+
+    Sizes of millions of files take minutes on a network. Hidden files and system folders do not count.
+    """
+    count, digest = 0, hashlib.sha256()
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not why_hidden(name))
+        for name in sorted(name for name in files if not why_hidden(name)):
+            path = f"{folder}/{name}"
+            size = os.lstat(path).st_size if count < SIZED else 0
+            digest.update(f"{path.removeprefix(str(root))}\0{size}\n".encode(errors="surrogateescape"))
+            count += 1
+    return f"{count} files, {digest.hexdigest()}"
 
 
 def check_class(name: str, place: str) -> None:
