@@ -173,7 +173,8 @@ def eight_bits(picture: Picture.Image, levels: Levels, missing: float | None) ->
 def no_data(picture: Picture.Image) -> float | None:
     """The value that marks pixels without data, if the file names one."""
     try:
-        return float(picture.tag_v2[NO_DATA])  # type: ignore[attr-defined]
+        value = float(picture.tag_v2[NO_DATA])  # type: ignore[attr-defined]
+        return float(np.float32(value)) if picture.mode == "F" else value
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 

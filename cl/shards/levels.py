@@ -34,8 +34,10 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
     for mode, images in sorted(_by_mode(listed, max_pixels, team).items()):
         chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
         pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
+        if mode != "I;16":  # whose extremes may be saturated pixels
+            pixels = _without_isolated(pixels)
         if len(pixels):
-            black, white = np.percentile(_without_isolated(pixels), storage.percentiles).tolist()
+            black, white = np.percentile(pixels, storage.percentiles).tolist()
             levels[mode] = black, white
     return levels
 

@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from cl import config
 from pipeline.compose import main
+from pipeline.support import composition
 from pipeline.support.composition import command_for
 from tests.support.project import ROOT, compose
 
@@ -32,6 +33,34 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("overrides", MISTAKES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "2024_05",
+        "1e5",
+        "2024",
+        "true",
+        "Vögel",
+        "照片",
+        "été 2024",
+        "photos (1)",
+        "it's",
+        "a&b",
+        "photos[1]",
+        "x=y",
+        "~/a",
+    ]
+    + ["{a}", "a\\b", "a\\"],
+)
+def test_a_name_is_taken_as_typed(name, tmp_path) -> None:
+    """And the command that repeats the run gives it again."""
+    overrides = ["dataset=unlabelled", f"dataset.name={name}", "transfer=[]"]
+    params = config.check(composition.compose(overrides))
+    assert params.dataset.name == name
+    command = shlex.split(command_for(params))[3::2]
+    assert composition.compose(command)["dataset"]["name"] == name
+
+
 def test_a_mistake_is_answered_in_one_line(overrides, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = CliRunner().invoke(main, overrides.split())

@@ -101,7 +101,7 @@ def declared(stage: str, group: str, kind: str) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize(
     "stage",
-    ["check", "prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"],
+    ["prepare", "weights", "pretrain", "evaluate", "transfer", "analyze", "baseline", "report"],
 )
 def test_dependencies_are_exactly_what_a_stage_imports(stage) -> None:
     """With too few, an edit would go unnoticed; with too many, it would train again for nothing."""

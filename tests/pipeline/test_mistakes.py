@@ -3,8 +3,10 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
+from PIL import Image as Picture
 
 from cl.runtime import files
 from tests.support.clone import SIZES, Clone, finished
@@ -41,7 +43,7 @@ def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone)
 
 
 def test_mistakes_leave_nothing_to_run(clone) -> None:
-    assert "up to date" in clone.dvc("status")
+    assert clone.dvc("status").split() == ["check:", "always", "changed"]
 
 
 def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
@@ -71,7 +73,7 @@ def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> 
     clone.run("git", "checkout", "-q", "params.yaml")
     after = clone.files()
     assert {path for path in before if before[path] != after.get(path)} == set()
-    assert "up to date" in clone.dvc("status")
+    assert clone.dvc("status").split() == ["check:", "always", "changed"]
 
 
 def test_a_check_by_hand_leaves_its_output_alone(clone) -> None:
@@ -105,3 +107,63 @@ def test_checkpoints_of_finished_runs_are_found_and_removed(clone) -> None:
     assert {path.name for path in scratch.iterdir()} >= {"0" * 16, "1" * 16, on_other_data.name, "logs"}
     assert not folders["finished"].exists()
     assert not list((scratch / ("3" * 16)).iterdir()), "a folder of others is left alone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--temp",)])
+def test_own_images_that_have_changed_are_prepared_again(clone, options) -> None:
+    """In the default folder, also for a run in a temporary copy; and for images at another CL_RAW."""
+    raw, name = clone.folder / "data/raw", f"own{len(options)}"
+
+    def put(path: Path, gray: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Picture.new("L", (40, 40), gray).save(path)
+
+    for number in range(12):
+        put(raw / name / f"{number}.png", number)
+    shutil.copytree(raw, clone.folder / "other raw")
+    put(clone.folder / f"other raw/{name}/12.png", 12)
+    own = ("dataset=unlabelled", f"dataset.name={name}", "dataset.holdout=0.4", "transfer=[]")
+    own += ("dataset.scenes.train=8", "dataset.scenes.val=4")
+
+    def prepared(**environ: str) -> bool:
+        output = clone.exp(*own, options=(*options, "prepare"), environ=environ)
+        return "Running stage 'prepare'" in output
+
+    assert prepared()
+    assert not prepared()
+    assert prepared(CL_RAW="other raw")
+    put(raw / name / "13.png", 13)
+    assert prepared()
+    shutil.rmtree(clone.folder / "other raw")
+    assert not prepared(CL_RAW="other raw"), "shards are enough"
+    shutil.rmtree(raw)
+    clone.run("git", "checkout", "-q", "params.yaml", "dvc.lock")
+    clone.dvc("checkout", "--force")
+
+
+def test_the_check_tells_own_images_apart(clone, tmp_path) -> None:
+    """By names and sizes; what the system keeps beside them does not count, and shards need no images."""
+    for number in range(3):
+        path = tmp_path / f"raw/own/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Picture.new("L", (40, 40), number).save(path)
+    own = ["dataset=unlabelled", "dataset.name=own", "dataset.holdout=0.4", "transfer=[]"]
+    clone.run(sys.executable, "-m", "pipeline.compose", *own)
+
+    def checked(raw: Path = tmp_path / "raw") -> str:
+        environ = {"DVC_STAGE": "check", "CL_RAW": str(raw)}
+        clone.run(sys.executable, "-m", "pipeline.check", environ=environ)
+        return (clone.folder / "data/checked.txt").read_text()
+
+    (clone.folder / "data/checked.txt").unlink()  # a link into the cache
+    first = checked()
+    shutil.copytree(tmp_path / "raw", tmp_path / "moved")
+    (tmp_path / "raw/own/.DS_Store").touch()
+    assert checked() == checked(tmp_path / "moved") == first
+    Picture.new("RGB", (90, 90), "red").save(tmp_path / "raw/own/1.png")
+    changed = checked()
+    (tmp_path / "raw/own/2.png").rename(tmp_path / "raw/own/3.png")
+    assert len({first, changed, checked()}) == 3
+    clone.run("git", "checkout", "-q", "params.yaml")
+    clone.dvc("checkout", "--force")

@@ -83,7 +83,7 @@ def test_pixels_without_data_do_not_set_the_levels(value, tagged, share, tile, t
         missing = np.random.default_rng(number).random(pixels.shape) < share
         valid[f"{number}"] = pixels[~missing & (pixels != np.float32(value))]
         pixels[missing] = value
-        tags = {"tiffinfo": {images.NO_DATA: f"{np.float32(value)}"}} if tagged else {}
+        tags = {"tiffinfo": {images.NO_DATA: f"{value}"}} if tagged else {}
         files[f"{number}.tif"] = file_of(Picture.fromarray(pixels), "TIFF", **tags)
     reader = stored(tmp_path, files, tile=tile)
     everything = np.concatenate([*valid.values()]).astype(np.float64)

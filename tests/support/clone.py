@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -26,17 +27,25 @@ class Clone:
     def __init__(self, folder: Path, output: str = "") -> None:
         self.folder, self.output = folder, output
 
-    def run(self, *arguments: str, code: int = 0) -> str:
-        result = subprocess.run(arguments, cwd=self.folder, env=environment(), capture_output=True, text=True)
+    def run(self, *arguments: str, code: int = 0, environ: Mapping[str, str] = {}) -> str:
+        result = subprocess.run(
+            arguments, cwd=self.folder, env={**environment(), **environ}, capture_output=True, text=True
+        )
         assert result.returncode == code, result.stdout + result.stderr
         return result.stdout + result.stderr
 
-    def dvc(self, *arguments: str, code: int = 0) -> str:
-        return self.run("dvc", *arguments, code=code)
+    def dvc(self, *arguments: str, code: int = 0, environ: Mapping[str, str] = {}) -> str:
+        return self.run("dvc", *arguments, code=code, environ=environ)
 
-    def exp(self, *overrides: str, options: tuple[str, ...] = (), code: int = 0) -> str:
+    def exp(
+        self,
+        *overrides: str,
+        options: tuple[str, ...] = (),
+        code: int = 0,
+        environ: Mapping[str, str] = {},
+    ) -> str:
         settings = [argument for override in overrides for argument in ("-S", override)]
-        return self.dvc("exp", "run", *options, *settings, code=code)
+        return self.dvc("exp", "run", *options, *settings, code=code, environ=environ)
 
     def files(self) -> dict[Path, tuple[bytes, bool]]:
         """The content of every file but those that Git, DVC and Python keep for themselves; is it a link?"""
