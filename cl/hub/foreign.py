@@ -33,6 +33,7 @@ class ForeignEncoder(NamedTuple):
 
     metadata: of a safetensors file, and from timm's description; empty for others.
     deviation: how the network differs from ours of the same configuration.
+    doubt: why its features may be others; empty if the file determines them.
     """
 
     network: Backbone
@@ -41,9 +42,10 @@ class ForeignEncoder(NamedTuple):
     sha256: str
     metadata: dict[str, str]
     deviation: str = ""
+    doubt: str = ""
 
 
-def load(file: str, prefix: str | None = None) -> ForeignEncoder:
+def load(file: str, prefix: str | None = None, *, exact: bool = True) -> ForeignEncoder:
     """Read the encoder in a file.
 
     The architecture is what the file or a config.json of timm beside it says, or is inferred from the tensors
@@ -52,21 +54,26 @@ def load(file: str, prefix: str | None = None) -> ForeignEncoder:
     Args:
         file: a checkpoint, or a name of published weights (`cl.hub.published`), as torchvision:resnet50.
         prefix: the prefix of its tensor names, if the file holds several encoders.
+        exact: refuse an encoder whose features the file does not determine; training it further only needs its
+            weights.
 
     Raises:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
-            hold exactly one network of a known architecture.
+            hold exactly one network of a known architecture, with finite weights.
     """
     path, known = published.fetch(file) if published.is_name(file) else (Path(file), {})
     tensors, metadata = _checkpoints.read(path)
-    return recognise(tensors, metadata | known, file, prefix)
+    found = recognise(tensors, metadata | known, file, prefix)
+    if exact and found.doubt:
+        raise ValueError(found.doubt)
+    return found
 
 
 def recognise(
     tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None = None
 ) -> ForeignEncoder:
-    """The encoder in a file, from the file's tensors; see `load`."""
-    config = _descriptions.config(metadata)
+    """The encoder in a file, from the file's tensors, whether it is in `doubt` or not; see `load`."""
+    config = _descriptions.config(metadata, file)
     if config:
         prefix = _choose_prefix(_descriptions.prefixes(tensors, config), tensors, file, prefix, config.title)
         left_out = _descriptions.classifier(config)
@@ -84,7 +91,7 @@ def recognise(
     network = found.network.eval()
     described = f"{fingerprint(network)} {found.config.model_dump_json()} {found.deviation}"
     identity = hashlib.sha256(described.encode()).hexdigest()  # tensors show neither heads nor pooling
-    return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation)
+    return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation, found.doubt)
 
 
 def _choose_prefix(
@@ -105,6 +112,7 @@ def _choose_prefix(
             "evaluations and pipeline.export onnx take"
         )
     if prefix is not None:
+        prefix = _checkpoints.unwrapped(prefix)
         if prefix not in prefixes:
             found = ", ".join(map(repr, prefixes)) or "nothing"
             raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {found}")

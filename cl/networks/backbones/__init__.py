@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.registry import module_of
-from cl.runtime.tensor_files import load_state, load_tensors
+from cl.runtime.tensor_files import check_values, load_state, load_tensors
 
 # What a network is, which others may need: one network for RGB, or two for lightness and colour; a residual
 # network, whose stages run one by one; one that detectron2 builds too.
@@ -100,11 +100,12 @@ def load(config: BackboneConfig, path: Path) -> Backbone:
     """A finished backbone in eval mode.
 
     Raises:
-        ValueError: the file is missing or damaged, or contains another network.
+        ValueError: the file is missing or damaged, or contains another network or NaN.
     """
     network = build(config)
     tensors, _ = load_tensors(path)
     load_state(network, tensors, path, f"run `dvc repro pretrain` for a {config.title}")
+    check_values(network.state_dict(), path)
     return network.eval()
 
 
