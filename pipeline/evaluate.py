@@ -81,7 +81,8 @@ def load_foreign(file: str, prefix: str | None, crop: int) -> tuple[Encoder, dic
     """
     found = foreign.load(file, prefix)
     backbones.check_size(f"{file}, a {found.config.title},", found.network, crop, "dataset.crop")
-    command.progress("backbone").say(f"{file}: {found.config.title}, {found.origin}")
+    deviation = f", trained {found.deviation}" if found.deviation else ""
+    command.progress("backbone").say(f"{file}: {found.config.title}, {found.origin}{deviation}")
     notes = {
         "backbone": file,
         "sha256": found.sha256,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cl.hub import _descriptions
+from cl.hub import _descriptions, published
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.runtime.tensor_files import check_values, load_tensors
 
@@ -23,7 +23,7 @@ PAIR = ("student", "teacher")  # networks that DINO and DINOv2 save side by side
 OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys of what has tensors, but no network
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # of torch
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # of thop, which counts operations
-UNTOLD = ("heads", "pool", "stem_padding")  # what only a description says
+UNTOLD = ("heads", "pool", "stem_padding", "transformers")  # what only a description says
 # Plain values in checkpoints: the arguments of a program, and numbers of a schedule that NumPy computed.
 PLAIN = [argparse.Namespace, np.dtype, np.dtypes.Float64DType]
 SCALAR: Any = np.float64().__reduce__()[0]
@@ -49,7 +49,6 @@ DISGUISES = (
         "unpack it, and give a file in it",
     ),
 )
-SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of files of weights
 
 
 class Recognised(NamedTuple):
@@ -71,34 +70,19 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ValueError: the file is missing or damaged, or holds objects that only its own program can read.
     """
     if not path.is_file():
-        raise ValueError(missing(path))
+        raise ValueError(published.missing(path))
     with path.open("rb") as file:
         head = file.read(512)
     if disguise := _disguise(head):
         raise ValueError(f"{path} {disguise}")
     is_pickled = head.startswith((b"PK", b"\x80")) or path.suffix != ".safetensors"
-    if head[8:9] == b"{" or not is_pickled:  # after the length of a header; whatever the name of the file
+    has_header = head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size
+    if has_header or not is_pickled:  # by content: names mislead
         tensors, metadata = load_tensors(path)
     else:
         tensors, metadata = _read_pickled(path)
     metadata = {key: value for key, value in metadata.items() if key not in UNTOLD}
     return _usual(tensors), _descriptions.metadata(_description(path, metadata)) | metadata
-
-
-def missing(path: Path) -> str:
-    """Why there is no file at a path, and what to give instead."""
-    if not path.is_dir():
-        what = "is not a file" if path.exists() else "does not exist"
-        return f"{path} {what}; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
-    if any(path.glob("*.distcp")):
-        merge = f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {path} {path}.pth"
-        return f"{path} is a folder with a distributed checkpoint; merge it into a file: `{merge}`"
-    inside = [file for file in path.glob("*") if file.suffix in SUFFIXES and file.is_file()]
-    inside.sort(key=lambda file: (SUFFIXES.index(file.suffix), file.name))
-    given = (
-        f"give the file in it: {inside[0]}" if inside else f"none of its files ends in {', '.join(SUFFIXES)}"
-    )
-    return f"{path} is a folder; {given}"
 
 
 def _disguise(head: bytes) -> str:
@@ -181,8 +165,9 @@ def _unreadable(path: Path, error: str) -> str:
     """Why torch.load cannot read a file, and what to do."""
     if match := re.search(r"GLOBAL ([\w.]+)", error):
         extract = (
-            "f = lambda x: f(x.state_dict()) if hasattr(x, 'state_dict') else {k: f(v) for k, v in x.items()} "
-            "if isinstance(x, dict) else x if isinstance(x, torch.Tensor) else None; "
+            "f = lambda x: f(x.state_dict()) if hasattr(x, 'state_dict') else "
+            "{k: f(v) for k, v in x.items()} if isinstance(x, dict) else "
+            "x if isinstance(x, torch.Tensor) else None; "
             f"torch.save(f(torch.load('{path}', weights_only=False)), 'tensors.pth')"
         )
         return (
@@ -193,8 +178,8 @@ def _unreadable(path: Path, error: str) -> str:
     if any(name.endswith("/constants.pkl") for name in names):
         extract = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
         return (
-            f"{path} is a TorchScript program, and reading it could run its code; if you trust it, extract its "
-            f'tensors: python -c "import torch; {extract}"'
+            f"{path} is a TorchScript program, and reading it could run its code; if you trust it, extract "
+            f'its tensors: python -c "import torch; {extract}"'
         )
     if names and not any(name.endswith("data.pkl") for name in names):
         return f"{path} is an archive (with {names[0]}), not weights; unpack it, and give a file in it"

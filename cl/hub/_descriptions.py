@@ -22,7 +22,8 @@ ARGUMENTS = {"img_size", "dynamic_img_size", "in_chans", "num_classes", "global_
 def metadata(description: dict[str, Any]) -> dict[str, str]:
     """What a description in timm's format says: `heads`, `pool`, `license`; as `network`, our configuration.
 
-    Not timm's, but ours: `stem_padding` among the arguments, which no tensor of a ResNet shows.
+    Not in timm's: `stem_padding` among the arguments, which no tensor of a ResNet shows; as `transformers`,
+    the kind of a model of that library.
 
     `network` is missing for ResNets, which are recognised by their tensors, and for networks that timm does
     not know under this name or that our configuration cannot describe.
@@ -46,6 +47,8 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
         "license": recorded.get("license"),
     }
     name = description.get("architecture")
+    if name is None and "model_type" in description:
+        found["transformers"] = description["model_type"]
     if isinstance(name, str) and (config := _config(name, arguments, recorded)):
         found["network"] = config.model_dump_json()
     return {key: str(value) for key, value in found.items() if value}
@@ -110,7 +113,7 @@ def first_of(error: ValidationError) -> str:
 
 
 def prefixes(tensors: dict[str, Tensor], config: BackboneConfig) -> list[str]:
-    """What precedes the names of such a network's tensors: most of them, as the first occurs in blocks too."""
+    """What precedes the names of such a network's tensors; most of them, as blocks share the first one's."""
     with torch.device("meta"):
         names = list(backbones.build(config).state_dict())
     starts = (name.removesuffix(names[0]) for name in tensors if name.endswith(names[0]))

@@ -50,8 +50,8 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     elif padding is None:
         deviation = "perhaps with wider padding of the first convolution"
         doubt = (
-            f"{file} does not show whether its first convolution of 3x3 pads images by 1 pixel, as most do, or "
-            'by 2, as solo-learn; write {"model_args": {"stem_padding": 1}}, or 2, to config.json beside it'
+            f"{file} does not show whether its first convolution of 3x3 pads images by 1 pixel, as most do, "
+            'or by 2, as solo-learn; write {"model_args": {"stem_padding": 1}} or 2 to config.json beside it'
         )
     return Recognised(network, config, deviation, doubt)
 
@@ -59,9 +59,9 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
 def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) -> int | None:
     """The padding of a 3x3 stem, by what a description says or by the program that wrote it; None if unknown.
 
-    solo-learn pads by 2, and saves a classifier beside the encoder, and a projector or a momentum encoder. All others
-    that are known here pad by 1: those that call shortcuts so (kuangliu's, SupContrast, lightly), and those
-    that number children without a pooling layer before the first stage (lightly, leftthomas, MoCo's notebook).
+    solo-learn pads by 2, and saves a classifier beside the encoder, and a projector or a momentum encoder.
+    Others pad by 1: those that call shortcuts so (kuangliu's, SupContrast, lightly), and those that number
+    children without a pooling layer before the first stage (lightly, leftthomas, MoCo's notebook).
     """
     if "stem_padding" in metadata:
         return int(metadata["stem_padding"])
@@ -79,7 +79,7 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Tensors that belong to no known head are kept: loading them must fail if this is a different network.
     """
-    # Some programs number the children: convolution, norm, (activation, pooling,) four stages, (pooling, head)
+    # Some number the children: convolution, norm, (activation, pooling,) four stages, (pooling, head)
     numbers = sorted({int(_child(name)) for name in tensors if _child(name).isdecimal()})
     stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
     children = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))

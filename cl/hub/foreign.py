@@ -54,8 +54,8 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True) -> Foreign
     Args:
         file: a checkpoint, or a name of published weights (`cl.hub.published`), as torchvision:resnet50.
         prefix: the prefix of its tensor names, if the file holds several encoders.
-        exact: refuse an encoder whose features the file does not determine; training it further only needs its
-            weights.
+        exact: refuse an encoder whose features the file does not determine; training it further only needs
+            its weights.
 
     Raises:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
@@ -85,6 +85,11 @@ def recognise(
         layouts: dict[str, ModuleType] = {
             start: layout for layout in (_resnets, _transformers) for start in layout.prefixes(tensors)
         }
+        if not layouts and "transformers" in metadata:
+            raise ValueError(
+                f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose names of "
+                "tensors are not known here; give the same weights in timm's format, such as timm:<name>"
+            )
         prefix = _choose_prefix(list(layouts), tensors, file, prefix)
         found = layouts[prefix].recognise(tensors, prefix, metadata, file)
         origin = ORIGINS.get(prefix, f"names below {prefix!r}")

@@ -110,7 +110,7 @@ def json_object(text: str, what: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise DamagedError(
-            f"{what}={str(text)[:40]!r}, expected a JSON object: it was not written by this project, or is damaged"
+            f"{what}={str(text)[:40]!r}, expected a JSON object: another program wrote it, or it is damaged"
         )
     return value
 

@@ -37,13 +37,13 @@ def ours(kind: str = "resnet18", width: int = 1, stem: str = "imagenet") -> nn.M
 def test_a_safetensors_export_is_read_back_unchanged(kind, width, stem, tmp_path) -> None:
     network = ours(kind, width, stem)
     path = tmp_path / "new/out.safetensors"
-    export.write(network, "torchvision", path, 64, {"mean": "1"})
+    export.write(network, "torchvision", path, 64, {"transform": "1"})
     found = foreign.load(str(path))
     assert (found.config.name, found.config.width, found.config.stem) == (kind, width, stem)
     assert all(
         torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items()
     )
-    assert load_tensors(path)[1] == {"mean": "1"}
+    assert load_tensors(path)[1] == {"transform": "1"}
     assert [file.name for file in path.parent.iterdir()] == ["out.safetensors"]
 
 

@@ -118,7 +118,10 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
     device = next(network.parameters()).device
     try:
         with torch.no_grad():
-            network.eval()(torch.zeros(2, 3, size, size, device=device))
+            features = network.eval()(torch.zeros(2, 3, size, size, device=device))
+        if getattr(features, "ndim", 0) != 2:  # a tuple, or maps and tokens that the network does not pool
+            found = list(getattr(features, "shape", [])) or type(features).__name__
+            raise ValueError(f"it gives {found} for two images, expected two vectors")
     except (AssertionError, RuntimeError, ValueError) as error:  # each network has its own way
         raise ValueError(
             f"{name} does not take the images of {size} px from {place} ({reason_of(error)}); choose "
