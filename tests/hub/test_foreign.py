@@ -193,7 +193,10 @@ def below_numbers() -> dict:
         ({"state_dict": {}, "hyper_parameters": SimpleNamespace()}, r"\(types.SimpleNamespace\)"),
         ({"a": torch.zeros(1)}, "one residual network or vision transformer, found tensors such as a; "),
         ({}, "holds no tensors of a network, found nothing"),
-        ({"net": {"weights": [1]}, "epoch": 3}, "holds no tensors of a network, found net, epoch; give a file"),
+        (
+            {"net": {"weights": [1]}, "epoch": 3},
+            "holds no tensors of a network, found net, epoch; give a file",
+        ),
         ([1, 2], "holds a list, expected named tensors"),
         (two_networks, "found those below 'first.', 'second.'; choose one with --prefix"),
         (
