@@ -117,7 +117,8 @@ def _image_like(image: Image) -> ImageLike:
         return image
     if not isinstance(image, np.ndarray):
         raise ValueError(f"found a {type(image).__name__} among the images, expected {ALLOWED}")
-    if image.dtype != np.uint8 or not image.size or image.shape[2:] not in ((), (3,), (4,)):
+    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))
+    if image.dtype != np.uint8 or not image.size or not is_image:
         raise ValueError(f"found an array of {image.dtype} and shape {image.shape}, expected {ALLOWED}")
     return Picture.fromarray(image)
 

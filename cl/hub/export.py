@@ -103,7 +103,7 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
             "input_size": size,
             "num_classes": 0,
             "interpolation": "bilinear",
-            "crop_pct": _crop_pct(transform.crop, transform.resize),
+            "crop_pct": crop_share(transform.crop, transform.resize),
             "crop_mode": "center",
             "mean": list(transform.mean),
             "std": list(transform.std),
@@ -111,7 +111,7 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
     }
 
 
-def _crop_pct(crop: int, resize: int) -> float:
+def crop_share(crop: int, resize: int) -> float:
     """The share that timm turns back into `resize`: floor(crop / crop_pct), which rounding may lower."""
     share = crop / resize
     while math.floor(crop / share) < resize:

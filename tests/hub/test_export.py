@@ -100,6 +100,16 @@ def test_timm_builds_and_fills_the_network_of_a_folder(name, tmp_path) -> None:
     assert found.transform == transform
 
 
+def test_timm_resizes_as_we_do() -> None:
+    """It rounds the quotient of crop and crop_pct down."""
+    for resize in range(1, 513):
+        for crop in range(1, resize + 1):
+            share = export.crop_share(crop, resize)
+            assert int(crop / share) == resize
+            assert share == pytest.approx(crop / resize, rel=1e-15)
+    assert export.crop_share(224, 256) == 224 / 256
+
+
 def test_networks_that_timm_lacks_are_refused() -> None:
     transform = Transform(resize=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2), upright=True)
     for _, width, stem in (KINDS[1], KINDS[3]):

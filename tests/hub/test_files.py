@@ -86,7 +86,7 @@ def test_a_prefix_may_have_the_wrappers_of_the_file(tmp_path) -> None:
         foreign.load(f"{tmp_path}/a.pth")
 
 
-SMALL = {name: tensor for name, tensor in BODY.items()} | {"conv1.weight": torch.randn(64, 3, 3, 3)}
+SMALL = BODY | {"conv1.weight": torch.randn(64, 3, 3, 3)}
 SOLO = {"projector.0.weight": torch.ones(8, 512), "classifier.weight": torch.ones(10, 512)}
 SHORTCUTS = {name.replace("downsample", "shortcut"): tensor for name, tensor in SMALL.items()}
 WITHOUT_POOLING = {"conv1": 0, "bn1": 1, "layer1": 3, "layer2": 4, "layer3": 5, "layer4": 6}
