@@ -23,7 +23,7 @@ PAIR = ("student", "teacher")  # networks that DINO and DINOv2 save side by side
 OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys of what has tensors, but no network
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # of torch
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # of thop, which counts operations
-UNTOLD = ("heads", "pool", "stem_padding", "transformers")  # what only a description says
+UNTOLD = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # what only a description says
 # Plain values in checkpoints: the arguments of a program, and numbers of a schedule that NumPy computed.
 PLAIN = [argparse.Namespace, np.dtype, np.dtypes.Float64DType]
 SCALAR: Any = np.float64().__reduce__()[0]

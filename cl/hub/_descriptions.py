@@ -1,5 +1,6 @@
 """What names a network without its tensors: our own records, and descriptions in timm's format."""
 
+import json
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,7 @@ ARGUMENTS = {"img_size", "dynamic_img_size", "in_chans", "num_classes", "global_
 def metadata(description: dict[str, Any]) -> dict[str, str]:
     """What a description in timm's format says: `heads`, `pool`, `license`; as `network`, our configuration.
 
+    `normalisation` are the mean and the standard deviation of RGB in [0, 1], in JSON.
     Not in timm's: `stem_padding` among the arguments, which no tensor of a ResNet shows; as `transformers`,
     the kind of a model of that library.
 
@@ -47,6 +49,8 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
         "license": recorded.get("license"),
     }
     name = description.get("architecture")
+    if normalisation := {key: recorded[key] for key in ("mean", "std") if key in recorded}:
+        found["normalisation"] = json.dumps(normalisation)
     if name is None and "model_type" in description:
         found["transformers"] = description["model_type"]
     if isinstance(name, str) and (config := _config(name, arguments, recorded)):
@@ -65,7 +69,8 @@ def _config(name: str, arguments: dict[str, Any], recorded: dict[str, Any]) -> t
     if name in BLOCKS or not timm.is_model(name):
         return None
     usual, pool = _on_meta(name), arguments.get("global_pool")
-    if arguments.keys() - ARGUMENTS or pool not in (None, *POOLS, getattr(usual, "global_pool", None)):
+    own = [getattr(part, name, None) for part in usual.modules() for name in ("global_pool", "pool_type")]
+    if arguments.keys() - ARGUMENTS or pool not in (None, *POOLS, *own):
         return None
     recorded_size = recorded.get("input_size")
     if not isinstance(recorded_size, list) or len(recorded_size) != 3:

@@ -1,6 +1,7 @@
 """A trained encoder with its transform: from images to features, outside the pipeline."""
 
 import io
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import count, islice
@@ -15,6 +16,7 @@ from cl.data.transform import ImageLike, Transform
 from cl.hub import foreign
 from cl.hub._descriptions import first_of
 from cl.networks.backbones import Backbone
+from cl.runtime.machine import channels_last
 
 IMAGENET = Transform(
     resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
@@ -33,14 +35,17 @@ class Encoder(nn.Module):
     """A backbone with the transform that its images need; `cl.load` reads it from a file.
 
     transform: from the path of an image, or a PIL image, to (3, S, S) float32; may be replaced.
+    records_size: whether the encoder's file has the size of images, or they are of ImageNet's usual size.
     width: features per image.
     sha256: a hash of the architecture and of all parameters and buffers.
     """
 
-    def __init__(self, network: Backbone, transform: Transform, sha256: str) -> None:
+    def __init__(
+        self, network: Backbone, transform: Transform, sha256: str, *, records_size: bool = True
+    ) -> None:
         super().__init__()
         self.network, self.transform, self.sha256 = network, transform, sha256
-        self.width = network.fc_features
+        self.width, self.records_size = network.fc_features, records_size
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -126,22 +131,21 @@ def _image_like(image: Image) -> ImageLike:
 def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
     found = foreign.load(file, prefix)
-    return Encoder(found.network, transform_in(found.metadata, file), found.sha256).to(
-        memory_format=torch.channels_last  # type: ignore[call-overload]
-    )
+    transform = transform_in(found.metadata, file)
+    records_size = "transform" in found.metadata
+    return channels_last(Encoder(found.network, transform, found.sha256, records_size=records_size))
 
 
 def transform_in(metadata: dict[str, str], file: str) -> Transform:
-    """The transform that a file of weights names; ImageNet's if it names none.
+    """The transform that a file of weights names; else ImageNet's, normalised as timm's description says.
 
     Raises:
         ValueError: it names something else.
     """
-    if not (recorded := metadata.get("transform")):
-        return IMAGENET
+    recorded = metadata.get("transform")
+    described = IMAGENET.model_dump() | json.loads(metadata.get("normalisation", "{}"))
     try:
-        return Transform.model_validate_json(recorded)
+        return Transform.model_validate_json(recorded) if recorded else Transform.model_validate(described)
     except ValidationError as error:
-        raise ValueError(
-            f"{file} records a transform that this version does not know: {first_of(error)}"
-        ) from None
+        name = "records a transform that this version does not know" if recorded else "is described wrongly"
+        raise ValueError(f"{file} {name}: {first_of(error)}") from None

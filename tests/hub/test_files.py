@@ -282,6 +282,10 @@ def test_metadata_that_we_did_not_write_are_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("description", "expected"),
     [
+        (
+            {"architecture": "resnet18", "pretrained_cfg": {"std": [0, 1, 1]}},
+            "model.safetensors is described wrongly: std.0: Input should be greater than 0, found '0'",
+        ),
         ({"model_args": {"stem_padding": 3}}, "stem_padding=3, expected 1 or 2"),
         ({"model_args": {"stem_padding": [1]}}, r"stem_padding=\[1\], expected 1 or 2"),
         (
@@ -296,8 +300,10 @@ def test_metadata_that_we_did_not_write_are_refused_in_a_sentence(
     ],
 )
 def test_descriptions_that_do_not_help_are_answered_in_a_sentence(description, expected, tmp_path) -> None:
-    save_file({"embeddings.cls_token": torch.ones(1, 1, 8)}, tmp_path / "model.safetensors")
+    is_resnet = description.get("architecture") == "resnet18"
+    tensors = STATE if is_resnet else {"embeddings.cls_token": torch.ones(1, 1, 8)}
+    save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match=expected) as error:
-        foreign.load(f"{tmp_path}/model.safetensors")
+        cl.load(f"{tmp_path}/model.safetensors")
     assert "\n" not in str(error.value)
