@@ -37,11 +37,11 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
     heads, pool = arguments.get("num_heads"), arguments.get("global_pool")
     padding = arguments.get("stem_padding")
     if heads is not None and not (isinstance(heads, int) and heads > 0):
-        raise ValueError(f"config.json has num_heads={heads}, expected a whole number above 0")
+        raise ValueError(f"config.json has num_heads={heads!r:.40}, expected a whole number above 0")
     if pool is not None and not isinstance(pool, str):
-        raise ValueError(f"config.json has global_pool={pool}, expected a name such as token or avg")
+        raise ValueError(f"config.json has global_pool={pool!r:.40}, expected a name such as token or avg")
     if padding not in (None, 1, 2):
-        raise ValueError(f"config.json has stem_padding={padding!r}, expected 1 or 2 (pixels)")
+        raise ValueError(f"config.json has stem_padding={padding!r:.40}, expected 1 or 2 (pixels)")
     found = {
         "heads": heads,
         "stem_padding": padding and int(padding),
@@ -78,7 +78,7 @@ def _config(name: str, arguments: dict[str, Any], recorded: dict[str, Any]) -> t
     side = arguments.get("img_size") or recorded_size
     size = side[-1] if isinstance(side, list | tuple) and side else side
     if not (isinstance(size, int) and size > 0):
-        raise ValueError(f"config.json has a size of images of {side!r}, expected pixels such as 224")
+        raise ValueError(f"config.json has a size of images of {side!r:.40}, expected pixels such as 224")
     return timm_backbone.Config(
         kind="timm",
         name=name,
@@ -117,10 +117,18 @@ def first_of(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {str(first['input'])[:40]!r}"
 
 
-def prefixes(tensors: dict[str, Tensor], config: BackboneConfig) -> list[str]:
-    """What precedes the names of such a network's tensors; most of them, as blocks share the first one's."""
-    with torch.device("meta"):
-        names = list(backbones.build(config).state_dict())
+def prefixes(tensors: dict[str, Tensor], config: BackboneConfig, file: str) -> list[str]:
+    """What precedes the names of such a network's tensors; most of them, as blocks share the first one's.
+
+    Raises:
+        ValueError: there is no such network.
+    """
+    try:
+        with torch.device("meta"):
+            names = list(backbones.build(config).state_dict())
+    except (AssertionError, RuntimeError, TypeError) as error:  # each network has its own way
+        reason = backbones.reason_of(error)
+        raise ValueError(f"{file} names a {config.title}, which cannot be built ({reason})") from None
     starts = (name.removesuffix(names[0]) for name in tensors if name.endswith(names[0]))
     return [
         start

@@ -75,7 +75,9 @@ def recognise(
     """The encoder in a file, from the file's tensors, whether it is in `doubt` or not; see `load`."""
     config = _descriptions.config(metadata, file)
     if config:
-        prefix = _choose_prefix(_descriptions.prefixes(tensors, config), tensors, file, prefix, config.title)
+        prefix = _choose_prefix(
+            _descriptions.prefixes(tensors, config, file), tensors, file, prefix, config.title
+        )
         left_out = _descriptions.classifier(config)
         body = {name: tensor for name, tensor in below(tensors, prefix).items() if name not in left_out}
         found = Recognised(backbones.build(config), config)

@@ -247,6 +247,11 @@ def test_init_names_the_file_in_a_folder(project, tmp_path, monkeypatch) -> None
         weight_hashes.resolve_init(str(tmp_path))
 
 
+UNBUILDABLE = json.dumps(
+    {"kind": "timm", "name": "test_vit", "size": 1, "pool": None, "drop_path": 0, "checkpointing": False}
+)
+
+
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
@@ -261,6 +266,7 @@ def test_init_names_the_file_in_a_folder(project, tmp_path, monkeypatch) -> None
             {"network": '{"kind": "vit", "size": "big"}'},
             "records a network that this version does not know: ",
         ),
+        ({"network": UNBUILDABLE}, "names a test_vit, for 1 px, which cannot be built .Input height"),
         (
             {"network": '{"kind": ["vit"]}', "transform": "{}"},
             "records a transform .* resize: Field required",
