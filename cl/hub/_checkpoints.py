@@ -207,10 +207,11 @@ def fill(network: Backbone, tensors: dict[str, Tensor], what: str, file: str) ->
     for name, tensor in tensors.items():
         is_plain = tensor.layout is torch.strided and not tensor.is_meta and tensor.is_floating_point()
         if name in expected and expected[name].is_floating_point() and not is_plain:
-            kind = "no values" if tensor.is_meta else f"numbers of {tensor.dtype}, {tensor.layout}"
+            kind = "no" if tensor.is_meta else str(tensor.dtype).removeprefix("torch.")
+            kind = kind if tensor.layout is torch.strided else "sparse"
             raise ValueError(
-                f"{file} has {kind} in {name}, expected floating-point numbers; save the weights before they "
-                "are quantised or packed"
+                f"{file} has {kind} numbers in {name}, expected floating-point numbers; save the weights "
+                "before they are quantised or packed"
             )
     # files from before torch 0.4.1 lack the counters of batches, which nothing here reads
     counters = {name: torch.tensor(0) for name in expected if name.endswith("num_batches_tracked")}

@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,8 @@ def archive(kind: str) -> bytes:
 
 def script() -> bytes:
     file = io.BytesIO()
-    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), file)
+    with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated, but its files are around
+        torch.jit.save(torch.jit.script(nn.Linear(2, 2)), file)
     return file.getvalue()
 
 
