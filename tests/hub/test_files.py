@@ -52,7 +52,7 @@ def head(name: str) -> dict[str, Tensor]:
         {"model": {"depth": 18}, "backbone": STATE},
         {"encoder": below("module.", BODY), "target_encoder": below("module.", other(BODY)), "opt": {}},
         {"encoder": STATE, "best": {"encoder": STATE}},
-        {"weights": STATE, "optimizer": {"momentum": STATE}},
+        {"weights": STATE, "optimizer": {"momentum": other(STATE)}},
         {
             "classy_state_dict": {
                 "base_model": {"model": {"trunk": below("_feature_blocks.", BODY), "heads": head("0.clf")}}
