@@ -52,7 +52,7 @@ def head(name: str) -> dict[str, Tensor]:
         {"model": {"depth": 18}, "backbone": STATE},
         {"encoder": below("module.", BODY), "target_encoder": below("module.", other(BODY)), "opt": {}},
         {"encoder": STATE, "best": {"encoder": STATE}},
-        {"weights": STATE, "optimizer": {"momentum": other(STATE)}},
+        {"weights": STATE, "optimizer": {"exp_avg": other(STATE)}},
         {
             "classy_state_dict": {
                 "base_model": {"model": {"trunk": below("_feature_blocks.", BODY), "heads": head("0.clf")}}
@@ -68,7 +68,7 @@ def head(name: str) -> dict[str, Tensor]:
             "layer2.0.total_ops": torch.ones(1),
         },
         below("module.", BODY | head("projection_head") | {"prototypes.weight": torch.ones(30, 8)}),
-        below("encoder.", BODY | head("projection") | head("fc2")),
+        below("encoder.", BODY | head("projection") | head("last_linear2")),
         below("encoder_q.net.", numbered(STATE)) | below("encoder_k.net.", numbered(other(STATE))),
         below("f.", numbered(BODY | {"fc.0.weight": torch.ones(8, 512), "fc.1.running_var": torch.ones(8)})),
         {name.replace("downsample", "shortcut"): tensor for name, tensor in STATE.items()},
