@@ -30,6 +30,8 @@ SCALAR: Any = np.float64().__reduce__()[0]
 SCALARS = [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # NumPy 1 and 2
 
 
+LEGACY = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # the number with which torch's files before 1.6 begin
+ONNX = tuple(bytes([8, version, 18]) for version in range(3, 20))  # two fields of its protocol
 # How files begin that are taken for weights, what they are, and how to get weights.
 DISGUISES = (
     (
@@ -48,6 +50,7 @@ DISGUISES = (
         "a compressed archive",
         "unpack it, and give a file in it",
     ),
+    (ONNX, "an ONNX program", "give the file that it was exported from"),
 )
 
 
@@ -73,10 +76,10 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(published.missing(path))
     with path.open("rb") as file:
         head = file.read(512)
-    if disguise := _disguise(head):
-        raise ValueError(f"{path} {disguise}")
     is_pickled = head.startswith((b"PK", b"\x80")) or path.suffix != ".safetensors"
     has_header = head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size
+    if not has_header and (disguise := _disguise(head)):
+        raise ValueError(f"{path} {disguise}")
     if has_header or not is_pickled:  # by content: names mislead
         tensors, metadata = load_tensors(path)
     else:
@@ -91,6 +94,8 @@ def _disguise(head: bytes) -> str:
     for starts, what, remedy in DISGUISES:
         if text.startswith(starts):
             return f"is {what}, not weights; {remedy}"
+    if head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")) and LEGACY not in head[:64]:
+        return "is a pickle of another program, as files for detectron2 are; save the weights with torch"
     if not head:
         return "is empty; download it again"
     if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import tarfile
 import warnings
 import zipfile
@@ -200,6 +201,8 @@ def script() -> bytes:
         (b"Entry not found", "a text file .*Entry not found"),
         (b"\x1f\x8b\x08\x00" + bytes(20), "a compressed archive, not weights; unpack it"),
         (b"\x89HDF\r\n\x1a\n" + bytes(20), "a file of Keras"),
+        (b"\x08\n\x12\x07pytorch" + bytes(20), "an ONNX program, not weights"),
+        (pickle.dumps({"model": 1}), "a pickle of another program, as files for detectron2"),
         (b"", "empty; download it again"),
         (archive("zip"), r"an archive \(with array.npy\), not weights"),
         (script(), "a TorchScript program, .*torch.jit.load"),
