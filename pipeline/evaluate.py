@@ -9,7 +9,6 @@ import numpy as np
 from cl.config import Params
 from cl.evaluations import Encoder
 from cl.hub import foreign
-from cl.hub.encoder import transform_in
 from cl.networks import backbones
 from cl.networks.backbones import Colours
 from cl.runtime.tensor_files import below, load_tensors
@@ -91,14 +90,13 @@ def load_foreign(
     deviation = f", trained {found.deviation}" if found.deviation else ""
     say = command.progress("backbone").say
     say(f"{file}: {found.config.title}, {found.origin}{deviation}")
-    if {"transform", "normalisation"} & found.metadata.keys():
-        transform = transform_in(found.metadata, file)
-        if not np.allclose(normalisation, (transform.mean, transform.std), atol=1e-3):
-            mean, std = (str(list(values)).replace(" ", "") for values in (transform.mean, transform.std))
-            say(
-                f"{file} was trained on images normalised otherwise than by dataset.mean and dataset.std; "
-                f"for its own, compose with 'dataset.mean={mean}' 'dataset.std={std}'"
-            )
+    own = found.normalisation
+    if own is not None and not np.allclose(own, normalisation, atol=1e-3):
+        mean, std = (str(values.tolist()).replace(" ", "") for values in own)
+        say(
+            f"{file} was trained on images normalised otherwise than by dataset.mean and dataset.std; "
+            f"for its own, compose with 'dataset.mean={mean}' 'dataset.std={std}'"
+        )
     notes = {
         "backbone": file,
         "sha256": found.sha256,

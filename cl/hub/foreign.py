@@ -1,11 +1,13 @@
 """Encoders trained by other programs, from common checkpoints, read without running pickled code."""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from cl.hub import _checkpoints, _descriptions, _resnets, _transformers, published
@@ -43,6 +45,17 @@ class ForeignEncoder(NamedTuple):
     metadata: dict[str, str]
     deviation: str = ""
     doubt: str = ""
+
+    @property
+    def normalisation(self) -> np.ndarray | None:
+        """(2, 3): the mean and standard deviation of RGB that the file or its description names, if any."""
+        named = self.metadata.get("transform") or self.metadata.get("normalisation", "")
+        try:
+            recorded = json.loads(named)
+            values = np.array([recorded["mean"], recorded["std"]], np.float64)
+        except (KeyError, RecursionError, TypeError, ValueError):  # none, or of another program
+            return None
+        return values if values.shape == (2, 3) else None
 
 
 def load(file: str, prefix: str | None = None, *, exact: bool = True) -> ForeignEncoder:
