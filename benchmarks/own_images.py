@@ -34,6 +34,7 @@ from cl.hub import foreign
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
 from cl.runtime.registry import module_of
+from cl.runtime.tensor_files import save_tensors
 from cl.shards import writing
 from cl.shards.team import Team
 from cl.sources._shared import photographs
@@ -115,7 +116,7 @@ def starts(work: Path, cifar: Path) -> None:
     write_parent(work, cifar)
     params = parameters("optim.warmup_epochs=1")
     train_set, val = prepared(params, work, work / "shards")
-    parent = foreign.load(str(work / "parent.pth"))
+    parent = foreign.load(str(work / "parent.safetensors"))
     weights = start.from_backbone(parent.network, parent.config, {"name": "parent"})
     print("| epochs on the photographs | kNN top-1 from scratch, % | from the weights, % |\n|---|---|---|")
     for epochs in EPOCHS:
@@ -137,7 +138,8 @@ def write_parent(work: Path, cifar: Path) -> None:
     params = parameters(*overrides)
     train_set, _ = prepared(params, work, work / "parent shards")
     task = pretrained(params, train_set, 0, EPOCHS_BEFORE)
-    torch.save({"state_dict": task.method.backbone.state_dict()}, work / "parent.pth")
+    metadata = {"network": params.backbone.model_dump_json()}
+    save_tensors(task.method.backbone.state_dict(), work / "parent.safetensors", metadata)
 
 
 def prepared(params: Params, raw: Path, folder: Path) -> tuple[Reader, Reader]:

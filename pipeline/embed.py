@@ -14,7 +14,7 @@ from cl.console.progress import Progress
 from cl.console.reasons import lines
 from cl.console.wording import counted
 from cl.hub import embedding
-from cl.hub.encoder import IMAGENET, Encoder
+from cl.hub.encoder import Encoder
 from cl.hub.feature_files import FORMATS
 from cl.networks.backbones import check_size
 from cl.runtime import machine
@@ -104,15 +104,15 @@ def _check(folder: Path, to: Path, resize: int | None, crop: int | None) -> None
 
 def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, progress: Progress) -> None:
     """Set the size of images, where the encoder's file does not record it."""
-    if resize and encoder.transform is not IMAGENET:
+    if resize and encoder.records_size:
         recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
         raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
     if resize:
         encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
-    elif encoder.transform is IMAGENET and _has_small_stem(encoder):
+    elif not encoder.records_size and _has_small_stem(encoder):
         progress.say(
-            f"the encoder was built for small images, but gets crops of {IMAGENET.crop} px, because its file "
-            "records no size: give that of its training, for example --resize 32 --crop 32"
+            f"the encoder was built for small images, but gets crops of {encoder.transform.crop} px, because "
+            "its file records no size: give that of its training, for example --resize 32 --crop 32"
         )
 
 

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from cl.config import Params
 from cl.evaluations import Encoder
 from cl.hub import foreign
 from cl.networks import backbones
+from cl.networks.backbones import Colours
 from cl.runtime.tensor_files import below, load_tensors
 from pipeline.support import command, launch, locations, outputs, runs
 from pipeline.support.evaluation import evaluate
@@ -44,7 +46,8 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     if file is None:
         encoder = load(params)
     else:
-        encoder, notes = load_foreign(file, prefix, params.dataset.crop)
+        dataset = params.dataset
+        encoder, notes = load_foreign(file, prefix, dataset.crop, (dataset.mean, dataset.std))
     for name in selected:
         run(name, encoder, params, notes)
 
@@ -70,18 +73,30 @@ def load(params: Params) -> Encoder:
     return Encoder(backbone, heads={"embedding": projector})
 
 
-def load_foreign(file: str, prefix: str | None, crop: int) -> tuple[Encoder, dict[str, Any]]:
+def load_foreign(
+    file: str, prefix: str | None, crop: int, normalisation: tuple[Colours, Colours]
+) -> tuple[Encoder, dict[str, Any]]:
     """A foreign backbone without heads, and its notes, which include the folder of its results.
 
     Args:
         crop: side in pixels of the images that it is evaluated on.
+        normalisation: their mean and standard deviation; if the file has others, a line says so.
 
     Raises:
         ValueError: `cl.hub.foreign.load` refuses the file, or the encoder does not take such images.
     """
     found = foreign.load(file, prefix)
     backbones.check_size(f"{file}, a {found.config.title},", found.network, crop, "dataset.crop")
-    command.progress("backbone").say(f"{file}: {found.config.title}, {found.origin}")
+    deviation = f", trained {found.deviation}" if found.deviation else ""
+    say = command.progress("backbone").say
+    say(f"{file}: {found.config.title}, {found.origin}{deviation}")
+    own = found.normalisation
+    if own is not None and not np.allclose(own, normalisation, atol=1e-3):
+        mean, std = (str(values.tolist()).replace(" ", "") for values in own)
+        say(
+            f"{file} was trained on images normalised otherwise than by dataset.mean and dataset.std; "
+            f"for its own, compose with 'dataset.mean={mean}' 'dataset.std={std}'"
+        )
     notes = {
         "backbone": file,
         "sha256": found.sha256,

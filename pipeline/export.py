@@ -49,7 +49,7 @@ def main(format: str, to: Path | None, license: str | None) -> None:
     outputs.require(locations.BACKBONE)
     network = backbones.load(params.backbone, locations.BACKBONE)
     recorded = load_tensors(locations.BACKBONE)[1]
-    transform = transform_in(recorded)
+    transform = transform_in(recorded, str(locations.BACKBONE))
     metadata = {"network": params.backbone.model_dump_json(), "transform": transform.model_dump_json()}
     if suffix:
         export.write(network, format, path, params.dataset.crop, metadata)

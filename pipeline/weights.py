@@ -39,7 +39,7 @@ def _backbone(init: Init) -> Start:
         encoder = foreign.recognise(tensors, metadata, init.name)
     else:
         file, prefix = _checked_file(init)
-        encoder = foreign.load(file, prefix)
+        encoder = foreign.load(file, prefix, exact=False)
     if encoder.deviation:
         command.progress("weights").say(f"{init.name} was trained {encoder.deviation}; ours is not")
     origin = {"hashes": [init.hash], "licence": start.licence(encoder.metadata)}

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from cl.runtime.base_config import BaseConfig, check_crop
 from cl.runtime.machine import to_device
 from cl.shards import images
 
+Positive = Annotated[float, Field(gt=0)]
 ImageLike = str | os.PathLike[str] | Picture.Image  # the path of a file, or a picture
 
 
@@ -23,7 +25,7 @@ class Transform(BaseConfig):
     resize: int = Field(gt=0, description="short side after resizing, pixels")
     crop: int = Field(gt=0, description="side of the centre crop, pixels")
     mean: tuple[float, float, float] = Field(description="of RGB in [0, 1]")
-    std: tuple[float, float, float]
+    std: tuple[Positive, Positive, Positive]
     upright: bool = Field(description="rotate images upright by their EXIF orientation")
     levels: dict[str, tuple[float, float]] = Field(
         default={}, description="of deep gray images, as in `cl.shards.manifest`"

@@ -3,7 +3,10 @@
 import argparse
 import json
 import re
+import tarfile
 import warnings
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,24 +14,56 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cl.hub import _descriptions
+from cl.hub import _descriptions, published
 from cl.networks.backbones import Backbone, BackboneConfig
-from cl.runtime.tensor_files import load_tensors
+from cl.runtime.tensor_files import check_values, load_tensors
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network")  # keys that hold a checkpoint's tensors
 PAIR = ("student", "teacher")  # networks that DINO and DINOv2 save side by side
+OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys of what has tensors, but no network
+WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # of torch
+COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # of thop, which counts operations
+UNTOLD = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # what only a description says
 # Plain values in checkpoints: the arguments of a program, and numbers of a schedule that NumPy computed.
 PLAIN = [argparse.Namespace, np.dtype, np.dtypes.Float64DType]
 SCALAR: Any = np.float64().__reduce__()[0]
 SCALARS = [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # NumPy 1 and 2
 
 
+LEGACY = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # the number with which torch's files before 1.6 begin
+ONNX = tuple(bytes([8, version, 18]) for version in range(3, 20))  # two fields of its protocol
+# How files begin that are taken for weights, what they are, and how to get weights.
+DISGUISES = (
+    (
+        (b"version https://git-lfs",),
+        "a pointer of Git LFS",
+        "fetch the file that it stands for: `git lfs pull`",
+    ),
+    ((b"<!doctype", b"<html", b"<?xml", b"<head"), "a web page", "download the file that it is about"),
+    (
+        (b"\x89hdf", b"\x93numpy", b"gguf"),
+        "a file of Keras, NumPy or GGUF",
+        "convert it to named tensors of torch",
+    ),
+    (
+        (b"\x1f\x8b", b"bzh", b"\xfd7zxz", b"7z\xbc"),
+        "a compressed archive",
+        "unpack it, and give a file in it",
+    ),
+    (ONNX, "an ONNX program", "give the file that it was exported from"),
+)
+
+
 class Recognised(NamedTuple):
-    """A network with its weights, its configuration, and how it differs from ours of that configuration."""
+    """A network with its weights, its configuration, and how it differs from ours of that configuration.
+
+    doubt: why its features may be others, a sentence; empty if the file determines them.
+    """
 
     network: Backbone
     config: BackboneConfig
     deviation: str = ""
+    doubt: str = ""
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -38,18 +73,53 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ValueError: the file is missing or damaged, or holds objects that only its own program can read.
     """
     if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
-        )
-    tensors, metadata = load_tensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
-    return tensors, _descriptions.metadata(_description(path, metadata)) | metadata
+        raise ValueError(published.missing(path))
+    with path.open("rb") as file:
+        head = file.read(512)
+    is_pickled = head.startswith((b"PK", b"\x80")) or path.suffix != ".safetensors"
+    has_header = head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size
+    if not has_header and (disguise := _disguise(head)):
+        raise ValueError(f"{path} {disguise}")
+    if has_header or not is_pickled:  # by content: names mislead
+        tensors, metadata = load_tensors(path)
+    else:
+        tensors, metadata = _read_pickled(path)
+    metadata = {key: value for key, value in metadata.items() if key not in UNTOLD}
+    return _usual(tensors), _descriptions.metadata(_description(path, metadata)) | metadata
+
+
+def _disguise(head: bytes) -> str:
+    """What a file is that cannot be weights, by its first bytes, and the remedy; empty for others."""
+    text = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    for starts, what, remedy in DISGUISES:
+        if text.startswith(starts):
+            return f"is {what}, not weights; {remedy}"
+    if head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")) and LEGACY not in head[:64]:
+        return "is a pickle of another program, as files for detectron2 are; save the weights with torch"
+    if not head:
+        return "is empty; download it again"
+    if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head):
+        return f"is a text file ({head[:40].decode()!r}), not weights; download the file itself"
+    return ""
+
+
+def unwrapped(name: str) -> str:
+    """The name of a tensor or a prefix without what torch adds to it where modules are wrapped."""
+    return WRAPPERS.sub("", name)
+
+
+def _usual(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without wrappers in their names, and without what other programs count in networks."""
+    counted = {name: tensor for name, tensor in tensors.items() if not COUNTERS.fullmatch(name)}
+    renamed = {unwrapped(name): tensor for name, tensor in counted.items()}
+    return renamed if len(renamed) == len(counted) else counted  # both: nobody knows which is meant
 
 
 def _description(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     """What timm's config.json says; without one, the architecture that the file itself names."""
     try:
         description = json.loads((path.parent / "config.json").read_bytes())
-    except (OSError, ValueError):  # there is none, or it is another program's
+    except (OSError, ValueError, RecursionError):  # there is none, or it is another program's
         description = None
     return description if isinstance(description, dict) else dict(metadata)
 
@@ -63,46 +133,91 @@ def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can make the reader raise anything
         raise ValueError(_unreadable(path, str(error))) from error
-    named = _named(content)
-    if not isinstance(named, dict):
-        raise ValueError(f"{path} holds a {type(named).__name__}, expected named tensors")
-    architecture = content.get("arch")
-    metadata = {"architecture": architecture} if isinstance(architecture, str) else {}
-    return {str(name): value for name, value in named.items() if isinstance(value, Tensor)}, metadata
-
-
-def _named(content: Any) -> Any:
-    """The named tensors in a checkpoint, out of their container; a student's and a teacher's side by side."""
     if not isinstance(content, dict):
-        return content
-    networks = {part: content[part] for part in PAIR if isinstance(content.get(part), dict)}
-    if networks:
-        return {f"{part}.{name}": value for part, named in networks.items() for name, value in named.items()}
-    held = (content[container] for container in CONTAINERS if isinstance(content.get(container), dict))
-    return next(held, content)
+        raise ValueError(f"{path} holds a {type(content).__name__}, expected named tensors")
+    tensors = _named(content, set())
+    if not tensors:
+        keys = ", ".join(map(str, list(content)[:5])) or "nothing"
+        raise ValueError(f"{path} holds no tensors of a network, found {keys}; give a file with weights")
+    architecture = content.get("arch")
+    return tensors, {"architecture": architecture} if isinstance(architecture, str) else {}
+
+
+def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:
+    """The tensors in a checkpoint at any depth, by the keys that lead to them, without those of a container.
+
+    Args:
+        seen: the dictionaries that hold this one, or came before; none is read twice.
+    """
+    if id(content) in seen:
+        return {}
+    seen.add(id(content))
+    if not any(isinstance(content.get(part), dict) for part in PAIR):
+        for container in CONTAINERS:
+            inner = content.get(container)
+            if isinstance(inner, dict) and (found := _named(inner, seen)):
+                return found
+    found = {}
+    for key, value in content.items():
+        if isinstance(value, dict) and not OPTIMIZER.search(str(key)):
+            found |= {f"{key}.{name}": tensor for name, tensor in _named(value, seen).items()}
+        elif isinstance(value, Tensor):
+            found[str(key)] = value
+    return found
 
 
 def _unreadable(path: Path, error: str) -> str:
     """Why torch.load cannot read a file, and what to do."""
     if match := re.search(r"GLOBAL ([\w.]+)", error):
         extract = (
-            f"x = torch.load('{path}', weights_only=False); x = x.state_dict() if hasattr(x, 'state_dict') "
-            "else x.get('state_dict', x); torch.save(x, 'tensors.pth')"
+            "f = lambda x: f(x.state_dict()) if hasattr(x, 'state_dict') else "
+            "{k: f(v) for k, v in x.items()} if isinstance(x, dict) else "
+            "x if isinstance(x, torch.Tensor) else None; "
+            f"torch.save(f(torch.load('{path}', weights_only=False)), 'tensors.pth')"
         )
         return (
             f"{path} holds more than tensors and plain values ({match[1]}), and reading it could run "
             f'arbitrary code; if you trust it, extract its tensors: python -c "import torch; {extract}"'
         )
+    names = _names_in_archive(path)
+    if any(name.endswith("/constants.pkl") for name in names):
+        extract = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
+        return (
+            f"{path} is a TorchScript program, and reading it could run its code; if you trust it, extract "
+            f'its tensors: python -c "import torch; {extract}"'
+        )
+    if names and not any(name.endswith("data.pkl") for name in names):
+        return f"{path} is an archive (with {names[0]}), not weights; unpack it, and give a file in it"
     return f"{path} is not a torch checkpoint, or it is damaged; download it again"
+
+
+def _names_in_archive(path: Path) -> list[str]:
+    """The names in a ZIP or tar archive; none for other files and damaged ones."""
+    with suppress(Exception):  # a damaged archive can make the reader raise anything
+        if zipfile.is_zipfile(path):
+            return zipfile.ZipFile(path).namelist()
+        if tarfile.is_tarfile(path):
+            return tarfile.open(path).getnames()
+    return []
 
 
 def fill(network: Backbone, tensors: dict[str, Tensor], what: str, file: str) -> None:
     """Load an encoder's tensors, all of them, into a network.
 
     Raises:
-        ValueError: names or shapes differ, so that the file does not hold `what`.
+        ValueError: names or shapes differ, so that the file does not hold `what`, or a tensor has values that
+            are not finite or not possible.
     """
     expected = network.state_dict()
+    for name, tensor in tensors.items():
+        is_plain = tensor.layout is torch.strided and not tensor.is_meta and tensor.is_floating_point()
+        if name in expected and expected[name].is_floating_point() and not is_plain:
+            kind = "no" if tensor.is_meta else str(tensor.dtype).removeprefix("torch.")
+            kind = kind if tensor.layout is torch.strided else "sparse"
+            raise ValueError(
+                f"{file} has {kind} numbers in {name}, expected floating-point numbers; save the weights "
+                "before they are quantised or packed"
+            )
     # files from before torch 0.4.1 lack the counters of batches, which nothing here reads
     counters = {name: torch.tensor(0) for name in expected if name.endswith("num_batches_tracked")}
     tensors = counters | tensors
@@ -122,3 +237,4 @@ def fill(network: Backbone, tensors: dict[str, Tensor], what: str, file: str) ->
             "config.json beside the file"
         )
     network.load_state_dict(tensors)
+    check_values(network.state_dict(), file)  # only now: a conversion may overflow

@@ -13,7 +13,12 @@ from cl.networks.backbones.resnet import Config, Name
 from cl.networks.resnet import BLOCKS, Network
 from cl.runtime.tensor_files import below
 
-HEADS = ("fc", "linear", "head", "classifier")
+# Of the first or the last word in the name of a module that follows the features; digits do not count.
+HEADS = {"fc", "linear", "head", "heads", "classifier", "projection", "projector", "prediction", "predictor"}
+HEADS |= {"proj", "pred", "prototypes", "mlp", "neck", "logits", "contrast"}
+OURS = ("network", "parameters", "transform")  # metadata that only our files have
+# solo-learn's modules beside the encoder, apart from its classifier.
+SOLO_LEARN = re.compile(r"(.*\.)?(projector|prototypes|head|momentum_\w+)\.")
 STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
@@ -34,14 +39,39 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     config = _config(named, file)
     network = backbones.build(config)
     fill(network, named, f"{config.name} with {config.stem} stem", file)
-    deviation = ""
+    deviation = doubt = ""
     if "2.0.conv1.weight" in encoder:
         # lightly's own ResNet applies ReLU as a function, which its nn.Sequential of children drops
         network.relu, deviation = torch.nn.Identity(), "without the first ReLU"
-    if prefix == "backbone." and "classifier.weight" in tensors and config.stem == "small":
-        cast(Network, network).conv1.padding = (2, 2)  # solo-learn
+    padding = _padding(tensors, prefix, metadata) if config.stem == "small" else 1
+    if padding == 2:
+        cast(Network, network).conv1.padding = (2, 2)
         deviation = "with wider padding of the first convolution"
-    return Recognised(network, config, deviation)
+    elif padding is None:
+        deviation = "perhaps with wider padding of the first convolution"
+        doubt = (
+            f"{file} does not show whether its first convolution of 3x3 pads images by 1 pixel, as most do, "
+            'or by 2, as solo-learn; write {"model_args": {"stem_padding": 1}} or 2 to config.json beside it'
+        )
+    return Recognised(network, config, deviation, doubt)
+
+
+def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) -> int | None:
+    """The padding of a 3x3 stem, by what a description says or by the program that wrote it; None if unknown.
+
+    solo-learn pads by 2, and saves a classifier beside the encoder, and a projector or a momentum encoder.
+    Others pad by 1: those that call shortcuts so (kuangliu's, SupContrast, lightly), and those that number
+    children without a pooling layer before the first stage (lightly, leftthomas, MoCo's notebook).
+    """
+    if "stem_padding" in metadata:
+        return int(metadata["stem_padding"])
+    encoder = below(tensors, prefix)
+    is_numbered = any(f"{number}.0.conv1.weight" in encoder for number in (2, 3)) and "0.weight" in encoder
+    if is_numbered or any(key in metadata for key in OURS) or any(".shortcut." in name for name in encoder):
+        return 1
+    beside = [name for name in tensors if not name.startswith(prefix)]
+    is_classified = any(re.fullmatch(r"(.*\.)?classifier\.weight", name) for name in beside)
+    return 2 if is_classified and any(map(SOLO_LEARN.match, beside)) else None
 
 
 def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -49,19 +79,31 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Tensors that belong to no known head are kept: loading them must fail if this is a different network.
     """
-    body = {name: tensor for name, tensor in tensors.items() if _child(name).split("_")[0] not in HEADS}
-    if "layer1.0.conv1.weight" in tensors:
-        return body
-    # lightly numbers the children of the network: convolution, norm, (activation, pooling,) four stages
+    # Some number the children: convolution, norm, (activation, pooling,) four stages, (pooling, head)
     numbers = sorted({int(_child(name)) for name in tensors if _child(name).isdecimal()})
     stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
     children = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
+    heads = {
+        number for number in numbers if number > max(stages, default=number) and _is_linear(tensors, number)
+    }
     renamed = {}
-    for name, tensor in body.items():
+    for name, tensor in tensors.items():
         child, _, rest = name.partition(".")
-        child = children.get(int(child), child) if child.isdecimal() else child
+        words = re.sub(r"\d+", "", child).split("_")
+        if child.isdecimal():
+            if int(child) in heads:
+                continue
+            child = children.get(int(child), child)
+        elif {words[0], words[-1]} & HEADS:
+            continue
         renamed[f"{child}.{rest}".replace(".shortcut.", ".downsample.")] = tensor
     return renamed
+
+
+def _is_linear(tensors: dict[str, Tensor], number: int) -> bool:
+    """Whether a numbered child is made of linear layers, as heads are."""
+    sizes = {tensor.ndim for tensor in below(tensors, f"{number}.").values()}
+    return 2 in sizes and max(sizes) == 2
 
 
 def _child(name: str) -> str:

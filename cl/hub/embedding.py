@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cl.data import ring
 from cl.features.extraction import BATCH, FEW
-from cl.hub.encoder import Encoder
+from cl.hub.encoder import Encoder, not_finite
 from cl.hub.feature_files import FORMATS
 from cl.hub.listing import Listing
 from cl.runtime.distributed import rank, ranks
@@ -114,6 +114,9 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
 
     Args:
         report: called with the number of images just done; `kept=True` for those done before this call.
+
+    Raises:
+        ValueError: the features of an image are not finite.
     """
     unfinished = []
     for part in job.parts[rank() :: ranks()]:
@@ -162,6 +165,9 @@ def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) ->
     images = job.images(part)
     names = job.listing.names(images.start, images.stop)
     skipped = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+    for name, row_is_finite in zip(names, features.isfinite().all(1).tolist(), strict=True):
+        if not row_is_finite and name not in skipped:
+            raise ValueError(not_finite(str(job.root / name)))
     readable = torch.tensor([not reason for reason in reasons])
     save_tensors({"features": features[readable]}, job.path(part), {"skipped": json.dumps(skipped)})
 

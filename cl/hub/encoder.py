@@ -1,16 +1,33 @@
 """A trained encoder with its transform: from images to features, outside the pipeline."""
 
-from collections.abc import Sequence
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import count, islice
 
+import numpy as np
 import torch
+from PIL import Image as Picture
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from cl.data.transform import ImageLike, Transform
 from cl.hub import foreign
+from cl.hub._descriptions import first_of
 from cl.networks.backbones import Backbone
+from cl.runtime.machine import channels_last
 
 IMAGENET = Transform(
     resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
+)
+
+
+Image = ImageLike | np.ndarray
+FILES_AND_PICTURES = (str, os.PathLike, Picture.Image)  # `ImageLike`, for isinstance
+ALLOWED = (
+    "the path of an image, a PIL image or an array (H, W, 3) of uint8, a list of these, or a tensor "
+    "(N, 3, S, S) of transformed images"
 )
 
 
@@ -18,14 +35,17 @@ class Encoder(nn.Module):
     """A backbone with the transform that its images need; `cl.load` reads it from a file.
 
     transform: from the path of an image, or a PIL image, to (3, S, S) float32; may be replaced.
+    records_size: whether the encoder's file has the size of images, or they are of ImageNet's usual size.
     width: features per image.
     sha256: a hash of the architecture and of all parameters and buffers.
     """
 
-    def __init__(self, network: Backbone, transform: Transform, sha256: str) -> None:
+    def __init__(
+        self, network: Backbone, transform: Transform, sha256: str, *, records_size: bool = True
+    ) -> None:
         super().__init__()
         self.network, self.transform, self.sha256 = network, transform, sha256
-        self.width = network.fc_features
+        self.width, self.records_size = network.fc_features, records_size
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -33,51 +53,99 @@ class Encoder(nn.Module):
         return self.network(images.contiguous(memory_format=torch.channels_last))
 
     @torch.no_grad()
-    def embed(self, images: ImageLike | Sequence[ImageLike] | Tensor, batch_size: int = 64) -> Tensor:
+    def embed(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
         """Features (N, width) float32 on the CPU, in eval mode; a single image gives N = 1.
 
         Args:
-            images: the path of an image, a PIL image, a list of either, or a tensor (N, 3, S, S) of images
-                that are already transformed.
+            images: the path of an image, a PIL image or an array (H, W, 3), (H, W, 4) or (H, W) of uint8; any
+                number of these, in an order; or a tensor (N, 3, S, S) of images that are already transformed.
             batch_size: images that are encoded at a time.
 
         Raises:
-            ValueError: a file cannot be decoded, or the tensor has another shape.
+            ValueError: a file cannot be decoded, this is something else, or features are not finite.
             OSError: a file cannot be read.
         """
-        if isinstance(images, Tensor) and not (
-            images.ndim == 4 and images.shape[1] == 3 and images.is_floating_point()
-        ):
-            raise ValueError(
-                f"found a tensor of {images.dtype} and shape {tuple(images.shape)}, expected transformed "
-                "images (N, 3, S, S): stack what encoder.transform returns"
-            )
-        listed = images if isinstance(images, Tensor | Sequence) and not isinstance(images, str) else [images]
         was_training = self.training
         self.eval()
-        features = [torch.empty(0, self.width)]
+        features, batches = [torch.empty(0, self.width)], _batches(images, batch_size)
         try:
-            for start in range(0, len(listed), batch_size):
-                features.append(self._features(listed[start : start + batch_size]))
+            for number, batch in zip(count(0, batch_size), batches):
+                features.append(self._features(batch))
+                if wrong := (~features[-1].isfinite().all(1)).nonzero().flatten().tolist():
+                    name = f"image {number + wrong[0]}"
+                    if not isinstance(batch, Tensor) and isinstance(batch[wrong[0]], str | os.PathLike):
+                        name = str(batch[wrong[0]])
+                    raise ValueError(not_finite(name))
         finally:
             self.train(was_training)
         return torch.cat(features)
 
-    def _features(self, images: Sequence[ImageLike] | Tensor) -> Tensor:
+    def _features(self, images: Sequence[Image] | Tensor) -> Tensor:
         if not isinstance(images, Tensor):
-            images = torch.stack([self.transform(image) for image in images])
-        return self(images.to(next(self.parameters()).device)).float().cpu()
+            images = torch.stack([self.transform(_image_like(image)) for image in images])
+        weights = next(self.parameters())
+        return self(images.to(weights.device, weights.dtype)).float().cpu()
+
+
+def not_finite(image: str) -> str:
+    """The sentence about an image whose features are NaN or infinite."""
+    return (
+        f"{image} gives features that are not finite: the encoder's weights are too large for these pixels; "
+        "choose an earlier checkpoint or another encoder"
+    )
+
+
+def _batches(images: Image | Iterable[Image] | Tensor, size: int) -> Iterable[Sequence[Image] | Tensor]:
+    """The images in batches."""
+    if size < 1:
+        raise ValueError(f"batch_size={size}, expected at least 1")
+    if isinstance(images, Tensor):
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+            raise ValueError(
+                f"found a tensor of {images.dtype} and shape {tuple(images.shape)}, expected transformed "
+                "images (N, 3, S, S): stack what encoder.transform returns"
+            )
+        return images.split(size) if len(images) else []
+    is_pixels = isinstance(images, np.ndarray) and images.ndim in (2, 3) and images.dtype.kind not in "OU"
+    if is_pixels or isinstance(images, FILES_AND_PICTURES):
+        return [[images]]  # type: ignore[list-item]
+    unordered = isinstance(images, Set | Mapping | io.IOBase | bytes | bytearray)
+    if unordered or not isinstance(images, Iterable) or getattr(images, "ndim", 1) == 0:
+        raise ValueError(f"found a {type(images).__name__}, expected {ALLOWED}")
+    following = iter(images)
+    return iter(lambda: list(islice(following, size)), [])
+
+
+def _image_like(image: Image) -> ImageLike:
+    """A path or a picture; arrays of pixels become pictures."""
+    if isinstance(image, FILES_AND_PICTURES):
+        return image
+    if not isinstance(image, np.ndarray):
+        raise ValueError(f"found a {type(image).__name__} among the images, expected {ALLOWED}")
+    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))
+    if image.dtype != np.uint8 or not image.size or not is_image:
+        raise ValueError(f"found an array of {image.dtype} and shape {image.shape}, expected {ALLOWED}")
+    return Picture.fromarray(image)
 
 
 def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
     found = foreign.load(file, prefix)
-    return Encoder(found.network, transform_in(found.metadata), found.sha256).to(
-        memory_format=torch.channels_last  # type: ignore[call-overload]
-    )
+    transform = transform_in(found.metadata, file)
+    records_size = "transform" in found.metadata
+    return channels_last(Encoder(found.network, transform, found.sha256, records_size=records_size))
 
 
-def transform_in(metadata: dict[str, str]) -> Transform:
-    """The transform that a file of weights names; ImageNet's if it names none."""
+def transform_in(metadata: dict[str, str], file: str) -> Transform:
+    """The transform that a file of weights names; else ImageNet's, normalised as timm's description says.
+
+    Raises:
+        ValueError: it names something else.
+    """
     recorded = metadata.get("transform")
-    return Transform.model_validate_json(recorded) if recorded else IMAGENET
+    described = IMAGENET.model_dump() | json.loads(metadata.get("normalisation", "{}"))
+    try:
+        return Transform.model_validate_json(recorded) if recorded else Transform.model_validate(described)
+    except ValidationError as error:
+        name = "records a transform that this version does not know" if recorded else "is described wrongly"
+        raise ValueError(f"{file} {name}: {first_of(error)}") from None

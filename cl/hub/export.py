@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -102,12 +103,20 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
             "input_size": size,
             "num_classes": 0,
             "interpolation": "bilinear",
-            "crop_pct": transform.crop / transform.resize,
+            "crop_pct": crop_share(transform.crop, transform.resize),
             "crop_mode": "center",
             "mean": list(transform.mean),
             "std": list(transform.std),
         },
     }
+
+
+def crop_share(crop: int, resize: int) -> float:
+    """The share that timm turns back into `resize`: floor(crop / crop_pct), which rounding may lower."""
+    share = crop / resize
+    while math.floor(crop / share) < resize:
+        share = math.nextafter(share, 0)
+    return share
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Encoders trained by other programs, from common checkpoints, read without running pickled code."""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from cl.hub import _checkpoints, _descriptions, _resnets, _transformers, published
@@ -33,6 +35,7 @@ class ForeignEncoder(NamedTuple):
 
     metadata: of a safetensors file, and from timm's description; empty for others.
     deviation: how the network differs from ours of the same configuration.
+    doubt: why its features may be others; empty if the file determines them.
     """
 
     network: Backbone
@@ -41,9 +44,21 @@ class ForeignEncoder(NamedTuple):
     sha256: str
     metadata: dict[str, str]
     deviation: str = ""
+    doubt: str = ""
+
+    @property
+    def normalisation(self) -> np.ndarray | None:
+        """(2, 3): the mean and standard deviation of RGB that the file or its description names, if any."""
+        named = self.metadata.get("transform") or self.metadata.get("normalisation", "")
+        try:
+            recorded = json.loads(named)
+            values = np.array([recorded["mean"], recorded["std"]], np.float64)
+        except (KeyError, RecursionError, TypeError, ValueError):  # none, or of another program
+            return None
+        return values if values.shape == (2, 3) else None
 
 
-def load(file: str, prefix: str | None = None) -> ForeignEncoder:
+def load(file: str, prefix: str | None = None, *, exact: bool = True) -> ForeignEncoder:
     """Read the encoder in a file.
 
     The architecture is what the file or a config.json of timm beside it says, or is inferred from the tensors
@@ -52,23 +67,30 @@ def load(file: str, prefix: str | None = None) -> ForeignEncoder:
     Args:
         file: a checkpoint, or a name of published weights (`cl.hub.published`), as torchvision:resnet50.
         prefix: the prefix of its tensor names, if the file holds several encoders.
+        exact: refuse an encoder whose features the file does not determine; training it further only needs
+            its weights.
 
     Raises:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
-            hold exactly one network of a known architecture.
+            hold exactly one network of a known architecture, with finite weights.
     """
     path, known = published.fetch(file) if published.is_name(file) else (Path(file), {})
     tensors, metadata = _checkpoints.read(path)
-    return recognise(tensors, metadata | known, file, prefix)
+    found = recognise(tensors, metadata | known, file, prefix)
+    if exact and found.doubt:
+        raise ValueError(found.doubt)
+    return found
 
 
 def recognise(
     tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None = None
 ) -> ForeignEncoder:
-    """The encoder in a file, from the file's tensors; see `load`."""
-    config = _descriptions.config(metadata)
+    """The encoder in a file, from the file's tensors, whether it is in `doubt` or not; see `load`."""
+    config = _descriptions.config(metadata, file)
     if config:
-        prefix = _choose_prefix(_descriptions.prefixes(tensors, config), tensors, file, prefix, config.title)
+        prefix = _choose_prefix(
+            _descriptions.prefixes(tensors, config, file), tensors, file, prefix, config.title
+        )
         left_out = _descriptions.classifier(config)
         body = {name: tensor for name, tensor in below(tensors, prefix).items() if name not in left_out}
         found = Recognised(backbones.build(config), config)
@@ -78,13 +100,18 @@ def recognise(
         layouts: dict[str, ModuleType] = {
             start: layout for layout in (_resnets, _transformers) for start in layout.prefixes(tensors)
         }
+        if not layouts and "transformers" in metadata:
+            raise ValueError(
+                f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose names of "
+                "tensors are not known here; give the same weights in timm's format, such as timm:<name>"
+            )
         prefix = _choose_prefix(list(layouts), tensors, file, prefix)
         found = layouts[prefix].recognise(tensors, prefix, metadata, file)
         origin = ORIGINS.get(prefix, f"names below {prefix!r}")
     network = found.network.eval()
     described = f"{fingerprint(network)} {found.config.model_dump_json()} {found.deviation}"
     identity = hashlib.sha256(described.encode()).hexdigest()  # tensors show neither heads nor pooling
-    return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation)
+    return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation, found.doubt)
 
 
 def _choose_prefix(
@@ -105,6 +132,7 @@ def _choose_prefix(
             "evaluations and pipeline.export onnx take"
         )
     if prefix is not None:
+        prefix = _checkpoints.unwrapped(prefix)
         if prefix not in prefixes:
             found = ", ".join(map(repr, prefixes)) or "nothing"
             raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {found}")

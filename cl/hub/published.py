@@ -13,6 +13,8 @@ import torch
 from cl.hub._descriptions import metadata
 from cl.networks.resnet import BLOCKS
 
+SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of files of weights
+
 
 def is_name(name: str) -> bool:
     """Whether it is a name of published weights."""
@@ -26,6 +28,22 @@ def fetch(name: str) -> tuple[Path, dict[str, str]]:
         ValueError: there are no such weights, or they cannot be downloaded.
     """
     return _timm(name) if name.startswith("timm:") else (_torchvision(name), {})
+
+
+def missing(path: Path) -> str:
+    """Why there is no file at a path, and what to give instead."""
+    if not path.is_dir():
+        what = "is not a file" if path.exists() else "does not exist"
+        return f"{path} {what}; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
+    if any(path.glob("*.distcp")):
+        merge = f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {path} {path}.pth"
+        return f"{path} is a folder with a distributed checkpoint; merge it into a file: `{merge}`"
+    inside = [file for file in path.glob("*") if file.suffix in SUFFIXES and file.is_file()]
+    inside.sort(key=lambda file: (SUFFIXES.index(file.suffix), file.name))
+    given = (
+        f"give the file in it: {inside[0]}" if inside else f"none of its files ends in {', '.join(SUFFIXES)}"
+    )
+    return f"{path} is a folder; {given}"
 
 
 def torchvision_url(name: str) -> str:

@@ -34,11 +34,19 @@ class Machine:
 
     def place(self, module: M) -> M:
         """The module on the device, with its convolutions channels-last."""
-        return module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return channels_last(module.to(self.device))
 
     def autocast(self) -> torch.autocast:
         """A context that computes in bfloat16 if `precision` is bf16."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def channels_last(module: M) -> M:
+    """The module with the weights of its 2D convolutions channels-last; others have no such format."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+    return module
 
 
 def find(

@@ -8,6 +8,7 @@ import shutil
 import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -82,13 +83,49 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
-        metadata = json.loads(metadata.get(METADATA, "null")) or metadata
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except SafetensorError as error:
         raise DamagedError(f"{path} is incomplete or not a safetensors file: {error}") from error
+    if METADATA in metadata:
+        metadata = json_object(metadata[METADATA], f"{path} has metadata {METADATA}")
     stated = metadata.pop(CHECKSUM, None)
     if stated is not None and stated != (found := _checksum(tensors, metadata)):
         raise DamagedError(f"{path} is damaged: expected checksum {stated}, found {found}; create it again")
     return tensors, metadata
+
+
+def json_object(text: str, what: str) -> dict[str, Any]:
+    """An object in JSON, as a file's metadata contain it; `what` names it.
+
+    Raises:
+        DamagedError: it is something else.
+    """
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DamagedError(
+            f"{what}={str(text)[:40]!r}, expected a JSON object: another program wrote it, or it is damaged"
+        )
+    return value
+
+
+def check_values(tensors: dict[str, Tensor], file: str | Path) -> None:
+    """Check that the tensors of an encoder can be weights and statistics.
+
+    Raises:
+        ValueError: one has NaN or infinity, or is a negative variance; the message names it.
+    """
+    for name, tensor in tensors.items():
+        is_variance = name.endswith("running_var")
+        if tensor.isfinite().all() and not (is_variance and (tensor < 0).any()):
+            continue
+        wrong = tensor[~tensor.isfinite() | (tensor < 0 if is_variance else False)][0].item()
+        expected = "finite variances of at least 0" if is_variance else "finite numbers"
+        raise ValueError(
+            f"{file} has {wrong} in {name}, expected {expected}: its training diverged, or it is damaged; "
+            "choose an earlier checkpoint, or download it again"
+        )
 
 
 def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

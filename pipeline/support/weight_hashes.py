@@ -9,7 +9,7 @@ from dvc.repo import Repo
 from dvc.scm import resolve_rev
 
 from cl.config import parse, read
-from cl.hub.published import fetch, torchvision_url
+from cl.hub.published import fetch, missing, torchvision_url
 from cl.training.start import differing
 from pipeline.support import locations
 from pipeline.support.provenance import at, git
@@ -33,9 +33,8 @@ def resolve_init(name: str) -> dict[str, str]:
     file, _ = file_and_prefix(name)
     if file.is_file():
         return {"name": name, "hash": sha256(file)}
-    outputs = _outputs(
-        name, "init must be torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
-    )
+    expected = "init must be torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
+    outputs = _outputs(name, f"init={missing(file)}" if file.exists() else expected)
     return {"name": name, "hash": _md5(outputs, locations.BACKBONE, name)}
 
 

@@ -8,7 +8,9 @@ import torch
 from timm.models import save_for_hf
 from torch import Tensor, nn
 
+import cl
 from cl.hub import foreign
+from cl.hub.encoder import IMAGENET
 from cl.networks.backbones.timm import Config
 from cl.training import start
 from tests.support.transformers import below, randomised
@@ -51,6 +53,10 @@ def test_folders_of_timm_are_read(name, options, tmp_path) -> None:
     torch.testing.assert_close(found.network(IMAGES), pooled(theirs), rtol=0, atol=1e-6)
     assert start.licence(found.metadata) == "apache-2.0"
     assert not found.network.training
+    normalisation = {"mean": theirs.pretrained_cfg["mean"], "std": theirs.pretrained_cfg["std"]}
+    loaded = cl.load(tmp_path / "model.safetensors")
+    assert loaded.transform == IMAGENET.model_copy(update=normalisation)
+    assert not loaded.records_size
 
 
 def test_a_checkpoint_of_timms_training_names_its_network(tmp_path) -> None:

@@ -90,6 +90,16 @@ def test_a_run_that_could_read_no_image_leaves_nothing(images) -> None:
     assert not begun.partial.exists()
 
 
+def test_features_that_are_not_finite_end_the_run_with_the_name_of_the_image(images) -> None:
+    begun = job(images)
+    (images / "3.jpg").write_bytes(b"no image")  # whose features do not count
+    with torch.no_grad():
+        begun.encoder.network.layer4[1].bn2.weight.fill_(3e38)
+    with pytest.raises(ValueError, match=r"images/0.jpg gives features that are not finite"):
+        compute(begun)
+    assert not begun.path(0).exists()
+
+
 def test_an_image_with_too_many_pixels_is_refused_with_advice_that_helps(images) -> None:
     header = bytearray((images / "0.jpg").read_bytes())
     start = header.index(b"\xff\xc0")

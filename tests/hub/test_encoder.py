@@ -1,7 +1,12 @@
 """`cl.load`: an encoder with its transform, from our files and those of other programs."""
 
+import io
+import re
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import cl
 from cl.hub.encoder import IMAGENET, Encoder
@@ -42,6 +47,75 @@ def test_paths_pictures_lists_and_tensors_give_the_same_features(encoder, tmp_pa
         encoder.embed([picture, paths[1]]), torch.cat([encoder.embed(picture), together[1:2]])
     )
     assert encoder.embed([]).shape == (0, 512)
+
+
+def test_arrays_iterables_and_other_precisions_give_the_same_features(encoder, tmp_path) -> None:
+    paths = [picture_file(tmp_path / f"{seed}.png", seed, (50, 40)) for seed in range(3)]
+    expected = encoder.embed(paths)
+    pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
+    for images in (
+        sorted(tmp_path.glob("*.png")),
+        (path for path in paths),
+        iter(paths),
+        np.array([str(path) for path in paths]),
+        np.array(paths, dtype=object),
+        tuple(paths),
+        pixels,
+        list(pixels),
+        [paths[0], Image.open(paths[1]), pixels[2]],
+    ):
+        torch.testing.assert_close(encoder.embed(images, batch_size=2), expected)
+    torch.testing.assert_close(encoder.embed(pixels[0]), expected[:1])
+    rgba = np.dstack([pixels[0], pixels[0, :, :, 0]])
+    Image.fromarray(rgba).save(tmp_path / "rgba.png")
+    of_file = encoder.embed(tmp_path / "rgba.png")
+    torch.testing.assert_close(encoder.embed([rgba, Image.fromarray(rgba)]), of_file.expand(2, -1))
+    gray = pixels[0, :, :, 0]
+    torch.testing.assert_close(encoder.embed(gray), encoder.embed(np.stack([gray] * 3, 2)))
+    tensors = torch.stack([encoder.transform(path) for path in paths])
+    torch.testing.assert_close(encoder.embed(tensors.double()), expected)
+    torch.testing.assert_close(encoder.embed(tensors.half()), expected, rtol=0.05, atol=0.05)
+    assert encoder.embed(iter([])).shape == encoder.embed(tensors[:0]).shape == (0, 512)
+    encoder.half()
+    torch.testing.assert_close(encoder.embed(paths), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("images", "found"),
+    [
+        ({"a.jpg"}, "a set"),
+        ({"a.jpg": 1}, "a dict"),
+        (io.BytesIO(b"x"), "a BytesIO"),
+        (b"a.jpg", "a bytes"),
+        (None, "a NoneType"),
+        (5, "a int"),
+        (np.array("a.jpg"), "a ndarray"),
+        ([["a.jpg"]], "a list among the images"),
+        ([b"a.jpg"], "a bytes among the images"),
+        ([torch.zeros(3, 16, 16)], "a Tensor among the images"),
+        (np.zeros((4, 4, 3)), "an array of float64 and shape (4, 4, 3)"),
+        (np.zeros((3, 9, 9), np.uint8), "an array of uint8 and shape (3, 9, 9)"),
+        (np.zeros((0, 9, 3), np.uint8), "an array of uint8 and shape (0, 9, 3)"),
+        ([np.zeros(3, np.uint8)], "an array of uint8 and shape (3,)"),
+    ],
+)
+def test_other_inputs_are_refused_with_those_allowed(encoder, images, found) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"found {found}, expected the path of an image, a PIL")):
+        encoder.embed(images)
+
+
+def test_features_that_are_not_finite_are_refused_with_the_image(encoder, tmp_path) -> None:
+    paths = [picture_file(tmp_path / f"{seed}.jpg", seed, (50, 40)) for seed in range(3)]
+    images = torch.stack([encoder.transform(path) for path in paths])
+    images[2, 0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match="image 2 gives features that are not finite: .*; choose"):
+        encoder.embed(images, batch_size=2)
+    with torch.no_grad():
+        encoder.network.layer4[1].bn2.weight.fill_(3e38)
+    with pytest.raises(ValueError, match=f"^{tmp_path}/1.jpg gives features that are not finite"):
+        encoder.embed(paths[1:], batch_size=1)
+    with pytest.raises(ValueError, match="batch_size=0, expected at least 1"):
+        encoder.embed(paths, batch_size=0)
 
 
 def test_embedding_leaves_the_mode_and_the_statistics_alone(encoder) -> None:

@@ -37,13 +37,13 @@ def ours(kind: str = "resnet18", width: int = 1, stem: str = "imagenet") -> nn.M
 def test_a_safetensors_export_is_read_back_unchanged(kind, width, stem, tmp_path) -> None:
     network = ours(kind, width, stem)
     path = tmp_path / "new/out.safetensors"
-    export.write(network, "torchvision", path, 64, {"mean": "1"})
+    export.write(network, "torchvision", path, 64, {"transform": "1"})
     found = foreign.load(str(path))
     assert (found.config.name, found.config.width, found.config.stem) == (kind, width, stem)
     assert all(
         torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items()
     )
-    assert load_tensors(path)[1] == {"mean": "1"}
+    assert load_tensors(path)[1] == {"transform": "1"}
     assert [file.name for file in path.parent.iterdir()] == ["out.safetensors"]
 
 
@@ -98,6 +98,16 @@ def test_timm_builds_and_fills_the_network_of_a_folder(name, tmp_path) -> None:
     found = cl.load(folder / "model.safetensors")
     torch.testing.assert_close(found(images), network(images))
     assert found.transform == transform
+
+
+def test_timm_resizes_as_we_do() -> None:
+    """It rounds the quotient of crop and crop_pct down."""
+    for resize in range(1, 513):
+        for crop in range(1, resize + 1):
+            share = export.crop_share(crop, resize)
+            assert int(crop / share) == resize
+            assert share == pytest.approx(crop / resize, rel=1e-15)
+    assert export.crop_share(224, 256) == 224 / 256
 
 
 def test_networks_that_timm_lacks_are_refused() -> None:

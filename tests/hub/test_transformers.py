@@ -143,14 +143,26 @@ def test_init_refuses_another_architecture_by_name(tmp_path) -> None:
 
 def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path) -> None:
     torch.save(state(), tmp_path / "a.pth")
-    encoder, notes = evaluate.load_foreign(f"{tmp_path}/a.pth", None, 48)
+    normalisation = ((0.5,) * 3, (0.5,) * 3)
+    encoder, notes = evaluate.load_foreign(f"{tmp_path}/a.pth", None, 48, normalisation)
     assert (notes["config"]["kind"], encoder.backbone.fc_features) == ("vit", 128)
     with pytest.raises(
         ValueError,
         match=r"a.pth, a transformer .* does not take the images of 30 px from dataset.crop \(.*30.* "
         r"\(8\)\); choose another size there, or another backbone",
     ):
-        evaluate.load_foreign(f"{tmp_path}/a.pth", None, 30)
+        evaluate.load_foreign(f"{tmp_path}/a.pth", None, 30, normalisation)
+
+
+def test_evaluate_says_that_an_encoder_knows_images_of_another_normalisation(tmp_path, capsys) -> None:
+    """Features of EfficientNet-Lite0 normalised as ImageNet usually is lose a tenth of its accuracy."""
+    description = {"architecture": "resnet18", "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.25] * 3}}
+    (tmp_path / "config.json").write_text(json.dumps(description))
+    torch.save(state(), tmp_path / "a.pth")
+    for mean, expected in ((0.5, False), (0.485, True)):
+        evaluate.load_foreign(f"{tmp_path}/a.pth", None, 32, ((mean,) * 3, (0.25,) * 3))
+        printed = capsys.readouterr().err
+        assert ("dataset.mean=[0.5,0.5,0.5]" in printed.replace("\n", "")) is expected, printed
 
 
 def without(*names: str) -> dict[str, Tensor]:

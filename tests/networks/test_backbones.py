@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from skimage.color import rgb2lab, rgb2ycbcr
+from torch import nn
 
 from cl import config
 from cl.hub import export, foreign
@@ -149,3 +150,10 @@ def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     save_tensors(two("lab").state_dict(), tmp_path / "backbone.safetensors", {})
     with pytest.raises(ValueError, match="holds the two networks of a backbone with streams"):
         foreign.load(str(tmp_path / "backbone.safetensors"))
+
+
+def test_a_network_that_gives_maps_or_tokens_is_refused() -> None:
+    """As timm's encoders of language models, whose first number would be taken for the width."""
+    tokens = nn.Sequential(nn.Conv2d(3, 7, 4, 4), nn.Flatten(2))
+    with pytest.raises(ValueError, match=r"gives \[2, 7, 16\] for two images, expected two vectors"):
+        backbones.check_size("tokens", tokens, 16, "dataset.crop")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.registry import module_of
-from cl.runtime.tensor_files import load_state, load_tensors
+from cl.runtime.tensor_files import check_values, load_state, load_tensors
 
 # Properties that methods and other parts may need: one network for RGB, or two for lightness and colour;
 # residual stages that can run one by one; a network that detectron2 can build.
@@ -100,11 +100,12 @@ def load(config: BackboneConfig, path: Path) -> Backbone:
     """A trained backbone in eval mode.
 
     Raises:
-        ValueError: the file is missing or damaged, or contains another network.
+        ValueError: the file is missing or damaged, or contains another network or NaN.
     """
     network = build(config)
     tensors, _ = load_tensors(path)
     load_state(network, tensors, path, f"run `dvc repro pretrain` for a {config.title}")
+    check_values(network.state_dict(), path)
     return network.eval()
 
 
@@ -117,7 +118,10 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
     device = next(network.parameters()).device
     try:
         with torch.no_grad():
-            network.eval()(torch.zeros(2, 3, size, size, device=device))
+            features = network.eval()(torch.zeros(2, 3, size, size, device=device))
+        if getattr(features, "ndim", 0) != 2:  # a tuple, or maps and tokens that the network does not pool
+            found = list(getattr(features, "shape", [])) or type(features).__name__
+            raise ValueError(f"it gives {found} for two images, expected two vectors")
     except (AssertionError, RuntimeError, ValueError) as error:  # networks differ in what they raise
         raise ValueError(
             f"{name} does not take the images of {size} px from {place} ({reason_of(error)}); choose "
