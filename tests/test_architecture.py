@@ -31,7 +31,7 @@ MAY_IMPORT = {
         "cl.console cl.data cl.features cl.methods cl.networks cl.objective cl.runtime cl.training"
     ),
     "cl.evaluations": "cl.console cl.data cl.features cl.networks cl.objective cl.runtime cl.training",
-    "cl.detection": "cl.console cl.data cl.networks cl.runtime cl.training",
+    "cl.detection": "cl.console cl.data cl.networks cl.runtime cl.shards cl.training",
     "cl.hub": "cl.data cl.features cl.networks cl.runtime cl.shards cl.sources",
     "cl.analyses": (
         "cl.console cl.data cl.evaluations cl.features cl.losses cl.methods cl.objective "

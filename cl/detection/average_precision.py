@@ -122,7 +122,8 @@ def _match(overlaps: np.ndarray, difficult: np.ndarray, threshold: float) -> np.
 
 
 def iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Intersection over union of boxes (n, 4) and (m, 4): (n, m)."""
+    """Intersection over union of boxes (n, 4) and (m, 4): (n, m), as exact as the thresholds."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
     low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
     intersection = (high - low).clip(0).prod(2)
     areas = [(x[:, 2:] - x[:, :2]).prod(1) for x in (a, b)]

@@ -35,7 +35,7 @@ def read(
     path = root / "annotations" / f"instances_{split}.json"
     try:
         images, names = _parse(path, root / split, findings)
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path} is not a COCO instances file ({type(error).__name__}: {error}): replace it"
         ) from error
@@ -79,11 +79,13 @@ def _problem(annotation: dict, known: set[int], images: dict, names: dict) -> st
     annotation_id, box, area = (annotation.get(key) for key in ("id", "bbox", "area"))
     image, category, crowd = (annotation.get(key) for key in ("image_id", "category_id", "iscrowd"))
     if not isinstance(annotation_id, int) or annotation_id < 1 or annotation_id in known:
-        return "needs a unique integer id of at least 1 (pycocotools takes 0 for no object)"
+        return (
+            "needs a unique integer id of at least 1 (pycocotools takes 0 for no object); number them from 1"
+        )
     if image not in images:
-        return f"has image_id {image}, which is not listed"
+        return f"has image_id {image!r}, which is not listed"
     if category not in names:
-        return f"has category_id {category}, which is not listed"
+        return f"has category_id {category!r}, which is not listed"
     if not (_are_numbers(box) and len(box) == 4):
         return f"has bbox {box}, expected four numbers"
     if not _are_numbers([area]) or crowd not in (0, 1):
@@ -96,7 +98,7 @@ def _are_numbers(values: Any) -> TypeGuard[list[float]]:
 
 
 def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
-    """The image without polygons of fewer than three points, and without objects left with no mask."""
+    """The image without useless polygons, and without objects left with no mask."""
     kept = []
     for annotation in image.annotations:
         given = annotation.get("segmentation")
@@ -111,7 +113,9 @@ def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Ima
                 f"of {height}x{width} pixels"
             )
         elif usable:
-            findings.notes["objects that lost polygons of fewer than three points"].append(place)
+            findings.notes[
+                "objects that lost polygons of fewer than three points, or far outside the image"
+            ].append(place)
             kept.append({**annotation, "segmentation": usable})
         else:
             findings.notes["objects without a mask, dropped"].append(place)
@@ -119,12 +123,46 @@ def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Ima
 
 
 def _usable_mask(segmentation: Any, size: tuple[int, int]) -> Any:
-    """The polygons of at least three points, or a run-length mask of this size; falsy if there are none."""
+    """The polygons of at least three points, or a run-length mask of this size; falsy if there are none.
+
+    pycocotools trusts what it gets: far coordinates exhaust the memory, and runs that do not fill the image
+    leave the rest of the mask undefined.
+    """
+    width, height = size
     if isinstance(segmentation, list):
-        return [p for p in segmentation if _are_numbers(p) and len(p) >= 6 and len(p) % 2 == 0]
-    if not isinstance(segmentation, dict) or segmentation.get("size") != [size[1], size[0]]:
+        return [
+            p
+            for p in segmentation
+            if _are_numbers(p) and len(p) >= 6 and len(p) % 2 == 0
+            if all(-width <= x <= 2 * width for x in p[::2])
+            and all(-height <= y <= 2 * height for y in p[1::2])
+        ]
+    if not isinstance(segmentation, dict) or segmentation.get("size") != [height, width]:
         return None
-    return segmentation if isinstance(segmentation.get("counts"), str | list) else None
+    counts = segmentation.get("counts")
+    runs = _runs(counts) if isinstance(counts, str) else counts
+    if not isinstance(runs, list) or not all(isinstance(run, int) and run >= 0 for run in runs):
+        return None
+    return segmentation if sum(runs) == width * height else None
+
+
+def _runs(text: str) -> list[int] | None:
+    """The lengths in a compressed run-length encoding; None if it is cut.
+
+    COCO's format: groups of five bits from the lowest, with a bit that says whether more follow and the sign
+    in the last; from the fourth run on, the difference from the run before the last.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        code = ord(character) - 48
+        value |= (code & 31) << shift
+        shift += 5
+        if not code & 32:
+            value -= (code & 16) << shift - 4
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    return None if shift else runs
 
 
 def _record(image: _Image, categories: list[int], findings: Findings) -> Record:

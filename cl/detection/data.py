@@ -1,6 +1,7 @@
 """The images that a transfer trains and tests on, all checked before training starts."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from cl.console.wording import counted
 from cl.detection import coco, voc
 from cl.detection.config import Config
 from cl.detection.records import Findings, Record
+from cl.runtime.cores import cores
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class DataSet:
 def read(config: Config, root: Path) -> DataSet:
     """The data of a transfer below `root`, which holds `VOCdevkit` or `coco`.
 
-    Training images without objects are dropped.
+    Training images without objects are dropped. All others are decoded once: a damaged one would stop the
+    training when its turn comes.
 
     Raises:
         ValueError: files are missing or contradict each other; the message names them.
@@ -50,13 +53,19 @@ def read(config: Config, root: Path) -> DataSet:
     if empty := [record.path.name for record in train if not len(record.boxes)]:
         findings.notes["training images without objects, dropped"] += empty
     train = [record for record in train if len(record.boxes)]
-    if not train or not dataset.test:
+    test = _subset(dataset.test, config.subset)
+    scored = sum(not record.ignored.all() for record in test)
+    if not train or not scored:
         raise ValueError(
             f"{root} has {counted(len(train), 'training images')} with objects in {', '.join(config.train)} "
-            f"and {counted(len(dataset.test), 'test images')} in {config.test}; add the missing images to "
+            f"and {counted(scored, 'test images')} with objects in {config.test}; add images with objects to "
             "these lists"
         )
-    return replace(dataset, train=_subset(train, config.subset), test=_subset(dataset.test, config.subset))
+    train = _subset(train, config.subset)
+    with ThreadPoolExecutor(cores()) as pool:
+        findings.errors.extend(filter(None, pool.map(Record.problem, [*train, *test])))
+    findings.raise_errors()
+    return replace(dataset, train=train, test=test)
 
 
 def _subset(records: list[Record], number: int | None) -> list[Record]:

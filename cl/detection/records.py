@@ -11,6 +11,8 @@ import numpy as np
 from PIL import Image as Picture
 from pycocotools import mask as rle
 
+from cl.shards import images
+
 SHOWN = 5  # how many problems a message names
 
 
@@ -41,17 +43,27 @@ class Record:
         return replace(self, **arrays, segmentations=segmentations)
 
     def picture(self) -> Picture.Image:
-        """The image in RGB.
+        """The image in RGB, upright by its EXIF orientation.
 
         Raises:
             ValueError: it cannot be read.
         """
         try:
-            with Picture.open(self.path) as file:
-                return file.convert("RGB")
-        except OSError as error:
+            with self.path.open("rb") as file, images.opened(file) as picture:
+                return Picture.fromarray(images.from_picture(picture, upright=True))
+        except Exception as error:  # decoders raise errors of any type
             remedy = "replace it or remove it from the lists"
             raise ValueError(f"{self.path} cannot be read ({error}): {remedy}") from error
+
+    def problem(self) -> str | None:
+        """Why the image cannot be read; decodes all of it, JPEG at an eighth of its size."""
+        try:
+            with self.path.open("rb") as file, images.opened(file) as picture:
+                picture.draft("RGB", (picture.width // 8, picture.height // 8))
+                picture.load()
+        except Exception as error:  # decoders raise errors of any type
+            return f"{self.path}: cannot be read ({error})"
+        return None
 
     def masks(self) -> np.ndarray:
         """(n, H, W) uint8, 1 inside the object."""
@@ -104,25 +116,39 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
 
 
 def image_size(
-    image: Path, stated: Sequence[int | str] | None, annotations: Path, findings: Findings
+    image: Path, stated: Sequence[float | str] | None, annotations: Path, findings: Findings
 ) -> tuple[int, int]:
-    """Width and height of an image file, or zeros if it cannot be read, which is an error in `findings`.
+    """Width and height of an upright image, or zeros if it cannot be read, which is an error in `findings`.
 
     Args:
         stated: width and height according to the file `annotations`; a different size is an error as well.
     """
     try:
-        with Picture.open(image) as picture:
-            size = picture.size
-    except OSError as error:
+        with image.open("rb") as file, images.opened(file) as picture:
+            (width, height), deep = picture.size, images.deep_mode(picture)
+            turned = images.exif_orientation(picture) >= 5
+    except Exception as error:  # decoders raise errors of any type
         missing = isinstance(error, FileNotFoundError)
         findings.errors.append(f"{image}: missing" if missing else f"{image}: cannot be read ({error})")
         return 0, 0
-    if stated and [str(length) for length in stated] != [str(length) for length in size]:
+    if deep:
+        findings.errors.append(f"{image}: has more than 8 bits of gray; convert it to 8 bits")
+    if turned:
+        width, height = height, width
+    if stated and [_number(length) for length in stated] != [width, height]:
+        upright = ", upright by its EXIF orientation" if turned else ""
         findings.errors.append(
-            f"{annotations}: states {stated[0]}x{stated[1]} pixels, but {image.name} has {size[0]}x{size[1]}"
+            f"{annotations}: states {stated[0]}x{stated[1]} pixels, but {image.name} has "
+            f"{width}x{height}{upright}"
         )
-    return size
+    return width, height
+
+
+def _number(text: float | str) -> float | None:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
 
 
 def to_arrays(boxes: list, labels: list, ignored: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -150,13 +176,13 @@ def read_text(path: Path) -> str:
     """The content of a file of the data set.
 
     Raises:
-        ValueError: it is missing or not UTF-8.
+        ValueError: it is missing or not UTF-8, with or without a byte order mark.
     """
     if not path.is_file():
         raise ValueError(
             f"{path} not found: put VOCdevkit or coco in the folder that CL_RAW names (default data/raw)"
         )
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not valid UTF-8 ({error})") from error

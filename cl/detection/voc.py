@@ -1,5 +1,6 @@
 """Data in PASCAL VOC's layout: one XML file per image."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +16,7 @@ CLASSES = [
     "chair", "cow", "diningtable", "dog", "horse", "motorbike", "person",
     "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 ]  # fmt: skip
+FLAG = re.compile(r"\s+(-1|0|1)$")
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,30 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
     year, name = split.split("/")
     folder = root / f"VOC{year}"
     images = []
-    for image in read_text(folder / "ImageSets" / "Main" / f"{name}.txt").split():
-        file = folder / "Annotations" / f"{image}.xml"
+    annotations = folder / "Annotations"
+    for line in read_text(folder / "ImageSets" / "Main" / f"{name}.txt").splitlines():
+        if not (image := line.strip()):
+            continue
+        file = annotations / f"{image}.xml"
+        if not file.is_file():  # the list of a class has 1, 0 or -1 after each name
+            image = FLAG.sub("", image)
+            file = annotations / f"{image}.xml"
         try:
-            xml = ElementTree.fromstring(file.read_bytes())
+            xml = _parsed(file.read_bytes())
             images.append(_Image(folder / "JPEGImages" / f"{image}.jpg", file, xml))
         except FileNotFoundError:
             findings.errors.append(f"{file}: missing")
-        except ElementTree.ParseError as error:
-            findings.errors.append(f"{file}: not valid XML ({error})")
+        except (ElementTree.ParseError, LookupError, ValueError) as error:
+            findings.errors.append(f"{file}: not valid XML ({error}); save it as UTF-8")
     return images
+
+
+def _parsed(content: bytes) -> ElementTree.Element:
+    """The root element; in any encoding that Python knows, where the parser knows few."""
+    declared = re.match(rb"""<\?xml[^>]*encoding=["']([\w.-]+)""", content)
+    if not declared or declared[1].lower() in (b"utf-8", b"utf-16", b"iso-8859-1", b"us-ascii"):
+        return ElementTree.fromstring(content)
+    return ElementTree.fromstring(re.sub(r"^<\?xml.*?\?>", "", content.decode(declared[1].decode())))
 
 
 def _classes(images: Iterable[_Image], findings: Findings) -> list[str]:

@@ -56,7 +56,9 @@ def test_misspelt_and_missing_class_names_are_errors(copied, voc_config) -> None
 
 def test_an_empty_list_is_refused(copied, voc_config) -> None:
     (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_text("")
-    message = "10 training images with objects in 2007/trainval and 0 test images in 2007/test; add"
+    message = (
+        "10 training images with objects in 2007/trainval and 0 test images with objects in 2007/test; add"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         read(voc_config, copied)
 

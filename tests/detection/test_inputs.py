@@ -1,0 +1,148 @@
+"""Annotated pictures as people have them: read right, or named before training."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from PIL import ImageOps
+from pycocotools import mask as rle
+
+from cl.detection.average_precision import iou
+from cl.detection.coco import _runs
+from cl.detection.data import read
+from cl.shards.images import ORIENTATION
+from tests.support.detection import edit_annotations
+
+
+def voc(root: Path) -> Path:
+    return root / "VOCdevkit" / "VOC2007"
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_pictures_are_upright_by_exif(orientation, copied, voc_config) -> None:
+    """Annotated upright, as detectron2 expects: 96 px wide and 64 high."""
+    path = voc(copied) / "JPEGImages/000002.jpg"
+    stored = Picture.open(path).resize((64, 96) if orientation >= 5 else (96, 64))
+    exif = Picture.Exif()
+    exif[ORIENTATION] = orientation
+    stored.save(path, exif=exif)
+    xml = voc(copied) / "Annotations/000002.xml"
+    with pytest.raises(ValueError, match="states 96x96 pixels, but 000002.jpg has 96x64"):
+        read(voc_config, copied)
+    edit(xml, "<height>96", "<height>64")
+    (record,) = (r for r in read(voc_config, copied).train if r.path == path)
+    assert (record.width, record.height) == record.picture().size == (96, 64)
+    assert np.array_equal(
+        np.asarray(record.picture()), np.asarray(ImageOps.exif_transpose(Picture.open(path)))
+    )
+
+
+@pytest.mark.parametrize("list_name", ["trainval", "test"])
+def test_damaged_pictures_are_named_before_training(list_name, copied, voc_config) -> None:
+    name = (voc(copied) / f"ImageSets/Main/{list_name}.txt").read_text().split()[1]
+    path = voc(copied) / f"JPEGImages/{name}.jpg"
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(ValueError, match=f"{name}.jpg: cannot be read .*truncated"):
+        read(voc_config, copied)
+
+
+def test_deep_gray_pictures_are_refused(copied, voc_config) -> None:
+    path = voc(copied) / "JPEGImages/000002.jpg"
+    Picture.fromarray(np.full((96, 96), 3000, np.uint16)).save(path, "PNG")
+    with pytest.raises(ValueError, match="000002.jpg: has more than 8 bits of gray; convert"):
+        read(voc_config, copied)
+
+
+def test_names_with_spaces_flags_marks_and_foreign_encodings_are_read(copied, voc_config) -> None:
+    folder = voc(copied)
+    before = read(voc_config, copied).train
+    for part, suffix in (("JPEGImages", "jpg"), ("Annotations", "xml")):
+        (folder / part / f"000002.{suffix}").rename(folder / part / f"photo 1 (copy) 1.{suffix}")
+    xml = folder / "Annotations/photo 1 (copy) 1.xml"
+    text = xml.read_text().replace("<annotation>", "<annotation><source>狗</source>", 1)
+    xml.write_bytes(f'<?xml version="1.0" encoding="gb2312"?>{text}'.encode("gb2312"))
+    names = (folder / "ImageSets/Main/trainval.txt").read_text().split()
+    lines = ["photo 1 (copy) 1" if name == "000002" else f"{name}  -1" for name in names]
+    (folder / "ImageSets/Main/trainval.txt").write_text("\ufeff" + "\r\n".join(lines) + "\r\n\r\n")
+    after = read(voc_config, copied).train
+    assert [r.boxes.tolist() for r in after] == [r.boxes.tolist() for r in before]
+    xml.write_bytes(b'<?xml version="1.0" encoding="klingon"?><annotation/>')
+    with pytest.raises(ValueError, match=r"photo 1 \(copy\) 1.xml: not valid XML .*save it as UTF-8"):
+        read(voc_config, copied)
+
+
+def test_a_test_split_without_objects_is_refused(copied, voc_config, coco_config) -> None:
+    for name in (voc(copied) / "ImageSets/Main/test.txt").read_text().split():
+        path = voc(copied) / f"Annotations/{name}.xml"
+        path.write_text(path.read_text().partition("<object>")[0] + "</annotation>")
+    with pytest.raises(ValueError, match="0 test images with objects in 2007/test"):
+        read(voc_config, copied)
+    edit_annotations(copied, lambda content: content.update(annotations=[]), "val2017")
+    with pytest.raises(ValueError, match="0 test images with objects in val2017"):
+        read(coco_config, copied)
+
+
+def test_sizes_written_as_floats_are_numbers(copied, coco_config) -> None:
+    edit_annotations(copied, lambda content: [image.update(width=96.0) for image in content["images"]])
+    assert read(coco_config, copied).train
+
+
+def test_nested_brackets_are_no_crash(copied, coco_config) -> None:
+    (copied / "coco/annotations/instances_val2017.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="instances_val2017.json is not a COCO instances file"):
+        read(coco_config, copied)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        {"size": [96, 96], "counts": [5, 10]},
+        {"size": [96, 96], "counts": [-5, 96 * 96 + 5]},
+        {"size": [96, 96], "counts": [96 * 96, 1]},
+        {"size": [96, 96], "counts": "zzzzzz~~~"},
+        {"size": [96, 96], "counts": ""},
+        [[1, 1, 1e9, 1, 1e9, 1e9]],
+        [[-1e7, 0, 5, 5, 5, 0]],
+    ],
+)
+def test_masks_that_pycocotools_would_misread_are_not_used(mask, copied, coco_config) -> None:
+    """Runs that do not fill the image give undefined memory, and far polygons take all of it."""
+    assert coco_config.masks
+    edit_annotations(copied, lambda content: content["annotations"][0].update(segmentation=mask))
+    notes = read(coco_config, copied).findings.notes
+    assert len(notes["objects without a mask, dropped"]) == 1
+    edit_annotations(copied, lambda content: content["annotations"][0].update(segmentation=mask), "val2017")
+    with pytest.raises(ValueError, match="the mask of a test object must be"):
+        read(coco_config, copied)
+
+
+def test_compressed_runs_are_decoded_as_pycocotools_does() -> None:
+    rng = np.random.default_rng(0)
+    for share in (0.01, 0.5, 0.99):
+        mask = np.asfortranarray(rng.random((30, 47)) < share, np.uint8)
+        flat, ends = mask.ravel(order="F"), np.flatnonzero(np.diff(mask.ravel(order="F"))) + 1
+        runs = np.diff([0, *ends, flat.size]).tolist()
+        assert _runs(rle.encode(mask)["counts"].decode()) == ([0] * bool(flat[0])) + runs
+
+
+def test_overlaps_are_as_exact_as_the_thresholds() -> None:
+    """13 of 20 pixels are 0.65, which counts for the threshold 0.65."""
+    object_, found = (np.array([box], np.float32) for box in ([0, 0, 20, 1], [0, 0, 13, 1]))
+    assert iou(found, object_)[0, 0] >= 0.65
+
+
+def test_strings_are_shown_as_strings(copied, coco_config) -> None:
+    path = copied / "coco/annotations/instances_train2017.json"
+    content = json.loads(path.read_text())
+    content["annotations"][0]["category_id"] = str(content["annotations"][0]["category_id"])
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="has category_id '2', which is not listed"):
+        read(coco_config, copied)
