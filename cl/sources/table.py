@@ -238,6 +238,6 @@ def _read(table: Path) -> Any:
         for number, name in enumerate(found.column_names):
             if name in text:
                 found = found.set_column(number, name, found.column(number).cast(text[name]))
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error
     return found
