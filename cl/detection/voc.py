@@ -70,10 +70,13 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
 
 
 def _names(listed: Path, annotations: Path) -> list[str]:
-    """The names in a list, one a line, without the flags of the list of a class: -1, 0 or 1 on every line."""
+    """The names in a list, one a line, without the flags -1, 0 and 1 of the list of a class.
+
+    A list has no flags if any of its whole lines is a name.
+    """
     lines = [line.strip() for line in read_text(listed).splitlines() if line.strip()]
     present = {path.name for path in annotations.glob("*.xml")}
-    if not all(map(FLAG.search, lines)) or any(f"{line}.xml" in present for line in lines):
+    if any(f"{line}.xml" in present for line in lines):
         return lines
     return [FLAG.sub("", line) for line in lines]
 
