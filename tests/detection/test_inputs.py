@@ -192,6 +192,8 @@ def test_training_needs_neither_areas_nor_crowds(copied, coco_config) -> None:
 
 def test_evaluators_get_sizes_as_numbers_and_no_crowd_as_zero(copied, coco_config) -> None:
     """pycocotools fails on sizes that are text, and on annotations without `iscrowd`, after the training."""
+    square = [[1, 1, 50, 1, 50, 50, 1, 50]]
+    edit_annotations(copied, lambda c: c["annotations"][0].update(segmentation=square), "val2017")
     data = read(coco_config, copied)
     found = [Detections(r.boxes, np.ones(len(r.boxes)), r.labels, encode_masks(r.masks())) for r in data.test]
     before, _ = evaluate(found, data, coco_config)
