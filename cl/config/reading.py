@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml.tokens import AliasToken
 
 from cl.config import rules
 from cl.config.params import Params
@@ -18,9 +19,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The same from a string; errors refer to it as `name`."""
+    """The same from a string; errors refer to it as `name`. Aliases may expand without bound: refused."""
+    reader = YAML(typ="safe", pure=True)
     try:
-        values = YAML(typ="safe", pure=True).load(text)
+        if "*" in text and any(isinstance(token, AliasToken) for token in reader.scan(text)):
+            raise ValueError(f"{name} contains an alias (*name); write the values out")
+        values = reader.load(text)
     except YAMLError as error:
         raise ValueError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):

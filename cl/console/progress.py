@@ -130,8 +130,9 @@ class Progress:
         return add
 
     def say(self, text: str) -> None:
-        """Print one line."""
-        self.console.print(f"{self.title}: {text}", highlight=False, markup=False, soft_wrap=True)
+        """Print one line, in which control characters, as of names of files, are visible and harmless."""
+        line = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in f"{self.title}: {text}")
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -34,7 +34,12 @@ class ResultFiles:
         if not path.exists():
             return []
         with path.open(newline="") as stream:
-            return list(csv.DictReader(stream))
+            rows = list(csv.DictReader(stream))
+        if any(None in row.values() or None in row for row in rows):
+            raise ValueError(
+                f"{path} is damaged, a row is cut or too long: run `dvc checkout` or `dvc repro`"
+            )
+        return rows
 
     def picture(self, result: str, file: str) -> str | None:
         """The picture as a data URL."""
@@ -60,4 +65,18 @@ class ResultFiles:
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.root / name
-        return json.loads(path.read_text()) if path.exists() else {}
+        if not path.exists():
+            return {}
+        try:
+            found = json.loads(path.read_text(), parse_constant=_refused)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): run `dvc checkout` or `dvc repro`") from error
+        if not isinstance(found, dict):
+            raise ValueError(
+                f"{path} is damaged, expected names and values: run `dvc checkout` or `dvc repro`"
+            )
+        return found
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"it contains {constant}")

@@ -31,9 +31,9 @@ Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class BaseConfig(BaseModel):
-    """Immutable; refuses keys that are not declared."""
+    """Immutable; refuses keys that are not declared, and numbers that are not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,11 +1,12 @@
 """Data sources, one file each: a pydantic `Config`, and `splits(config, raw)` to list each split's images."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from PIL import Image as Picture
@@ -15,6 +16,7 @@ from cl.runtime import stores
 from cl.runtime.base_config import BaseConfig, Range, Sizes, check_crop
 
 UNLABELLED = -1
+Positive = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,11 @@ class Storage(BaseConfig):
             raise ValueError(
                 f"store={self.store} must be a URL such as s3://bucket/shards, or an absolute folder"
             )
+        if self.store is not None and re.search(r"://[^/]*@", self.store):
+            raise ValueError(
+                "store contains a user or password, which results and reports would show: set them in the "
+                "environment, and write the address without them"
+            )
         if self.percentiles[1] > 100:
             raise ValueError(f"percentiles={list(self.percentiles)} must be between 0 and 100")
         if self.tile and self.shrink:
@@ -201,7 +208,7 @@ class Source(Storage):
     kind: str
     labels: Labels = Field(description="which images have one; the evaluations that need labels follow it")
     mean: tuple[float, float, float] = Field(description="of RGB in [0, 1], for normalisation")
-    std: tuple[float, float, float]
+    std: tuple[Positive, Positive, Positive]
     resize: int = Field(gt=0, description="evaluation: short side after resizing, pixels")
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
     scenes: Scenes

@@ -41,7 +41,7 @@ def splits(config: Config, raw: Path) -> Splits:
             below it is a link.
     """
     config.check_present(raw)
-    root = config.folder(raw)
+    root = raw / config.name
     keys, left_out = Keys(), Counter[str]()
     train, val = Listing(root, keys), Listing(root, keys)
     for name, status in images_below(root, "", left_out):

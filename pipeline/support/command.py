@@ -4,7 +4,9 @@ import errno
 import functools
 import json
 import logging
+import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -30,6 +32,7 @@ T = TypeVar("T")
 RESULTS = Path("results")
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
+TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
@@ -74,10 +77,21 @@ def _one_line_errors() -> Iterator[None]:
     except (ValueError, FloatingPointError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
+        if error.errno in TOO_MANY_FILES:
+            raise click.ClickException(
+                f"{error.strerror} ({error.filename}): allow more with `ulimit -n 4096`, then run again"
+            ) from error
         if error.errno not in STORAGE_ERRORS:
             raise
-        where = f" ({error.filename})" if error.filename else ""
+        where = f" ({error.filename or f'here or in {tempfile.gettempdir()}, which TMPDIR sets'})"
         raise click.ClickException(f"{error.strerror}{where}: no half-written file is left") from error
+    except RuntimeError as error:
+        if not re.match(r"DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
+            raise
+        raise click.ClickException(
+            "a data worker was killed, probably because the memory is full: free some, or start fewer "
+            "processes, and run again; a training continues from its checkpoint"
+        ) from error
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(130)
@@ -197,9 +211,12 @@ def results(
         if name:
             measured = [each._asdict() for each in produced.measurements]
             notes |= {"about": produced.about, "measurements": measured}
-        _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
         metrics = {key: rounded(float(value)) for key, value in produced.metrics.items()}
-        _write_json(unfinished / "metrics.json", metrics | flat(produced.measurements))
+        metrics |= flat(produced.measurements)
+        if wrong := [key for key, value in metrics.items() if not math.isfinite(value)]:
+            raise FloatingPointError(f"{wrong[0]} is {metrics[wrong[0]]}, so no result is written")
+        _write_json(unfinished / "metrics.json", metrics)
+        _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
         os.replace(unfinished / "metrics.json", f"{target}.json")
         os.replace(unfinished / "provenance.json", f"{target}.provenance.json")
         if folder:
@@ -230,4 +247,4 @@ def say(progress: Progress, measurements: list[Measurement]) -> None:
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
     if stage == "baseline":  # experiments with equal baselines may train at the same time, each in its copy
         data += str(Path.cwd())
     key = run_key(f"{stage}@{name}", parameters, inputs, data + encoder)
-    run = Run(_scratch(stage) / key, float(os.environ.get("CL_CHECKPOINT_SECONDS") or 60))
+    run = Run(_scratch(stage) / key, _seconds())
     if not command.is_main_process():
         yield run
         return
@@ -123,3 +124,11 @@ def _scratch(stage: str) -> Path:
             "set CL_SCRATCH to an absolute folder to make it resumable"
         )
     return root
+
+
+def _seconds() -> float:
+    """Between checkpoints."""
+    text = os.environ.get("CL_CHECKPOINT_SECONDS") or "60"
+    if not re.fullmatch(r"\d*\.?\d+", text):
+        raise ValueError(f"CL_CHECKPOINT_SECONDS={text}: give a number of seconds, such as 60")
+    return float(text)

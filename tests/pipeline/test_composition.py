@@ -32,7 +32,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("overrides", MISTAKES)
 @pytest.mark.parametrize(
     "name",
     [
@@ -57,10 +56,11 @@ def test_a_name_is_taken_as_typed(name, tmp_path) -> None:
     overrides = ["dataset=unlabelled", f"dataset.name={name}", "transfer=[]"]
     params = config.check(composition.compose(overrides))
     assert params.dataset.name == name
-    command = shlex.split(command_for(params))[3::2]
+    command = shlex.split(command_for(params))[4::2]
     assert composition.compose(command)["dataset"]["name"] == name
 
 
+@pytest.mark.parametrize("overrides", MISTAKES)
 def test_a_mistake_is_answered_in_one_line(overrides, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = CliRunner().invoke(main, overrides.split())

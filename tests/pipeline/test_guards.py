@@ -1,0 +1,113 @@
+"""Numbers that are not possible, secrets, and endings: one sentence each, and nothing half-written."""
+
+import errno
+import io
+
+import click
+import pytest
+from rich.console import Console
+
+from cl import config
+from cl.console.progress import Progress
+from cl.report.files import ResultFiles
+from cl.runtime.metric_info import Measurement
+from pipeline.support import command, locations, runs
+from tests.support.project import ROOT
+
+
+def changed(place: str, value: object) -> dict:
+    values = config.read(ROOT / "params.yaml")
+    *path, last = place.split(".")
+    section = values
+    for part in path:
+        section = section[part]
+    section[last] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("optim.base_lr", float("inf"), "optim.*base_lr=inf: .*finite"),
+        ("optim.epochs", float("nan"), "optim.*epochs=nan: .*finite"),
+        ("temperature", float("inf"), "temperature=inf: .*finite"),
+        ("dataset.mean", [0.5, float("nan"), 0.5], "dataset.*mean.*=nan: .*finite"),
+        ("dataset.std", [0.2, 0.0, 0.2], "dataset.*std.*=0.0: .*greater than 0"),
+        ("dataset.std", [0.2, -0.1, 0.2], "dataset.*std.*=-0.1: .*greater than 0"),
+        ("dataset.store", "ftp://user:secret@host/shards", "user or password.*environment"),
+    ],
+)
+def test_impossible_numbers_and_secrets_are_refused(place, value, message) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        config.check(changed(place, value))
+    assert "secret" not in str(refused.value)
+
+
+def test_aliases_are_refused() -> None:
+    bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+    with pytest.raises(ValueError, match="params.yaml contains an alias .*; write the values out"):
+        config.parse(bomb, "params.yaml")
+    assert config.parse("a: '*.jpg'\nb: 2*3\n", "x") == {"a": "*.jpg", "b": "2*3"}
+
+
+def test_no_result_has_a_number_that_is_not_finite(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    infinite = Measurement(
+        "transfer", "voc", "backbone", "ap", float("nan"), None, 1, "AP", "", "higher", None
+    )
+    wrong = pytest.raises(FloatingPointError, match="voc_ap is nan, so no result is written")
+    with wrong, command.results("transfer", "voc", root="out") as results:
+        results.measurements = [infinite]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "a.tar"), "Too many open files .a.tar.*ulimit -n"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device .*TMPDIR"),
+        (
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+            "worker was killed.*memory",
+        ),
+    ],
+)
+def test_endings_are_told_in_one_sentence(error, message) -> None:
+    @command.entry_point
+    def main() -> None:
+        raise error
+
+    with pytest.raises(click.ClickException, match=message):
+        main()
+
+
+@pytest.mark.parametrize("text", ["nan", "-1", "soon", "1e9"])
+def test_the_time_between_checkpoints_is_a_number(text, monkeypatch) -> None:
+    monkeypatch.setenv("CL_CHECKPOINT_SECONDS", text)
+    with pytest.raises(ValueError, match=f"CL_CHECKPOINT_SECONDS={text}: give a number"):
+        runs._seconds()
+
+
+def test_names_cannot_control_the_terminal() -> None:
+    output = io.StringIO()
+    Progress("prepare", Console(file=output)).say("left out a\x1b]0;owned\x07\u202e Vögel 照片")
+    assert output.getvalue() == "prepare: left out a\\x1b]0;owned\\x07\\u202e Vögel 照片\n"
+
+
+@pytest.mark.parametrize("content", ['{"a": 1', "[1]", '{"a": NaN}', ""])
+def test_a_damaged_result_is_named(content, tmp_path) -> None:
+    (tmp_path / "pretrain.json").write_text(content)
+    with pytest.raises(ValueError, match="pretrain.json is damaged.*dvc"):
+        ResultFiles(tmp_path, pictures=False).metrics("pretrain")
+
+
+def test_a_cut_table_is_named(tmp_path) -> None:
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain/epochs.csv").write_text("epoch,loss\n1,0.5\n2")
+    with pytest.raises(ValueError, match="epochs.csv is damaged, a row is cut"):
+        ResultFiles(tmp_path, pictures=False).table("pretrain", "epochs.csv")
+
+
+def test_an_empty_place_of_raw_data_is_the_default(monkeypatch) -> None:
+    monkeypatch.setenv("CL_RAW", "")
+    assert str(locations.raw()) == "data/raw"
