@@ -152,7 +152,11 @@ def coco(detections: list[Detections], dataset: DataSet, config: Config) -> dict
         kinds["mask"] = "segm"
     images = [record.image_id for record in dataset.test]
     with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO(str(dataset.annotations))
+        truth = COCO()
+        # Copies, since the evaluation of masks replaces the segmentations.
+        objects = [dict(annotation) for annotation in dataset.annotations["annotations"]]
+        truth.dataset = dataset.annotations | {"annotations": objects}  # type: ignore[assignment]
+        truth.createIndex()
         return {name: _evaluate(truth, results, kind, images) for name, kind in kinds.items()}
 
 

@@ -1,13 +1,25 @@
 """Data in COCO's layout: one JSON file lists all objects of a split."""
 
 import json
+import reprlib
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from cl.console.wording import counted
-from cl.detection.records import Findings, Record, clip_boxes, image_size, read_text, to_arrays
+from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, read_text, to_arrays
+
+LARGEST_AREA = 1e10  # pycocotools ignores larger objects without a word, and those below 0
+
+
+@dataclass(frozen=True)
+class Split:
+    """The images of a split, the category id and name of each label, and the annotations for evaluators."""
+
+    records: list[Record]
+    categories: list[Any]
+    classes: list[str]
+    annotations: dict[str, list[dict]]  # in COCO's format, with what evaluators read
 
 
 @dataclass(frozen=True)
@@ -20,50 +32,61 @@ class _Image:
     annotations: list[dict]
 
 
-def read(
-    root: Path, split: str, findings: Findings, *, masks: bool = False, test: bool = False
-) -> tuple[list[Record], list[int], list[str]]:
-    """The images of `split` ("train2017") below `root`, and the category id and name of each label.
+def read(root: Path, split: str, findings: Findings, *, masks: bool = False, test: bool = False) -> Split:
+    """The images of `split` ("train2017") below `root`.
 
     Args:
         masks: drop objects without a mask.
-        test: report them as errors instead, since the evaluators read the same file.
+        test: report them as errors instead, and objects without an id or area.
 
     Raises:
         ValueError: the annotation file is missing or malformed. All other problems go to `findings`.
     """
     path = root / "annotations" / f"instances_{split}.json"
+    text = read_text(path)
     try:
-        images, names = _parse(path, root / split, findings)
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        images, names = _parse(text, path, root / split, findings, test=test)
+        categories = sorted(names)
+        sorted(images, key=lambda image: image.image_id)  # the evaluators sort them after training
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is not a COCO instances file ({type(error).__name__}: {error}): replace it"
         ) from error
-    categories = sorted(names)
-    records = []
+    used = []
     for image in images:
-        size = image_size(image.path, image.size, path, findings)
-        image = replace(image, size=size)
-        if masks:
-            image = _with_usable_masks(image, findings, test=test)
-        records.append(_record(image, categories, findings))
-    return records, categories, [names[category] for category in categories]
+        image = replace(image, size=image_size(image.path, image.size, path, findings))
+        used.append(_with_usable_masks(image, findings, test=test) if masks and all(image.size) else image)
+    records = [_record(image, categories, findings) for image in used]
+    return Split(records, categories, [names[category] for category in categories], _evaluated(used, names))
 
 
-def _parse(path: Path, folder: Path, findings: Findings) -> tuple[list[_Image], dict[int, str]]:
+def _evaluated(images: list[_Image], names: dict[int, str]) -> dict[str, list[dict]]:
+    return {
+        "images": [{"id": i.image_id, "width": i.size[0], "height": i.size[1]} for i in images],
+        "annotations": [annotation for image in images for annotation in image.annotations],
+        "categories": [{"id": category, "name": name} for category, name in names.items()],
+    }
+
+
+def _parse(
+    text: str, path: Path, folder: Path, findings: Findings, *, test: bool
+) -> tuple[list[_Image], dict[int, str]]:
     """The images, with their usable annotations, and the category names by id."""
-    content = json.loads(read_text(path))
+    content = json.loads(text)
     images = {image["id"]: image for image in content["images"]}
     if len(images) < len(content["images"]):
         findings.errors.append(
             f"{path}: {len(content['images'])} images have only {counted(len(images), 'distinct ids')}"
         )
     names = {category["id"]: category["name"] for category in content["categories"]}
+    if unnamed := [name for name in names.values() if not isinstance(name, str) or not name]:
+        raise TypeError(f"a category has the name {unnamed[0]!r}, expected text")
     by_image: dict[int, list[dict]] = {image_id: [] for image_id in images}
     known: set[int] = set()
     for number, annotation in enumerate(content["annotations"]):
         annotation_id = annotation.get("id", f"number {number}")
-        if problem := _problem(annotation, known, images, names):
+        annotation = {"iscrowd": 0, **annotation}  # as in COCO's own tools
+        if problem := _problem(annotation, known, images, names, test=test):
             findings.errors.append(f"{path}: annotation {annotation_id} {problem}")
         else:
             known.add(annotation_id)
@@ -74,27 +97,37 @@ def _parse(path: Path, folder: Path, findings: Findings) -> tuple[list[_Image], 
     ], names
 
 
-def _problem(annotation: dict, known: set[int], images: dict, names: dict) -> str | None:
-    """Why an annotation is unusable, as the predicate of a sentence; `known` holds the ids seen so far."""
+def _problem(annotation: dict, known: set[int], images: dict, names: dict, *, test: bool) -> str | None:
+    """Why an annotation is unusable, as the predicate of a sentence; `known` holds the ids seen so far.
+
+    Only evaluators need a number as id, and the area.
+    """
     annotation_id, box, area = (annotation.get(key) for key in ("id", "bbox", "area"))
     image, category, crowd = (annotation.get(key) for key in ("image_id", "category_id", "iscrowd"))
-    if not isinstance(annotation_id, int) or annotation_id < 1 or annotation_id in known:
+    if annotation_id is not None and annotation_id in known:
+        return "needs an id of its own, but another annotation has the same"
+    if test and (not isinstance(annotation_id, int) or annotation_id < 1):
         return (
             "needs a unique integer id of at least 1 (pycocotools takes 0 for no object); number them from 1"
         )
     if image not in images:
-        return f"has image_id {image!r}, which is not listed"
+        return f"has image_id {image!r}, which is not listed (the first is {next(iter(images), None)!r})"
     if category not in names:
-        return f"has category_id {category!r}, which is not listed"
+        return f"has category_id {category!r}, which is not listed (the first is {next(iter(names), None)!r})"
     if not (_are_numbers(box) and len(box) == 4):
-        return f"has bbox {box}, expected four numbers"
-    if not _are_numbers([area]) or crowd not in (0, 1):
-        return f"has area {area} and iscrowd {crowd}, expected a number and 0 or 1"
+        return f"has bbox {reprlib.repr(box)}, expected four numbers"
+    if crowd not in (0, 1):
+        return f"has iscrowd {crowd!r}, expected 0 or 1"
+    if test and not (_are_numbers([area], LARGEST_AREA) and area is not None and area >= 0):
+        return (
+            f"has area {reprlib.repr(area)}, expected the object's pixels, by which small and large are told"
+        )
     return None
 
 
-def _are_numbers(values: Any) -> TypeGuard[list[float]]:
-    return isinstance(values, list) and all(isinstance(v, int | float) and isfinite(v) for v in values)
+def _are_numbers(values: Any, largest: float = FARTHEST) -> TypeGuard[list[float]]:
+    """Whether it is a list of finite numbers whose size is at most `largest`."""
+    return isinstance(values, list) and all(isinstance(v, int | float) and abs(v) <= largest for v in values)
 
 
 def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
@@ -103,7 +136,7 @@ def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Ima
     for annotation in image.annotations:
         given = annotation.get("segmentation")
         usable = _usable_mask(given, image.size)
-        place = f"{image.path.name} ({annotation['id']})"
+        place = f"{image.path.name} ({annotation.get('id')})"
         if usable and usable == given:
             kept.append(annotation)
         elif test:
@@ -134,8 +167,7 @@ def _usable_mask(segmentation: Any, size: tuple[int, int]) -> Any:
             p
             for p in segmentation
             if _are_numbers(p) and len(p) >= 6 and len(p) % 2 == 0
-            if all(-width <= x <= 2 * width for x in p[::2])
-            and all(-height <= y <= 2 * height for y in p[1::2])
+            if _meets(p[::2], width) and _meets(p[1::2], height)
         ]
     if not isinstance(segmentation, dict) or segmentation.get("size") != [height, width]:
         return None
@@ -146,8 +178,14 @@ def _usable_mask(segmentation: Any, size: tuple[int, int]) -> Any:
     return segmentation if sum(runs) == width * height else None
 
 
+def _meets(coordinates: list[float], side: int) -> bool:
+    """Whether a polygon reaches into the image, and no further beyond it than the image is long."""
+    low, high = min(coordinates), max(coordinates)
+    return -side <= low < side and 0 < high <= 2 * side
+
+
 def _runs(text: str) -> list[int] | None:
-    """The lengths in a compressed run-length encoding; None if it is cut.
+    """The lengths in a compressed run-length encoding; None if it is cut, or holds other characters.
 
     COCO's format: groups of five bits from the lowest, with a bit that says whether more follow and the sign
     in the last; from the fourth run on, the difference from the run before the last.
@@ -156,6 +194,8 @@ def _runs(text: str) -> list[int] | None:
     value = shift = 0
     for character in text:
         code = ord(character) - 48
+        if not 0 <= code < 64 or shift > 30:  # runs have 32 bits
+            return None
         value |= (code & 31) << shift
         shift += 5
         if not code & 32:

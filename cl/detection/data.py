@@ -4,6 +4,7 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,16 @@ from cl.runtime.cores import cores
 
 @dataclass(frozen=True)
 class DataSet:
-    """The images to train and test on; for COCO also the test annotations and each label's category id."""
+    """The images to train and test on; for COCO also each label's category id.
+
+    `annotations` are those of COCO's test images, in COCO's format, as its evaluators take them.
+    """
 
     classes: list[str]
     train: list[Record]
     test: list[Record]
     findings: Findings
-    annotations: Path | None = None
+    annotations: dict[str, Any] | None = None
     categories: list[int] | None = None
 
     def digest(self) -> str:
@@ -81,19 +85,18 @@ def _voc(config: Config, root: Path, findings: Findings) -> DataSet:
 
 def _coco(config: Config, root: Path, findings: Findings) -> DataSet:
     folder = root / "coco"
-    test, categories, classes = coco.read(folder, config.test, findings, masks=config.masks, test=True)
-    train = []
+    test = coco.read(folder, config.test, findings, masks=config.masks, test=True)
+    train, categories, classes = [], test.categories, test.classes
     for split in config.train:
-        records, *others = coco.read(folder, split, findings, masks=config.masks)
-        if others != [categories, classes]:
+        found = coco.read(folder, split, findings, masks=config.masks)
+        if (found.categories, found.classes) != (categories, classes):
             findings.errors.append(
                 f"instances_{split}.json and instances_{config.test}.json in {folder} "
                 "have different categories"
             )
-        train += records
+        train += found.records
     trained = {int(label) for record in train for label in record.labels}
     for label in range(len(classes)):
         if label not in trained:
             findings.notes["categories without training objects"].append(classes[label])
-    annotations = folder / "annotations" / f"instances_{config.test}.json"
-    return DataSet(classes, train, test, findings, annotations, categories)
+    return DataSet(classes, train, test.records, findings, test.annotations, categories)

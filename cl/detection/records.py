@@ -14,6 +14,7 @@ from pycocotools import mask as rle
 from cl.shards import images
 
 SHOWN = 5  # how many problems a message names
+FARTHEST = 1e9  # a coordinate beyond this is an error of writing, not a place outside the image
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,16 @@ def image_size(
     try:
         with image.open("rb") as file, images.opened(file) as picture:
             (width, height), deep = picture.size, images.deep_mode(picture)
-            turned = images.exif_orientation(picture) >= 5
+            orientation = images.exif_orientation(picture)
     except Exception as error:  # decoders raise errors of any type
         missing = isinstance(error, FileNotFoundError)
         findings.errors.append(f"{image}: missing" if missing else f"{image}: cannot be read ({error})")
         return 0, 0
     if deep:
         findings.errors.append(f"{image}: has more than 8 bits of gray; convert it to 8 bits")
-    if turned:
+    if orientation > 1:
+        findings.notes["images turned upright by their EXIF orientation"].append(image.name)
+    if turned := orientation >= 5:
         width, height = height, width
     if stated and [_number(length) for length in stated] != [width, height]:
         upright = ", upright by its EXIF orientation" if turned else ""
@@ -147,7 +150,7 @@ def image_size(
 def _number(text: float | str) -> float | None:
     try:
         return float(text)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         return None
 
 

@@ -1,15 +1,15 @@
 """Data in PASCAL VOC's layout: one XML file per image."""
 
+import codecs
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
-
-from cl.detection.records import Findings, Record, clip_boxes, image_size, read_text, to_arrays
+from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, read_text, to_arrays
 
 CLASSES = [
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat",
@@ -52,15 +52,11 @@ def read(
 def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
     year, name = split.split("/")
     folder = root / f"VOC{year}"
-    images = []
-    annotations = folder / "Annotations"
-    for line in read_text(folder / "ImageSets" / "Main" / f"{name}.txt").splitlines():
-        if not (image := line.strip()):
-            continue
-        file = annotations / f"{image}.xml"
-        if not file.is_file():  # the list of a class has 1, 0 or -1 after each name
-            image = FLAG.sub("", image)
-            file = annotations / f"{image}.xml"
+    listed, images = folder / "ImageSets" / "Main" / f"{name}.txt", []
+    for image, times in Counter(_names(listed, folder / "Annotations")).items():
+        file = folder / "Annotations" / f"{image}.xml"
+        if times > 1:
+            findings.errors.append(f"{listed}: names {image!r} {times} times, expected once")
         try:
             xml = _parsed(file.read_bytes())
             images.append(_Image(folder / "JPEGImages" / f"{image}.jpg", file, xml))
@@ -68,11 +64,27 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
             findings.errors.append(f"{file}: missing")
         except (ElementTree.ParseError, LookupError, ValueError) as error:
             findings.errors.append(f"{file}: not valid XML ({error}); save it as UTF-8")
+        except OSError as error:
+            findings.errors.append(f"{file}: cannot be read ({error.strerror})")
     return images
+
+
+def _names(listed: Path, annotations: Path) -> list[str]:
+    """The names in a list, one a line, without the flags -1, 0 and 1 of the list of a class.
+
+    A list has no flags if any of its whole lines is a name.
+    """
+    lines = [line.strip() for line in read_text(listed).splitlines() if line.strip()]
+    present = {path.name for path in annotations.glob("*.xml")}
+    if any(f"{line}.xml" in present for line in lines):
+        return lines
+    return [FLAG.sub("", line) for line in lines]
 
 
 def _parsed(content: bytes) -> ElementTree.Element:
     """The root element; in any encoding that Python knows, where the parser knows few."""
+    if content.startswith(codecs.BOM_UTF8):  # contradicts any other encoding
+        return ElementTree.fromstring(content.decode("utf-8-sig"))
     declared = re.match(rb"""<\?xml[^>]*encoding=["']([\w.-]+)""", content)
     if not declared or declared[1].lower() in (b"utf-8", b"utf-16", b"iso-8859-1", b"us-ascii"):
         return ElementTree.fromstring(content)
@@ -119,6 +131,6 @@ def _name(element: ElementTree.Element) -> str:
 
 def _is_number(text: str) -> bool:
     try:
-        return bool(np.isfinite(float(text)))
+        return abs(float(text)) <= FARTHEST  # NaN is not
     except ValueError:
         return False

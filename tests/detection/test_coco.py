@@ -16,7 +16,7 @@ def test_unusable_annotations_are_named_with_their_ids(copied, coco_config) -> N
         content["annotations"][1]["category_id"] = 77
         content["annotations"][2]["bbox"] = [1, 2, None, 3]
         del content["annotations"][3]["bbox"]
-        content["annotations"][4]["area"] = None
+        content["annotations"][4]["iscrowd"] = None
         content["images"][3]["width"] = 100
 
     edit_annotations(copied, change)
@@ -40,11 +40,21 @@ def test_a_file_without_images_is_refused(copied, coco_config) -> None:
         read(coco_config, copied)
 
 
-@pytest.mark.parametrize("annotation_id", [0, 2, "3", None])
-def test_annotations_need_unique_positive_ids(copied, coco_config, annotation_id) -> None:
+@pytest.mark.parametrize("annotation_id", [0, "3", None])
+def test_test_annotations_need_positive_ids(copied, coco_config, annotation_id) -> None:
     """pycocotools reads 0 as "no object": a perfect detector would score 60 percent."""
-    edit_annotations(copied, lambda content: content["annotations"][0].update(id=annotation_id), "val2017")
+    change = lambda content: content["annotations"][0].update(id=annotation_id)  # noqa: E731
+    edit_annotations(copied, change)
+    read(coco_config, copied)
+    edit_annotations(copied, change, "val2017")
     with pytest.raises(ValueError, match=f"annotation {annotation_id} needs a unique .* of at least 1"):
+        read(coco_config, copied)
+
+
+@pytest.mark.parametrize("split", ["train2017", "val2017"])
+def test_annotation_ids_must_be_distinct(copied, coco_config, split) -> None:
+    edit_annotations(copied, lambda content: content["annotations"][0].update(id=2), split)
+    with pytest.raises(ValueError, match=f"{split}.json: annotation 2 needs an id of its own"):
         read(coco_config, copied)
 
 
@@ -97,7 +107,7 @@ def test_crowds_are_not_trained_on_but_tests_keep_them(copied, coco_config) -> N
 
     for split in ("train2017", "val2017"):
         edit_annotations(copied, add_crowd, split)
-    before = coco.read(copied / "coco", "train2017", Findings())[0]
+    before = coco.read(copied / "coco", "train2017", Findings()).records
     data = read(coco_config, copied)
     lines = data.findings.lines()
     assert any(line.startswith("images with crowds, which are not used for training: 2 (") for line in lines)

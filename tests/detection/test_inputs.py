@@ -9,11 +9,13 @@ from PIL import Image as Picture
 from PIL import ImageOps
 from pycocotools import mask as rle
 
-from cl.detection.average_precision import iou
+from cl.detection.average_precision import Detections, encode_masks, evaluate, iou
 from cl.detection.coco import _runs
 from cl.detection.data import read
 from cl.shards.images import ORIENTATION
 from tests.support.detection import edit_annotations
+
+FULL = rle.encode(np.ones((96, 96), np.uint8, order="F"))["counts"].decode()
 
 
 def voc(root: Path) -> Path:
@@ -70,7 +72,7 @@ def test_names_with_spaces_flags_marks_and_foreign_encodings_are_read(copied, vo
     text = xml.read_text().replace("<annotation>", "<annotation><source>狗</source>", 1)
     xml.write_bytes(f'<?xml version="1.0" encoding="gb2312"?>{text}'.encode("gb2312"))
     names = (folder / "ImageSets/Main/trainval.txt").read_text().split()
-    lines = ["photo 1 (copy) 1" if name == "000002" else f"{name}  -1" for name in names]
+    lines = [("photo 1 (copy) 1" if name == "000002" else name) + "  -1" for name in names]
     (folder / "ImageSets/Main/trainval.txt").write_text("\ufeff" + "\r\n".join(lines) + "\r\n\r\n")
     after = read(voc_config, copied).train
     assert [r.boxes.tolist() for r in after] == [r.boxes.tolist() for r in before]
@@ -111,6 +113,10 @@ def test_nested_brackets_are_no_crash(copied, coco_config) -> None:
         {"size": [96, 96], "counts": ""},
         [[1, 1, 1e9, 1, 1e9, 1e9]],
         [[-1e7, 0, 5, 5, 5, 0]],
+        [[1, 1, 10**400, 1, 9, 9]],
+        [[100, 100, 120, 100, 120, 120]],
+        {"size": [96, 96], "counts": "".join(chr(ord(c) + 256) for c in FULL)},
+        {"size": [96, 96], "counts": "P" * 20 + "0" + FULL},
     ],
 )
 def test_masks_that_pycocotools_would_misread_are_not_used(mask, copied, coco_config) -> None:
@@ -146,3 +152,83 @@ def test_strings_are_shown_as_strings(copied, coco_config) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="has category_id '2', which is not listed"):
         read(coco_config, copied)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "expected"),
+    [
+        ("annotations", {"area": -1}, "annotation 1 has area -1, expected the object's pixels"),
+        ("annotations", {"area": 1e12}, "annotation 1 has area 1000000000000.0"),
+        ("annotations", {"area": None}, "annotation 1 has area None"),
+        ("annotations", {"bbox": [1, 2, 3, 10**400]}, "annotation 1 has bbox .* expected four numbers"),
+        ("annotations", {"iscrowd": "0"}, "annotation 1 has iscrowd '0', expected 0 or 1"),
+        ("annotations", {"image_id": "1"}, "has image_id '1', which is not listed .the first is "),
+        ("categories", {"id": "1"}, "not a COCO instances file .TypeError"),
+        ("categories", {"name": 5}, "a category has the name 5, expected text"),
+        ("images", {"id": "1"}, "not a COCO instances file .TypeError"),
+        ("images", {"width": 10**400}, "states 1000.*, but 0000.*.jpg has 96x96"),
+    ],
+)
+def test_what_evaluators_would_misread_or_fail_on_is_refused(part, change, expected, copied, coco_config):
+    edit_annotations(copied, lambda content: content[part][0].update(change), "val2017")
+    with pytest.raises(ValueError, match=f"instances_val2017.json.*{expected}"):
+        read(coco_config, copied)
+
+
+def test_numbers_with_too_many_digits_are_no_crash(copied, coco_config) -> None:
+    path = copied / "coco/annotations/instances_val2017.json"
+    path.write_text('{"images": [' + "9" * 5000 + "]}")
+    with pytest.raises(ValueError, match="instances_val2017.json is not a COCO instances file"):
+        read(coco_config, copied)
+
+
+def test_training_needs_neither_areas_nor_crowds(copied, coco_config) -> None:
+    before = read(coco_config, copied).digest()
+    bare = lambda content: [(a.pop("area"), a.pop("iscrowd"), a.pop("id")) for a in content["annotations"]]  # noqa: E731
+    edit_annotations(copied, bare)
+    edit_annotations(copied, lambda c: [a.pop("iscrowd") for a in c["annotations"]], "val2017")
+    assert read(coco_config, copied).digest() == before
+
+
+def test_evaluators_get_sizes_as_numbers_and_no_crowd_as_zero(copied, coco_config) -> None:
+    """pycocotools fails on sizes that are text, and on annotations without `iscrowd`, after the training."""
+    square = [[1, 1, 50, 1, 50, 50, 1, 50]]
+    edit_annotations(copied, lambda c: c["annotations"][0].update(segmentation=square), "val2017")
+    data = read(coco_config, copied)
+    found = [Detections(r.boxes, np.ones(len(r.boxes)), r.labels, encode_masks(r.masks())) for r in data.test]
+    before, _ = evaluate(found, data, coco_config)
+
+    def change(content: dict) -> None:
+        for image in content["images"]:
+            image.update(width="96", height=96.0)
+        for annotation in content["annotations"]:
+            del annotation["iscrowd"]
+
+    edit_annotations(copied, change, "val2017")
+    assert evaluate(found, read(coco_config, copied), coco_config)[0] == before
+
+
+def test_names_listed_twice_and_files_that_cannot_be_opened_are_named(copied, voc_config) -> None:
+    listed = voc(copied) / "ImageSets/Main/test.txt"
+    first = listed.read_text().split()[0]
+    xml = voc(copied) / f"Annotations/{first}.xml"
+    listed.write_text(listed.read_text() + f"{first}\n{'a' * 400}\n")
+    xml.unlink()
+    xml.mkdir()
+    with pytest.raises(ValueError, match=f"names '{first}' 2 times, .*Is a directory.*aaa.xml: cannot be"):
+        read(voc_config, copied)
+
+
+def test_a_number_that_ends_a_name_is_no_flag(copied, voc_config) -> None:
+    """Or the annotations of 000002 would stand for those of another image, which are missing."""
+    listed = voc(copied) / "ImageSets/Main/trainval.txt"
+    listed.write_text(listed.read_text() + "000002 1\n")
+    with pytest.raises(ValueError, match="000002 1.xml: missing"):
+        read(voc_config, copied)
+
+
+def test_a_byte_order_mark_overrules_the_declared_encoding(copied, voc_config) -> None:
+    path = voc(copied) / "Annotations/000002.xml"
+    before = read(voc_config, copied).digest()
+    path.write_text(f'\ufeff<?xml version="1.0" encoding="gb2312"?>{path.read_text()}')
+    assert read(voc_config, copied).digest() == before

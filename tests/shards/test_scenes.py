@@ -31,13 +31,13 @@ def test_both_layouts_hold_the_same_objects(scenes_folder) -> None:
     classes, from_voc, _ = voc.read(scenes_folder / "VOCdevkit", ["2007/trainval"], "2007/test", findings)
     assert classes == ["coins", "grass"]
     assert findings.lines() == ["classes in the annotations, used instead of VOC's twenty: 2 (coins, grass)"]
-    from_coco, categories, names = coco.read(scenes_folder / "coco", "train2017", findings)
+    found = coco.read(scenes_folder / "coco", "train2017", findings)
     assert not findings.errors
-    assert (categories, names) == ([1, 2], ["grass", "coins"])
-    assert len(from_voc) == len(from_coco) == 10
-    for a, b in zip(from_voc, from_coco, strict=True):
+    assert (found.categories, found.classes) == ([1, 2], ["grass", "coins"])
+    assert len(from_voc) == len(found.records) == 10
+    for a, b in zip(from_voc, found.records, strict=True):
         assert np.array_equal(a.boxes, b.boxes)
-        assert [classes[i] for i in a.labels] == [names[i] for i in b.labels]
+        assert [classes[i] for i in a.labels] == [found.classes[i] for i in b.labels]
         for box, mask in zip(b.boxes.astype(int), b.masks(), strict=True):
             rows, columns = np.nonzero(mask)
             assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == box.tolist()

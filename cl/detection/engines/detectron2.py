@@ -180,35 +180,35 @@ def _voc(detections: list[Detections], dataset: DataSet, config: Config) -> dict
     with TemporaryDirectory() as folder:
         _write_voc(Path(folder), split, dataset)
         data = f"cl_{next(_numbers)}"
-        classes = [dataset.classes[label] for label in present]
+        classes = [str(label) for label in present]  # names of files in the evaluator
         MetadataCatalog.get(data).set(dirname=folder, split=split, year=int(year), thing_classes=classes)
         evaluator = PascalVOCDetectionEvaluator(data)
         evaluator.reset()
-        for detected, record in zip(detections, dataset.test, strict=True):
+        for number, (detected, record) in enumerate(zip(detections, dataset.test, strict=True)):
             known = np.isin(detected.labels, present)
             labels = np.searchsorted(present, detected.labels[known])
             kept = _instances(Detections(detected.boxes[known], detected.scores[known], labels), record)
-            evaluator.process([{"image_id": record.path.stem}], [{"instances": kept}])
+            evaluator.process([{"image_id": number}], [{"instances": kept}])
         results = evaluator.evaluate()["bbox"]
     return {ours: float(results[theirs]) for ours, theirs in VOC_METRICS.items()}
 
 
 def _write_voc(folder: Path, split: str, dataset: DataSet) -> None:
-    """The list and annotations of the test images, as the evaluator reads them."""
+    """The list and annotations of the test images, by number: the evaluator splits names at spaces."""
     lists, annotations = folder / "ImageSets" / "Main", folder / "Annotations"
     lists.mkdir(parents=True)
     annotations.mkdir()
-    (lists / f"{split}.txt").write_text("".join(f"{record.path.stem}\n" for record in dataset.test))
-    for record in dataset.test:
-        _annotate(annotations / f"{record.path.stem}.xml", record, dataset.classes)
+    (lists / f"{split}.txt").write_text("".join(f"{number}\n" for number in range(len(dataset.test))))
+    for number, record in enumerate(dataset.test):
+        _annotate(annotations / f"{number}.xml", record)
 
 
-def _annotate(path: Path, record: Record, classes: list[str]) -> None:
+def _annotate(path: Path, record: Record) -> None:
     """Write every tag that the evaluator reads, even if the data lacks it; boxes count from 1."""
     root = ElementTree.Element("annotation")
     for box, label, difficult in zip(record.boxes, record.labels, record.ignored, strict=True):
         element = ElementTree.SubElement(root, "object")
-        tags = {"name": classes[label], "pose": "Unspecified", "truncated": 0, "difficult": int(difficult)}
+        tags = {"name": label, "pose": "Unspecified", "truncated": 0, "difficult": int(difficult)}
         _add(element, tags)
         x0, y0, x1, y1 = (round(value) for value in np.add(box, (1, 1, 0, 0)).tolist())
         _add(ElementTree.SubElement(element, "bndbox"), {"xmin": x0, "ymin": y0, "xmax": x1, "ymax": y1})
@@ -223,13 +223,16 @@ def _add(element: ElementTree.Element, texts: dict[str, Any]) -> None:
 def _coco(detections: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
     assert dataset.categories is not None
     data = f"cl_{next(_numbers)}"
-    MetadataCatalog.get(data).set(
-        json_file=str(dataset.annotations),
-        thing_classes=dataset.classes,
-        thing_dataset_id_to_contiguous_id={c: label for label, c in enumerate(dataset.categories)},
-    )
     kinds = {"bbox": "box", "segm": "mask"} if config.masks else {"bbox": "box"}
-    evaluator = COCOEvaluator(data, tasks=tuple(kinds), distributed=False)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "annotations.json"
+        path.write_text(json.dumps(dataset.annotations))
+        MetadataCatalog.get(data).set(
+            json_file=str(path),
+            thing_classes=dataset.classes,
+            thing_dataset_id_to_contiguous_id={c: label for label, c in enumerate(dataset.categories)},
+        )
+        evaluator = COCOEvaluator(data, tasks=tuple(kinds), distributed=False)
     evaluator.reset()
     for detected, record in zip(detections, dataset.test, strict=True):
         evaluator.process([{"image_id": record.image_id}], [{"instances": _instances(detected, record)}])

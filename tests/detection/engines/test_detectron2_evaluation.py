@@ -73,6 +73,27 @@ def test_evaluators_agree_on_the_area_of_voc_2012(params, scenes_folder, tmp_pat
     assert abs(ours["ap50"] - eleven_points["ap50"]) > 0.01
 
 
+def test_evaluators_agree_on_names_that_are_no_words(params, scenes_folder, tmp_path) -> None:
+    """Of images, which detectron2's evaluator splits at spaces, and of classes, whose files it writes."""
+    from cl.detection.engines.detectron2 import evaluate
+
+    folder = tmp_path / "VOCdevkit" / "VOC2007"
+    shutil.copytree(scenes_folder / "VOCdevkit" / "VOC2007", folder)
+    for part in ("JPEGImages", "Annotations"):
+        for path in list((folder / part).iterdir()):
+            path.rename(path.with_name(f"photo {path.name}"))
+    for path in (folder / "Annotations").iterdir():
+        path.write_text(path.read_text().replace("<name>grass<", "<name>grass/hay<"))
+    for path in (folder / "ImageSets" / "Main").iterdir():
+        path.write_text("".join(f"photo {name}\n" for name in path.read_text().split()))
+    config = params.transfers["voc_c4"]
+    dataset = read(config, tmp_path)
+    assert "grass/hay" in dataset.classes
+    detections = rounded(noisy(dataset))
+    theirs, _ = evaluate(detections, dataset, config)
+    assert evaluate_ours(detections, dataset, config)[0] == pytest.approx(theirs, abs=1e-6)
+
+
 @pytest.mark.parametrize("engine", ["torchvision", "detectron2"])
 @pytest.mark.parametrize("name", ["voc_c4", "coco_c4", "coco_fpn"])
 def test_both_engines_train(params, scenes_folder, tmp_path, name, engine) -> None:
