@@ -19,7 +19,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The same from a string; errors refer to it as `name`. Aliases may expand without bound: refused."""
+    """The same from a string; errors refer to it as `name`.
+
+    Raises:
+        ValueError: it is not valid YAML, or contains an alias, which could expand without bound.
+    """
     reader = YAML(typ="safe", pure=True)
     try:
         if "*" in text and any(isinstance(token, AliasToken) for token in reader.scan(text)):

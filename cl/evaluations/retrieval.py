@@ -52,7 +52,8 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
         for name, bank, rows in zip(names, banks, queries, strict=True):
             hits = _hits(rows, bank, positions)
             found = {f"hit{n}": hits[:, :n].any(1) for n in NEAREST}
-            metrics[name] = {key: share(hit, context.val, positions.numpy()) for key, hit in found.items()}
+            looked_up = positions.cpu().numpy()
+            metrics[name] = {key: share(hit, context.val, looked_up) for key, hit in found.items()}
             if name == BACKBONE:
                 _write(hits, positions, context)
     return metrics

@@ -121,7 +121,7 @@ def prefixes(tensors: dict[str, Tensor], config: BackboneConfig, file: str) -> l
     """What precedes the names of such a network's tensors; most of them, as blocks share the first one's.
 
     Raises:
-        ValueError: there is no such network.
+        ValueError: timm does not know the network, or cannot build it from these settings.
     """
     try:
         with torch.device("meta"):

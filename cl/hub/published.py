@@ -31,7 +31,7 @@ def fetch(name: str) -> tuple[Path, dict[str, str]]:
 
 
 def missing(path: Path) -> str:
-    """Why there is no file at a path, and what to give instead."""
+    """A sentence about a path that is not a file: what it is, and what to give instead."""
     if not path.is_dir():
         what = "is not a file" if path.exists() else "does not exist"
         return f"{path} {what}; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"

@@ -94,7 +94,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def json_object(text: str, what: str) -> dict[str, Any]:
-    """An object in JSON, as a file's metadata contain it; `what` names it.
+    """The JSON object in an entry of a file's metadata; `what` names the entry in the error.
 
     Raises:
         DamagedError: it is something else.

@@ -87,8 +87,8 @@ def splits(config: Config, raw: Path) -> Splits:
     group, a hash of its path decides.
 
     Raises:
-        ValueError: the table is missing or damaged, lacks a column, has one that is nearly called like one of
-            COLUMNS, or a row of it is wrong.
+        ValueError: the table is missing or damaged, lacks a column, has a variant of a known column, or a row
+            is wrong.
     """
     config.check_present(raw)
     table = config.table_path(raw)
@@ -124,10 +124,10 @@ def splits(config: Config, raw: Path) -> Splits:
 
 
 def _check_columns(names: list[str], table: Path) -> str:
-    """A sentence that says which columns are used and which are not.
+    """A line that names the columns that are used and those that are ignored.
 
     Raises:
-        ValueError: there are two of one name, a column is missing, or one may be meant for a known one.
+        ValueError: two columns have the same name, path is missing, or a name is a variant of a known one.
     """
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{table} has two columns {twice[0]!r}; remove or rename one")
