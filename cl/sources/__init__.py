@@ -232,3 +232,13 @@ class Source(Storage):
     def _crop_fits(self) -> "Source":
         check_crop(self.resize, self.crop)
         return self
+
+
+class OwnImages(Source):
+    """A data set of your own, by the name of its folder below CL_RAW."""
+
+    name: str
+
+    def folder(self, raw: Path) -> Path:
+        """The folder, whether it exists or not."""
+        return raw / self.name

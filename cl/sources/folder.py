@@ -7,18 +7,14 @@ files next to the class folders are left out and counted.
 from pathlib import Path
 from typing import Literal
 
-from cl.sources import Source, Splits
+from cl.sources import OwnImages, Splits
 from cl.sources._shared.class_folders import check_layout, class_folders
 
 
-class Config(Source):
+class Config(OwnImages):
     """Your own data set, by the name of its folder."""
 
     kind: Literal["folder"]
-    name: str
-
-    def folder(self, raw: Path) -> Path:
-        return raw / self.name
 
     def check_present(self, raw: Path) -> None:
         check_layout(self.folder(raw))

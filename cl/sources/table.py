@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cl.console.wording import counted
-from cl.sources import UNLABELLED, Source, Splits
+from cl.sources import UNLABELLED, OwnImages, Splits
 from cl.sources._shared.listing import Keys, Listing
 from cl.sources._shared.trees import check_class, held_out, wrong_suffix
 
@@ -43,18 +43,14 @@ MISSING = {
 }  # as for pandas
 
 
-class Config(Source):
+class Config(OwnImages):
     """Your own images, by the name of their folder; `table`: its name if it is not the default."""
 
     kind: Literal["table"]
-    name: str
     table: str | None
     holdout: float = Field(
         gt=0, lt=1, description="share of images, or of groups, that is not trained on, without a split"
     )
-
-    def folder(self, raw: Path) -> Path:
-        return raw / self.name
 
     def table_path(self, raw: Path) -> Path:
         """The table, whether it exists or not."""

@@ -10,21 +10,17 @@ from typing import Literal
 from pydantic import Field
 
 from cl.console.wording import counted
-from cl.sources import Source, Splits
+from cl.sources import OwnImages, Splits
 from cl.sources._shared.listing import Keys, Listing
 from cl.sources._shared.trees import held_out, images_below
 
 
-class Config(Source):
+class Config(OwnImages):
     """Your own images, by the name of their folder."""
 
     kind: Literal["unlabelled"]
-    name: str
     labels: Literal["none"]
     holdout: float = Field(gt=0, lt=1, description="share of the images that is not trained on")
-
-    def folder(self, raw: Path) -> Path:
-        return raw / self.name
 
     def check_present(self, raw: Path) -> None:
         if not (root := self.folder(raw)).is_dir():
