@@ -103,6 +103,10 @@ def test_masks_and_saturated_pixels_keep_their_levels(tmp_path) -> None:
     lamp[3, 3] = 4000
     reader = stored(tmp_path / "lamp", {"a.tif": deep(lamp, "int32")}, percentiles=(0, 100))
     assert reader.manifest.levels["I"][1] == 4000
+    saturated = GRAY * 50
+    saturated[3, :9] = 65535
+    files = {"a.png": deep(saturated, "uint16", "PNG")}
+    assert stored(tmp_path / "16 bits", files, percentiles=(0, 100)).manifest.levels["I;16"][1] == 65535
 
 
 def test_images_that_end_up_without_contrast_are_counted(tmp_path) -> None:
