@@ -1,13 +1,16 @@
 """check: refuses wrong parameters before DVC removes the outputs of the stages that they would run again."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
+from dvc.dependency import Dependency
 from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 from dvc_data.hashfile.hash_info import HashInfo
 
+from cl.config.rules import check_data
 from cl.runtime.stores import is_url
 from cl.sources._shared import trees
 from pipeline.support import command, locations
@@ -21,10 +24,12 @@ PASSED = "params.yaml passed pipeline.check.\n"
 def main() -> None:
     """Check params.yaml, and whether the raw data is there if `prepare` has to read it.
 
-    A folder of your own images is summarised, so that `prepare` runs again if it is another, or has changed.
+    If the shards are there, check also that they have enough images and labels. Summarise a folder of your
+    own images, so that `prepare` runs again if it is another, or has changed.
     """
     _write(PASSED)  # even if the check fails
-    dataset, raw = command.params().dataset, locations.raw()
+    params, raw = command.params(), locations.raw()
+    dataset = params.dataset
     folder = dataset.folder(raw)
     try:
         dataset.check_present(raw)
@@ -34,6 +39,8 @@ def main() -> None:
         _write(_of_last_run())
         if _shards_must_be_prepared():
             raise
+    if locations.SHARDS.is_dir() and not _inputs_of_prepare_changed():
+        check_data(params, *(locations.reader(split, dataset) for split in ("train", "val")))
 
 
 def _write(text: str) -> None:
@@ -55,7 +62,7 @@ def _shards_must_be_prepared() -> bool:
     """Whether DVC would run `prepare`: its inputs have changed, and DVC's cache has no such run."""
     with Repo() as repo:
         stage = repo.stage.load_one(name="prepare")
-        if not any(dependency.status() for dependency in stage.deps):
+        if not _have_changed(stage.deps):
             return False
         stage.save_deps()
         for output in stage.outs:
@@ -65,6 +72,15 @@ def _shards_must_be_prepared() -> bool:
         except RunCacheNotFoundError:
             return True
     return False
+
+
+def _inputs_of_prepare_changed() -> bool:
+    with Repo() as repo:
+        return _have_changed(repo.stage.load_one(name="prepare").deps)
+
+
+def _have_changed(dependencies: Iterable[Dependency]) -> bool:
+    return any(dependency.status() for dependency in dependencies)
 
 
 if __name__ == "__main__":

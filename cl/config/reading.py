@@ -1,10 +1,12 @@
 """Reads parameter files, and checks the values as a whole before anything is read or written."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml.resolver import implicit_resolvers
 from ruamel.yaml.tokens import AliasToken
 
 from cl.config import rules
@@ -31,6 +33,30 @@ def parse(text: str, name: str) -> dict[str, Any]:
         values = reader.load(text)
     except YAMLError as error:
         raise ValueError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    return _mapping(values, name)
+
+
+class _Loader(yaml.CSafeLoader):
+    """libyaml with the types of YAML 1.2, in which DVC and `pipeline.compose` write."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}
+
+
+for versions, tag, pattern, first in implicit_resolvers:
+    if (1, 2) in versions:
+        _Loader.add_implicit_resolver(tag, pattern, first)
+
+
+def parse_written(text: str, name: str) -> dict[str, Any]:
+    """The same for a file that a program wrote: 50 times as fast, but a key that is there twice passes."""
+    try:
+        values = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    return _mapping(values, name)
+
+
+def _mapping(values: Any, name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{name} must contain keys and values, found {str(values)[:40]!r}")
     return values

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from cl.config import parse
+from cl.config import parse_written
 from cl.report import charts
 from cl.report.experiments import Experiment, changed_params, result_names
 from cl.runtime.metric_info import recorded
@@ -20,6 +21,9 @@ from pipeline.support import command
 from pipeline.support.provenance import git
 
 FILES = ("params.yaml", "dvc.lock")
+LOCKED_PARAMS = re.compile(
+    r"^    params:\n(?: {5,}.*\n|\n)*", re.MULTILINE
+)  # most of dvc.lock, and not needed
 
 
 class _Candidate(NamedTuple):
@@ -82,8 +86,8 @@ def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[
     Raises:
         ValueError: its files cannot be read, or version 0.2 wrote them.
     """
-    outputs = _Outputs(parse(candidate.lock, "dvc.lock"), path_of)
-    params = parse(candidate.params, "params.yaml")
+    outputs = _Outputs(parse_written(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
+    params = parse_written(candidate.params, "params.yaml")
     params.pop("overrides", None)  # other overrides may give the same experiment
     experiment = _experiment(candidate, params, outputs)
     if outputs.missing:

@@ -24,6 +24,8 @@ MISTAKES = {
     "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss? Choices: ",
     "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs? ",
     "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",
+    "exp run -S optim.batch_size=4096": "optim: batch_size=4096 exceeds the ",
+    "exp run -S evaluations.knn.k=5000": "evaluations.knn: k (5000) must not be greater than",
     "repro": "params.yaml: optim.batch_size=1: input should be greater than 1",
 }
 
@@ -64,8 +66,7 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
 
 def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
     before = clone.files()
-    # More than the images, which only `pretrain` knows.
-    told = clone.exp(*SIZES, "optim.batch_size=128", code=255)
+    told = clone.exp(*SIZES, "optim.base_lr=0.2", code=255, environ={"CL_PROCESSES": "3"})
     way = "git checkout dvc.lock && dvc checkout"
     assert f"`{way}` brings back the committed outputs" in told
     assert not (clone.folder / "models/backbone.safetensors").exists()
