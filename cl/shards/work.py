@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cl.runtime import stores
-from cl.runtime.files import UNREACHABLE
 from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
 from cl.shards.team import Team
 from cl.sources import Image, Storage
+from cl.sources._shared.trees import status_of
 
 
 class Job(NamedTuple):
@@ -134,22 +134,12 @@ class Work:
         sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels} {reads_heic()}".encode())
         for module in sorted(Path(__file__).parent.glob("*.py")):
             sha.update(module.read_bytes())
-        look_up = functools.cache(_status)
+        look_up = functools.cache(status_of)
         for image in (image for order in self.orders.values() for image in order):
             status = look_up(image.path) if image.status is None else image.status
             facts = (image.key, image.label, image.group, image.place, status)
             sha.update("\0".join(map(str, facts)).encode() + b"\n")
         return sha.hexdigest()
-
-
-def _status(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError as error:
-        if error.errno not in UNREACHABLE:
-            raise
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def save_note(path: Path, packed: Packed) -> None:
