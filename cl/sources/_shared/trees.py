@@ -12,18 +12,8 @@ from cl.runtime.stores import files_below, is_url
 from cl.sources._shared.listing import sorted_on_disk
 
 SUFFIXES = {
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".bmp",
-    ".webp",
-    ".ppm",
-    ".pgm",
-    ".tif",
-    ".tiff",
-    ".avif",
-    ".heic",
-    ".heif",
+    *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".avif", ".heic", ".heif"),
+    *(".ppm", ".pgm", ".tif", ".tiff"),
 }
 SIZED = 10_000  # files whose sizes enter `summary`
 # Characters that XML and HTML forbid, and line breaks.
