@@ -40,7 +40,7 @@ NO_LEVELS: Levels = MappingProxyType({})
 
 
 def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep gray and transparent images.
+    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep gray and transparency.
 
     libjpeg-turbo decodes plain JPEG; Pillow decodes CMYK, damaged JPEG and other formats.
 

@@ -23,8 +23,8 @@ VALUES = 32  # distinct values needed before an extreme one may mark missing dat
 def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, tuple[float, float]]:
     """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys samples the images.
 
-    Pixels without data do not count: NaN, infinities, the value in a file's GDAL tag, and a value far from all
-    others, which marks them in files without a tag. A mode without sampled pixels gets no levels.
+    Pixels without data do not count: NaN, infinities, the value in a file's GDAL tag, and an untagged value
+    far from all others. A mode without sampled pixels gets no levels.
     """
     max_pixels, levels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS, {}
 

@@ -111,7 +111,7 @@ def _readable(
     skipped: dict[str, str],
     digests: dict[str, bytes],
 ) -> Iterator[tuple[Image, Encoded]]:
-    """Yield the readable images or their tiles; add the others to `skipped`, and hashes of all to `digests`."""
+    """Yield the readable images or their tiles; add the others to `skipped` and all hashes to `digests`."""
     for samples, reading in _read_ahead(tiles.samples_by_image(listed)):
         whole = tiles.whole_of(samples[0])
         try:

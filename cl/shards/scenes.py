@@ -28,7 +28,7 @@ Objects = list[tuple[str, Picture.Image]]  # class and mask (size, size) of each
 def write(config: Scenes, root: Path) -> None:
     """Write `config.train` and `config.val` scenes below `root` in both layouts.
 
-    The same config gives the same bytes. Training and validation scenes use disjoint bands of the photographs.
+    The same config gives the same bytes. Training and validation scenes use disjoint parts of photographs.
 
     Raises:
         ValueError: a class is not a photograph, or all photographs are classes.

@@ -64,8 +64,8 @@ def images_begun(listed: list[Image]) -> list[Image]:
 def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     """Replace each image larger than `side` by its tiles, row by row.
 
-    The tiles of an image without a group form one. Boxes refer to the file, before its orientation is applied.
-    An image that cannot be opened stays, and packing reports it.
+    The tiles of an image without a group form a group. Boxes refer to the file, before its orientation is
+    applied. An image that cannot be opened stays, and packing reports it.
     """
 
     def size_of(image: Image) -> tuple[int, int]:
