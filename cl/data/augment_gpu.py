@@ -1,7 +1,7 @@
 """Flip, colour operations and normalisation of a batch on the training device.
 
-Each image has its own parameters, drawn by `cl.data.views`; the operations compute what torchvision's
-functional transforms compute on float images. Flags are masks, so that the CPU never waits for the device.
+Each image has its own parameters, drawn by `cl.data.views`. The operations equal torchvision's functional
+transforms on float images. Flags are masks, so the CPU never waits for the device.
 """
 
 from subprocess import SubprocessError
@@ -21,8 +21,8 @@ def augment(
 ) -> Tensor:
     """As `cl.data.augment.augment`, on the device of the images.
 
-    Jitter is computed for images that need it, which are sorted, and blur, which costs much and may be rare,
-    too; everything else for all of them.
+    Jitter and blur, which are expensive, are computed only for the images that need them; the other operations
+    for all.
     """
     rows, ends = sorted_by_hue(ColourParams(*colour_params.unbind(1)))
     on_cpu = ColourParams(*colour_params[rows].unbind(1))
@@ -45,9 +45,10 @@ def augment(
 
 
 def sorted_by_hue(params: ColourParams[Tensor]) -> tuple[Tensor, list[int]]:
-    """The images (N,) by the place of hue in their jitter, and at which of them each of its four places ends.
+    """Sort the images by the place of hue in their jitter, those without jitter last.
 
-    Images without jitter are last.
+    Returns:
+        The order (N,), and the position in it after the last image of each of the four places.
     """
     order = torch.stack(params.jitter_order)  # (4, N)
     places = (order == HUE).int().argmax(0).where(params.jitter > 0, len(order))
@@ -82,10 +83,10 @@ def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
 def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
     """Brightness, contrast, saturation and hue in each image's own order; overwrites `x`.
 
-    Hue, which costs most, is changed in all images at once, between what precedes and what follows it.
+    Hue, the most expensive, is changed in all images at once, between the operations before and after it.
 
     Args:
-        ends: as from `sorted_by_hue`, by which the images are sorted.
+        ends: from `sorted_by_hue`, in whose order the images are.
     """
     order = torch.stack(params.jitter_order).long()  # (4, N)
     factors = torch.stack(params.factors).gather(0, order)
@@ -101,22 +102,21 @@ def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
 
 
 def fused_jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    """As `jitter`, by Triton's kernels, for images in any order."""
+    """As `jitter`, with Triton kernels, for images in any order."""
     from cl.data import _fused_jitter  # imports Triton, which is missing on some systems
 
     return _fused_jitter.jitter(x, params)
 
 
 def require_fused(device: torch.device) -> None:
-    """Compile and run the kernels once.
+    """Compile and run the fused kernels once.
 
     Raises:
         ValueError: they do not run on this machine.
     """
+    params = ColourParams(*torch.zeros((DRAWS, 2), device=device))
     try:
-        fused_jitter(
-            torch.zeros((2, 3, 4, 4), device=device), ColourParams(*torch.zeros((DRAWS, 2), device=device))
-        )
+        fused_jitter(torch.zeros((2, 3, 4, 4), device=device), params)
     except (ImportError, OSError, RuntimeError, SubprocessError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
@@ -125,7 +125,7 @@ def require_fused(device: torch.device) -> None:
 
 
 def blend_(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
-    """Brightness (0), contrast (1) or saturation (2): blend with black, the mean of the gray image, or it.
+    """Brightness (0), contrast (1), saturation (2): blend with black, the mean of gray, or the gray image.
 
     Args:
         x: is overwritten.
@@ -205,8 +205,4 @@ def autocontrast(x: Tensor) -> Tensor:
     return ((x - low.where(~flat, 0)) / (high - low).where(~flat, 1)).clamp_(0, 1)
 
 
-OPERATIONS = {
-    "grayscale": _grayscale,
-    "solarize": _solarize,
-    "photometric": _photometric,
-}
+OPERATIONS = {"grayscale": _grayscale, "solarize": _solarize, "photometric": _photometric}

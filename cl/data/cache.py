@@ -1,7 +1,7 @@
 """A folder of fetched files: bounded in size, shared by the processes of a machine, safe to kill.
 
 The process that fetches a file locks `<name>.partial`, extends it to its final size, fills it and renames it.
-The folder therefore holds what is in use or reserved, and the sum of its file sizes never exceeds the limit.
+File sizes therefore include reserved space, and their sum never exceeds the limit.
 The least recently used pieces (`*.piece`) make room for new ones; other files stay.
 """
 
@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 DIGITS = 20  # of the byte count in the file `used`
-SLACK = 64  # evicting frees 1/64 of the limit at once, because scanning the folder takes time
-PATIENCE = 60  # seconds to wait for room that others have reserved but not filled yet
+SLACK = 64  # evicting frees another 1/64 of the limit, because scanning the folder takes time
+PATIENCE = 60  # seconds to wait for room that others have reserved and not yet filled
 
 
 @dataclass(frozen=True)
 class Cache:
-    """At most `limit` bytes in `folder`, which contains nothing else."""
+    """At most `limit` bytes in `folder`, which contains no other files."""
 
     folder: Path
     limit: int
@@ -41,11 +41,11 @@ class Cache:
             self.fill(name, size, fetch)
 
     def fill(self, name: str, size: int, fetch: Callable[[], bytes], *, wait: bool = True) -> None:
-        """Fetch a file if it is missing; if another thread or process already is, `wait` or return."""
+        """Fetch a missing file; if another thread or process is fetching it, `wait` or return."""
         path = self.folder / name
         partial_path = _partial(path)
         with _locked(partial_path, wait=wait) as file:
-            # Whoever held the lock before may have finished, given up, or been killed.
+            # The previous holder of the lock may have finished, given up or been killed.
             if file is not None and not path.exists():
                 self._add(size, partial(os.ftruncate, file, size), PATIENCE if wait else 0)
                 content = fetch()
@@ -57,7 +57,7 @@ class Cache:
                     os.replace(partial_path, path)
 
     def setdefault(self, name: str, text: str) -> str:
-        """The text stored under a name; if there is none yet, store `text`."""
+        """The text stored under a name; store `text` first if the name is new."""
         path = self.folder / name
 
         def write() -> None:
@@ -71,7 +71,7 @@ class Cache:
         return path.read_text()
 
     def _add(self, size: int, action: Callable[[], object], patience: float) -> None:
-        """Run `action`, which adds `size` bytes to the folder, as soon as there is room."""
+        """Run `action`, which adds `size` bytes to the folder, once there is room."""
         began = time.monotonic()
         while True:
             with self._exclusive() as used:
@@ -87,20 +87,20 @@ class Cache:
 
     @contextmanager
     def _exclusive(self) -> Iterator[int]:
-        """Keep other threads and processes from adding files; yields the file that holds the byte count."""
+        """Keep other threads and processes from adding files; yields the file with the byte count."""
         self.folder.mkdir(parents=True, exist_ok=True)
         used = os.open(self.folder / "used", os.O_RDWR | os.O_CREAT, 0o666)
         fcntl.flock(used, fcntl.LOCK_EX)
         try:
             if os.fstat(used).st_size != DIGITS:
-                _write_number(used, self.limit)  # unknown; assuming a full folder forces a scan
+                _write_number(used, self.limit)  # unknown: assume a full folder, which forces a scan
             yield used
         finally:
             fcntl.flock(used, fcntl.LOCK_UN)
             os.close(used)
 
     def _reserve(self, used: int, size: int) -> bool:
-        """Add `size` to the byte count if it fits. The count may be too high after a kill, never too low."""
+        """Add `size` to the byte count if it fits. After a kill, the count may be too high, never too low."""
         total = int(os.pread(used, DIGITS, 0))
         if total + size > self.limit:
             total = self._evict(self.limit - self.limit // SLACK - size)
@@ -109,7 +109,7 @@ class Cache:
         return fits
 
     def _evict(self, target: int) -> int:
-        """Remove what killed processes left, then the least recently used pieces, down to `target` bytes."""
+        """Remove leftovers of killed processes, then least recently used pieces, down to `target` bytes."""
         total, pieces = self._scan()
         for _, size, path in sorted(pieces):
             if total <= target:
@@ -119,7 +119,7 @@ class Cache:
         return total
 
     def _scan(self) -> tuple[int, list[tuple[int, int, Path]]]:
-        """Bytes in the folder; last use, size and path of each piece. Removes what killed processes left."""
+        """Bytes in the folder; last use, size and path of each piece. Removes leftovers of killed processes."""
         total, pieces = 0, []
         for folder, _, names in os.walk(self.folder):
             for name in names:
@@ -140,9 +140,9 @@ def _partial(path: Path) -> Path:
 
 @contextmanager
 def _locked(path: Path, *, wait: bool) -> Iterator[int | None]:
-    """Create and lock a file, and remove it at the end unless it was renamed.
+    """Create and lock a file; remove it at the end unless it was renamed.
 
-    Yields a descriptor, or None if another process has the lock, or has renamed or removed the file.
+    Yields a descriptor, or None if another process holds the lock, or has renamed or removed the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -169,7 +169,7 @@ def _has_path(file: int, path: Path) -> bool:
 
 
 def _remove_abandoned(path: Path) -> bool:
-    """Remove a partial file that no process is fetching; False if one is."""
+    """Remove a partial file unless a process is still fetching it; returns whether none is."""
     with suppress(FileNotFoundError, BlockingIOError):
         file = os.open(path, os.O_RDONLY)
         try:
