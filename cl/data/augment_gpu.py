@@ -21,8 +21,7 @@ def augment(
 ) -> Tensor:
     """As `cl.data.augment.augment`, on the device of the images.
 
-    Jitter and blur, which are expensive, are computed only for the images that need them; the other operations
-    for all.
+    Jitter and blur are expensive, so only the images that need them get them; other operations run on all.
     """
     rows, ends = sorted_by_hue(ColourParams(*colour_params.unbind(1)))
     on_cpu = ColourParams(*colour_params[rows].unbind(1))

@@ -119,7 +119,7 @@ class Cache:
         return total
 
     def _scan(self) -> tuple[int, list[tuple[int, int, Path]]]:
-        """Bytes in the folder; last use, size and path of each piece. Removes leftovers of killed processes."""
+        """Bytes in the folder; last use, size and path of each piece. Removes killed processes' leftovers."""
         total, pieces = 0, []
         for folder, _, names in os.walk(self.folder):
             for name in names:

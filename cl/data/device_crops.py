@@ -187,7 +187,7 @@ def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> Devi
 
 
 def resident(reader: Reader, here: Machine) -> Tensor | None:
-    """All images (n, 3, H, W) uint8 on the device; None if their sizes differ or they take too much memory."""
+    """All images (n, 3, H, W) uint8 on the device; None if their sizes differ or memory is short."""
     shape = reader.pixels(0).shape
     height, width, _ = shape
     if len(reader) * 3 * height * width > SHARE * _free(here.device):

@@ -1,7 +1,7 @@
 """Shards in an object store or on a web server, read ahead by range requests into a bounded cache (fsspec).
 
-The unit of reading is a piece: the samples of one chunk within one shard, a few megabytes. An epoch needs each
-piece within one window only, so a cache of two windows requests each piece once per epoch.
+The unit of reading is a piece: the samples of one chunk within one shard, a few megabytes. An epoch needs
+each piece within one window only, so a cache of two windows requests each piece once per epoch.
 """
 
 import os

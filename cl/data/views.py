@@ -171,8 +171,8 @@ DRAWS = len(ColourParams._fields)  # numbers per view
 class RandomNumbers:
     """The random numbers of a view: uniform in [0, 1), a function of (seed, epoch, sample, view).
 
-    The seed is the key of NumPy's Philox; epoch, sample and view are its counter. All objects share one Philox,
-    because creating one takes longer than drawing. Each keeps its numbers, so several can be in use.
+    The seed is the key of NumPy's Philox; epoch, sample and view are its counter. All objects share one
+    Philox, because creating one takes longer than drawing. Each keeps its numbers, so several can be in use.
     """
 
     __slots__ = ("_numbers", "_place", "_used")
