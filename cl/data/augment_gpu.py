@@ -4,6 +4,7 @@ Each image has its own parameters, drawn by `cl.data.views`. The operations equa
 transforms on float images. Flags are masks, so the CPU never waits for the device.
 """
 
+from collections.abc import Callable
 from subprocess import SubprocessError
 
 import torch
@@ -38,7 +39,7 @@ def augment(
         elif operation == "jitter" and ends[-1]:
             x = fused_jitter(x, params) if fused else jitter(x, params, ends)
         elif operation in OPERATIONS and getattr(on_cpu, operation).any():
-            x = OPERATIONS[operation](x, params)
+            x = _choose(getattr(params, operation), OPERATIONS[operation](x, params), x)
     normalised = torch.empty_like(x, memory_format=torch.channels_last)
     return normalised.index_copy_(0, rows, x.sub_(mean).div_(std))
 
@@ -65,18 +66,9 @@ def _choose(flags: Tensor, changed: Tensor, x: Tensor) -> Tensor:
     return torch.where(_per_image(flags > 0), changed, x)
 
 
-def _grayscale(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    return _choose(params.grayscale, _gray(x), x)
-
-
-def _solarize(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    return _choose(params.solarize, solarize(x, 0.5), x)
-
-
 def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    changed = sharpness(posterize(x, params.bits), params.sharpness)
-    changed = autocontrast(solarize(changed, _per_image(params.threshold)))
-    return _choose(params.photometric, changed, x)
+    sharpened = sharpness(posterize(x, params.bits), params.sharpness)
+    return autocontrast(solarize(sharpened, _per_image(params.threshold)))
 
 
 def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
@@ -204,4 +196,8 @@ def autocontrast(x: Tensor) -> Tensor:
     return ((x - low.where(~flat, 0)) / (high - low).where(~flat, 1)).clamp_(0, 1)
 
 
-OPERATIONS = {"grayscale": _grayscale, "solarize": _solarize, "photometric": _photometric}
+OPERATIONS: dict[str, Callable[[Tensor, ColourParams[Tensor]], Tensor]] = {
+    "grayscale": lambda x, _: _gray(x),
+    "solarize": lambda x, _: solarize(x, 0.5),
+    "photometric": _photometric,
+}

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 DIGITS = 20  # of the byte count in the file `used`
@@ -43,40 +42,31 @@ class Cache:
     def fill(self, name: str, size: int, fetch: Callable[[], bytes], *, wait: bool = True) -> None:
         """Fetch a missing file; if another thread or process is fetching it, `wait` or return."""
         path = self.folder / name
-        partial_path = _partial(path)
-        with _locked(partial_path, wait=wait) as file:
+        partial = path.with_name(f"{path.name}.partial")
+        with _locked(partial, wait=wait) as file:
             # The previous holder of the lock may have finished, given up or been killed.
             if file is not None and not path.exists():
-                self._add(size, partial(os.ftruncate, file, size), PATIENCE if wait else 0)
+                self._extend(file, size, PATIENCE if wait else 0)
                 content = fetch()
                 assert len(content) == size
                 with open(file, "wb", closefd=False) as out:
                     out.write(content)
                 os.fsync(file)
                 with self._exclusive():
-                    os.replace(partial_path, path)
+                    os.replace(partial, path)
 
     def setdefault(self, name: str, text: str) -> str:
         """The text stored under a name; store `text` first if the name is new."""
-        path = self.folder / name
+        with open(self.open(name, len(text.encode()), text.encode), encoding="utf-8", newline="") as file:
+            return file.read()
 
-        def write() -> None:
-            if not path.exists():
-                _partial(path).write_text(text)
-                os.replace(_partial(path), path)
-
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._add(len(text.encode()), write, PATIENCE)
-        return path.read_text()
-
-    def _add(self, size: int, action: Callable[[], object], patience: float) -> None:
-        """Run `action`, which adds `size` bytes to the folder, once there is room."""
+    def _extend(self, file: int, size: int, patience: float) -> None:
+        """Extend an empty file to `size` bytes once there is room."""
         began = time.monotonic()
         while True:
             with self._exclusive() as used:
                 if self._reserve(used, size):
-                    action()
+                    os.ftruncate(file, size)
                     return
             if time.monotonic() - began >= patience:
                 raise ValueError(
@@ -132,10 +122,6 @@ class Cache:
                     if path.suffix == ".piece":
                         pieces.append((status.st_mtime_ns, status.st_size, path))
         return total, pieces
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial")
 
 
 @contextmanager

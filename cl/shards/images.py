@@ -225,11 +225,10 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
         orientation = exif_orientation(picture) if storage.upright else 1
         several = has_several_frames(picture)
-    turned, flat = orientation > 1, False
+    turned = orientation > 1
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
-        if storage.verify:
-            flat = is_flat(decode(content, levels)) and deep is not None
+        flat = storage.verify and is_flat(decode(content, levels)) and deep is not None
         return Encoded(extension, content, (0, 0), orientation, False, turned, several, flat)
     pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
     flat = deep is not None and is_flat(pixels)

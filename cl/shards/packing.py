@@ -66,8 +66,6 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
-    for key in skipped:
-        digests.pop(key, None)
     begun = [digests.get(image.key, duplicates.UNREAD) for image in tiles.images_begun(listed)]
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
     counts = Counter({name: sum(getattr(encoded, name) for _, encoded in kept) for name in COUNTED})
@@ -111,7 +109,7 @@ def _readable(
     skipped: dict[str, str],
     digests: dict[str, bytes],
 ) -> Iterator[tuple[Image, Encoded]]:
-    """Yield the readable images or their tiles; add the others to `skipped` and all hashes to `digests`."""
+    """Yield the readable images or their tiles; fills `digests` with their hashes, `skipped` with the others."""
     for samples, reading in _read_ahead(tiles.samples_by_image(listed)):
         whole = tiles.whole_of(samples[0])
         try:
@@ -131,6 +129,7 @@ def _readable(
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes
             skipped[whole.key] = reason(error)
+            del digests[whole.key]
 
 
 def _read_ahead(images: Iterator[list[Image]]) -> Iterator[Samples]:

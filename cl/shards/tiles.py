@@ -8,20 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from cl.shards.images import (
-    MAX_TILED_PIXELS,
-    Encoded,
-    Levels,
-    deep_mode,
-    eight_bits,
-    encode_pixels,
-    exif_orientation,
-    has_several_frames,
-    is_flat,
-    no_data,
-    opened,
-    turn,
-)
+from cl.shards import images
 from cl.shards.survey import read_fact, survey
 from cl.shards.team import Team
 from cl.sources import Image, Storage
@@ -69,7 +56,7 @@ def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     """
 
     def size_of(image: Image) -> tuple[int, int]:
-        return read_fact(image, lambda picture: picture.size, (0, 0), MAX_TILED_PIXELS)
+        return read_fact(image, lambda picture: picture.size, (0, 0), images.MAX_TILED_PIXELS)
 
     sizes = survey(listed, size_of, "image sizes", team)
     return [tile for image, size in zip(listed, sizes, strict=True) for tile in _samples(image, *size, side)]
@@ -99,22 +86,25 @@ def _starts(length: int, side: int) -> list[int]:
     return [number * (length - side) // last for number in range(last + 1)] if last else [0]
 
 
-def encode(content: bytes, cut_tiles: list[Image], storage: Storage, levels: Levels) -> Iterator[Encoded]:
+def encode(
+    content: bytes, cut_tiles: list[Image], storage: Storage, levels: images.Levels
+) -> Iterator[images.Encoded]:
     """Decode an image once and encode its tiles, losslessly if `storage.encode` is copy.
 
     Raises:
         Exception: as `cl.shards.images.decode`.
     """
     kind = "png" if storage.encode == "copy" else storage.encode
-    with opened(io.BytesIO(content), MAX_TILED_PIXELS) as picture:
-        orientation = exif_orientation(picture) if storage.upright else 1
-        several, missing, deep = has_several_frames(picture), no_data(picture), deep_mode(picture)
+    with images.opened(io.BytesIO(content), images.MAX_TILED_PIXELS) as picture:
+        orientation = images.exif_orientation(picture) if storage.upright else 1
+        several, missing = images.has_several_frames(picture), images.no_data(picture)
+        deep = images.deep_mode(picture) is not None
         for tile in cast(list[Tile], cut_tiles):
-            part = eight_bits(picture.crop(tile.box), levels, missing)
+            part = images.eight_bits(picture.crop(tile.box), levels, missing)
             pixels = np.asarray(part if kind == "png" else part.convert("RGB"))
-            encoded = encode_pixels(np.ascontiguousarray(turn(pixels, orientation)), kind, storage.quality)
-            yield encoded._replace(
+            upright = np.ascontiguousarray(images.turn(pixels, orientation))
+            yield images.encode_pixels(upright, kind, storage.quality)._replace(
                 turned=orientation > 1,
                 several_frames=several and _begins(tile),
-                flat=deep is not None and is_flat(pixels),
+                flat=deep and images.is_flat(pixels),
             )

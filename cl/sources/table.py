@@ -8,9 +8,8 @@ slide) are in the same split and are never negatives of each other.
 import io
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -53,8 +52,7 @@ class Config(OwnImages):
             )
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A row of the table and its number; an empty cell is None."""
 
     number: int
