@@ -109,7 +109,7 @@ def _readable(
     skipped: dict[str, str],
     digests: dict[str, bytes],
 ) -> Iterator[tuple[Image, Encoded]]:
-    """Yield the readable images or their tiles; fills `digests` with their hashes, `skipped` with the others."""
+    """Yield the readable images or their tiles, and add to `digests`; add the others to `skipped`."""
     for samples, reading in _read_ahead(tiles.samples_by_image(listed)):
         whole = tiles.whole_of(samples[0])
         try:

@@ -113,13 +113,6 @@ def _crop(photo: Picture.Image, size: tuple[int, int], rng: np.random.Generator)
     return photo.crop((left, top, left + width, top + height)).resize(size)
 
 
-def _box(mask: Picture.Image) -> tuple[int, int, int, int]:
-    """x0, y0, x1, y1, from 0, ends excluded."""
-    box = mask.getbbox()
-    assert box
-    return box
-
-
 def _write_xml(path: Path, name: str, size: int, objects: Objects) -> None:
     root = ElementTree.Element("annotation")
     ElementTree.SubElement(root, "filename").text = f"{name}.jpg"
@@ -127,9 +120,11 @@ def _write_xml(path: Path, name: str, size: int, objects: Objects) -> None:
     for label, mask in objects:
         element = ElementTree.SubElement(root, "object")
         _add(element, {"name": label, "difficult": 0, "truncated": 0, "pose": "Unspecified"})
-        x0, y0, x1, y1 = _box(mask)
-        box = {"xmin": x0 + 1, "ymin": y0 + 1, "xmax": x1, "ymax": y1}  # from 1, ends included
-        _add(ElementTree.SubElement(element, "bndbox"), box)
+        box = mask.getbbox()  # from 0, ends excluded
+        assert box
+        x0, y0, x1, y1 = box
+        edges = {"xmin": x0 + 1, "ymin": y0 + 1, "xmax": x1, "ymax": y1}  # from 1, ends included
+        _add(ElementTree.SubElement(element, "bndbox"), edges)
     ElementTree.ElementTree(root).write(path)
 
 
@@ -139,13 +134,12 @@ def _add(element: ElementTree.Element, texts: dict[str, Any]) -> None:
 
 
 def _annotation(annotation_id: int, image: int, category: int, mask: Picture.Image) -> dict[str, Any]:
-    x0, y0, x1, y1 = _box(mask)
     encoded = rle.encode(np.asfortranarray(np.asarray(mask, np.uint8)))
     return {
         "id": annotation_id,
         "image_id": image,
         "category_id": category,
-        "bbox": [x0, y0, x1 - x0, y1 - y0],
+        "bbox": rle.toBbox(encoded).astype(int).tolist(),  # x, y, width, height
         "area": int(rle.area(encoded)),
         "iscrowd": 0,
         "segmentation": {"size": encoded["size"], "counts": str(encoded["counts"], "ascii")},  # type: ignore[arg-type]
