@@ -221,21 +221,21 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     if not content:
         raise ValueError("the file is empty")
     with opened(io.BytesIO(content)) as picture:
-        deep = deep_mode(picture)
+        deep = deep_mode(picture) is not None
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
         orientation = exif_orientation(picture) if storage.upright else 1
         several = has_several_frames(picture)
-    turned = orientation > 1
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
-        flat = storage.verify and is_flat(decode(content, levels)) and deep is not None
-        return Encoded(extension, content, (0, 0), orientation, False, turned, several, flat)
-    pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
-    flat = deep is not None and is_flat(pixels)
-    if shrinks:
-        pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
-    encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
-    return encoded._replace(turned=turned, several_frames=several, flat=flat)
+        flat = storage.verify and is_flat(decode(content, levels)) and deep
+        encoded = Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=False)
+    else:
+        pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
+        flat = deep and is_flat(pixels)
+        if shrinks:
+            pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
+        encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
+    return encoded._replace(turned=orientation > 1, several_frames=several, flat=flat)
 
 
 def is_flat(pixels: np.ndarray) -> bool:

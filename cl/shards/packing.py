@@ -103,11 +103,7 @@ class _Sink:
 
 
 def _readable(
-    listed: list[Image],
-    storage: Storage,
-    levels: Levels,
-    skipped: dict[str, str],
-    digests: dict[str, bytes],
+    listed: list[Image], storage: Storage, levels: Levels, skipped: dict[str, str], digests: dict[str, bytes]
 ) -> Iterator[tuple[Image, Encoded]]:
     """Yield the readable images or their tiles, and add to `digests`; add the others to `skipped`."""
     for samples, reading in _read_ahead(tiles.samples_by_image(listed)):
