@@ -147,13 +147,13 @@ def decode(contents: list[Content], device: torch.device) -> list[Tensor]:
     if device.type == "cuda":
         # torchvision decodes in another stream, into memory that this stream may still be reading.
         torch.cuda.current_stream(device).synchronize()
-    files = [torch.from_numpy(each.data) for each in contents if each.data.ndim == 1]
+    files = [torch.from_numpy(image.data) for image in contents if image.data.ndim == 1]
     decoded = iter(decode_jpeg(files, ImageReadMode.RGB, device=device) if files else [])
     return [
-        turn(next(decoded), each.orientation)
-        if each.data.ndim == 1
-        else to_device(torch.from_numpy(each.data), device).permute(2, 0, 1)
-        for each in contents
+        turn(next(decoded), image.orientation)
+        if image.data.ndim == 1
+        else to_device(torch.from_numpy(image.data), device).permute(2, 0, 1)
+        for image in contents
     ]
 
 

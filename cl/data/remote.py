@@ -44,10 +44,10 @@ class RemoteFiles:
         self._urls = [f"{store.rstrip('/')}/{shard.name}" for shard in shards]
         total = sum(shard.bytes for shard in shards)
         self._check_room(store, total * min(1.0, 2 * WINDOW * CHUNK / len(index)))
-        found = stores.sizes(store)
-        if found is not None:
+        sizes = stores.sizes(store)
+        if sizes is not None:
             for number, shard in enumerate(shards):
-                self._check_size(number, found.get(shard.name))
+                self._check_size(number, sizes.get(shard.name))
         shard_ends = np.cumsum([shard.images for shard in shards])
         self._firsts = np.union1d(np.arange(0, len(index), CHUNK), shard_ends[:-1])
         lasts = np.append(self._firsts[1:], len(index)) - 1

@@ -74,7 +74,7 @@ class TrainSet:
         """Prefetch the images of this and the next steps, if the shards are remote."""
         if self.reader.remote:
             steps = range(step, step + 1 + PREFETCHED // self.plan.batch_size)
-            self.reader.prefetch(np.concatenate([self.samples(each)[1] for each in steps]))
+            self.reader.prefetch(np.concatenate([self.samples(later)[1] for later in steps]))
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
         """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""

@@ -31,8 +31,7 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
 
     Args:
         digests: (n, 2) uint64.
-        unlabelled: (n,) bool; the original is the first labelled image where one of the equal images has a
-            label.
+        unlabelled: (n,) bool; a labelled image is preferred as the original.
     """
     later = np.zeros(len(digests), bool) if unlabelled is None else unlabelled
     order = np.lexsort((later, digests[:, 1], digests[:, 0]))  # stable: equal digests keep their order
@@ -75,18 +74,18 @@ def without(splits: Splits, pairs: np.ndarray) -> Splits:
     rest = replace(splits, train=train, val=val)
     if lost := sorted(_necessities(splits) - _necessities(rest)):
         raise ValueError(
-            f"every {lost[0]} is a copy of an image that is kept; hold out others, give equal images one "
-            "label, or choose dataset.deduplicate=false"
+            f"every {lost[0]} is a copy of a kept image; hold out other images, give equal images one label, "
+            "or choose dataset.deduplicate=false"
         )
     return rest
 
 
 def _necessities(splits: Splits) -> set[str]:
     """What deduplication must not lose: a split, a class, or the labels in validation."""
-    found = {f"{name} image" for name in ("train", "val") if getattr(splits, name)}
+    needed = {f"{name} image" for name in ("train", "val") if getattr(splits, name)}
     labels = {image.label for image in splits.train} - {UNLABELLED}
-    found |= {f"train image of class {splits.classes[label]}" for label in labels}
-    return found | {"labelled val image" for image in splits.val if image.label != UNLABELLED}
+    needed |= {f"train image of class {splits.classes[label]}" for label in labels}
+    return needed | {"labelled val image" for image in splits.val if image.label != UNLABELLED}
 
 
 def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
@@ -107,13 +106,13 @@ def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
             return splits.train[position], "train"
         return splits.val[position - len(splits.train)], "val"
 
-    found = [(*with_split(copy), *with_split(original)) for copy, original in pairs.tolist()]
+    rows = [(*with_split(copy), *with_split(original)) for copy, original in pairs.tolist()]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["key", "split", "same_as", "same_as_split"])
-        writer.writerows([copy.key, split, original.key, other] for copy, split, original, other in found)
+        writer.writerows([copy.key, split, original.key, other] for copy, split, original, other in rows)
     return {
-        "copies": len(found),
-        "in_other_split": sum(split != other for _, split, _, other in found),
-        "with_other_label": sum(copy.label != original.label for copy, _, original, _ in found),
+        "copies": len(rows),
+        "in_other_split": sum(split != other for _, split, _, other in rows),
+        "with_other_label": sum(copy.label != original.label for copy, _, original, _ in rows),
     }

@@ -26,7 +26,8 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
     Pixels without data do not count: NaN, infinities, the value in a file's GDAL tag, and an untagged value
     far from all others. A mode without sampled pixels gets no levels.
     """
-    max_pixels, levels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS, {}
+    max_pixels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS
+    levels = {}
 
     def sample(image: Image) -> np.ndarray:
         return read_fact(image, partial(_pixels, key=image.key), np.empty(0), max_pixels)

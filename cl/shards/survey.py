@@ -20,12 +20,13 @@ def survey(listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, te
     if not listed:
         return []
     start, stop = (len(listed) * rank // team.ranks for rank in (team.rank, team.rank + 1))
-    facts, chunk = [], max(1, min(64, (stop - start) // (4 * team.workers)))
+    facts = []
+    chunk = max(1, min(64, (stop - start) // (4 * team.workers)))
     with team.count(stop - start, unit) as report, ThreadPool(team.workers) as pool:
-        for one in pool.imap(fact, listed[start:stop], chunksize=chunk):
-            facts.append(one)
+        for value in pool.imap(fact, listed[start:stop], chunksize=chunk):
+            facts.append(value)
             report(1)
-    return [one for part in team.gather(facts) for one in part]
+    return [value for part in team.gather(facts) for value in part]
 
 
 def read_fact(image: Image, fact: Callable[[Picture.Image], Fact], otherwise: Fact, max_pixels: int) -> Fact:

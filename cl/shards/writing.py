@@ -78,7 +78,7 @@ def _manifest(
         shutil.rmtree(work.folder)
         raise
     copies = duplicates.copies(_digests(work)) if superfluous is None else superfluous
-    found = duplicates.write_list(splits, copies, work.folder / "duplicates.csv")
+    counts = duplicates.write_list(splits, copies, work.folder / "duplicates.csv")
     return Manifest(
         kind=kind,
         storage=_settings(work),
@@ -87,7 +87,7 @@ def _manifest(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
-        duplicates={"left_out": len(copies)} if found and work.storage.deduplicate else found,
+        duplicates={"left_out": len(copies)} if counts and work.storage.deduplicate else counts,
     )
 
 
@@ -131,14 +131,14 @@ def _permutation(seed: int, images: int) -> np.ndarray:
 
 def _digests(work: Work) -> np.ndarray:
     """(n, 2) uint64: the digests of all files, in the order of the source's lists."""
-    found = []
+    by_split = []
     for split, order in work.orders.items():
         shuffled = [load_note(work.note(job)).digests for job in work.jobs(split)]
         digests = np.concatenate([duplicates.as_array([]), *shuffled])
         listed = np.empty_like(digests)
         listed[_permutation(len(order), len(digests))] = digests
-        found.append(listed)
-    return np.concatenate(found)
+        by_split.append(listed)
+    return np.concatenate(by_split)
 
 
 def _check_keys(listed: Sequence[Image]) -> None:

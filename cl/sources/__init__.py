@@ -104,23 +104,23 @@ class Splits:
 Labels = Literal["none", "some", "all"]
 
 
-def check_labels(found: Splits, expected: Labels) -> None:
+def check_labels(splits: Splits, expected: Labels) -> None:
     """Compare the labels that a source found with `dataset.labels`.
 
     Raises:
         ValueError: they contradict each other, there is only one class, or a split has no labels.
     """
-    counts = [sum(image.label != UNLABELLED for image in images) for images in (found.train, found.val)]
-    labelled, listed = sum(counts), len(found.train) + len(found.val)
+    counts = [sum(image.label != UNLABELLED for image in images) for images in (splits.train, splits.val)]
+    labelled, listed = sum(counts), len(splits.train) + len(splits.val)
     actual = "none" if not labelled else "all" if labelled == listed else "some"
     if actual != expected and (expected, actual) != ("some", "all"):
         raise ValueError(
             f"dataset.labels={expected}, but {labelled} of {listed} images have a label; "
             f"choose dataset.labels={actual}"
         )
-    if len(found.classes) == 1:
+    if len(splits.classes) == 1:
         raise ValueError(
-            f"all labels are {found.classes[0]!r}, so every accuracy would be 100 %; give two classes or "
+            f"all labels are {splits.classes[0]!r}, so every accuracy would be 100 %; give two classes or "
             "more, or choose dataset=unlabelled"
         )
     for name, count in zip(("training", "validation"), counts, strict=True):

@@ -33,7 +33,7 @@ def _read_classes(path: Path) -> list[str]:
     classes = path.read_text(errors="replace").split()
     if not classes or len(set(classes)) < len(classes):
         raise ValueError(
-            f"the class list {path} has {counted(len(classes), 'names')}, {len(set(classes))} of them "
-            "different; list each wnid once, one per line"
+            f"the class list {path} has {counted(len(classes), 'names')}, {len(set(classes))} distinct; "
+            "list each wnid once, one per line"
         )
     return classes

@@ -122,10 +122,9 @@ def _check_columns(names: list[str], table: Path) -> str:
             f"{table} has the columns {', '.join(names)}; expected path, and optionally label, group "
             "and split"
         )
-    used, unused = (
-        ", ".join(name or "''" for name in names if (name in COLUMNS) == known) for known in (True, False)
-    )
-    return f"{table}: columns {used}" + (f"; ignored: {unused}" if unused else "")
+    used = ", ".join(name for name in names if name in COLUMNS)
+    ignored = ", ".join(name or "''" for name in names if name not in COLUMNS)
+    return f"{table}: columns {used}" + (f"; ignored: {ignored}" if ignored else "")
 
 
 def _meant(name: str) -> str | None:
@@ -210,15 +209,15 @@ def _read(table: Path) -> Any:
     text, content = {name: pyarrow.string() for name in COLUMNS}, table.read_bytes()
     try:
         if table.suffix.lower() == ".parquet":
-            found = parquet.read_table(io.BytesIO(content))
+            parsed = parquet.read_table(io.BytesIO(content))
         elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
             options = csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[""])
-            found = csv.read_csv(io.BytesIO(content), convert_options=options)
-        for number, name in enumerate(found.column_names):
+            parsed = csv.read_csv(io.BytesIO(content), convert_options=options)
+        for number, name in enumerate(parsed.column_names):
             if name in text:
-                found = found.set_column(number, name, found.column(number).cast(text[name]))
+                parsed = parsed.set_column(number, name, parsed.column(number).cast(text[name]))
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error
-    return found
+    return parsed

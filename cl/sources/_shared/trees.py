@@ -167,10 +167,10 @@ def check_class(name: str, place: str) -> None:
     """Check that pictures and pages can show the name of a class.
 
     Raises:
-        ValueError: the name contains a control character other than a tab, or an unassigned one.
+        ValueError: the name contains a control character other than a tab, or an unassigned character.
     """
-    if found := UNPRINTABLE.search(name):
-        raise ValueError(f"{place}: the name {name!a} contains the control character {found[0]!a}; rename it")
+    if match := UNPRINTABLE.search(name):
+        raise ValueError(f"{place}: the name {name!a} contains the control character {match[0]!a}; rename it")
 
 
 def held_out(name: str, share: float) -> bool:
