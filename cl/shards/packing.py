@@ -21,12 +21,7 @@ from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
 
 THREADS = 16  # per worker, to fetch remote images
-COUNTED = (
-    "reencoded",
-    "turned",
-    "several_frames",
-    "flat",
-)  # fields of `Encoded` and of the manifest's `Split`
+COUNTED = ("reencoded", "turned", "several_frames", "flat")  # fields of `Encoded` and of `manifest.Split`
 Samples = tuple[list[Image], Callable[[], bytes]]  # the samples of one image, and what reads its file
 
 

@@ -43,7 +43,7 @@ def run(work: Work, report: Callable[..., None], team: Team) -> None:
     while team.rank == 0 and waiting:
         time.sleep(EVERY)
         note_progress()
-    team.gather(None)  # rank 0 removes the notes only after no rank needs them
+    team.gather(None)  # rank 0 removes the notes only when no rank needs them
 
 
 def _in_turn(jobs: list[Job], team: Team) -> list[Job]:
