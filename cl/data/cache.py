@@ -114,8 +114,10 @@ class Cache:
         for folder, _, names in os.walk(self.folder):
             for name in names:
                 path = Path(folder, name)
-                if path.suffix == ".partial" and _remove_abandoned(path):
-                    continue
+                if path.suffix == ".partial":
+                    with _locked(path, wait=False) as file:  # removes a file that no process is fetching
+                        if file is not None:
+                            continue
                 with suppress(FileNotFoundError):  # removed after a failed fetch
                     status = path.stat()
                     total += status.st_size
@@ -151,20 +153,6 @@ def _has_path(file: int, path: Path) -> bool:
     """Whether an open file still has this path."""
     with suppress(FileNotFoundError):
         return os.path.samestat(path.stat(), os.fstat(file))
-    return False
-
-
-def _remove_abandoned(path: Path) -> bool:
-    """Remove a partial file unless a process is still fetching it; returns whether none is."""
-    with suppress(FileNotFoundError, BlockingIOError):
-        file = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _has_path(file, path):
-                path.unlink()
-            return True
-        finally:
-            os.close(file)
     return False
 
 

@@ -42,14 +42,9 @@ def images_below(root: Path, folder: str, left_out: Counter[str]) -> Iterator[tu
     prefix = f"{folder}/" if folder else ""
     list_files = _objects_below if is_url(root) else _files_below
     lines = (f"{prefix}{name}\0{status}\n" for name, status in list_files(root / folder, left_out))
-    for line in sorted_on_disk(lines, _parts):
+    for line in sorted_on_disk(lines, lambda line: line.partition("\0")[0].split("/")):  # folder by folder
         name, _, status = line[:-1].partition("\0")
         yield name, status
-
-
-def _parts(line: str) -> list[str]:
-    """The parts of a line's path, a sort key that keeps the images of a folder together."""
-    return line.partition("\0")[0].split("/")
 
 
 def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
