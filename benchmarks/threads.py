@@ -86,7 +86,7 @@ def slices_of(data: TrainSet, steps: int, workers: int) -> tuple[Iterator, list[
     """The slices of all steps, in order, and as many batches' memory as the ring has."""
     slots = min(2 + math.ceil(ring.AHEAD * workers / math.ceil(BATCH / ring.SLICE)), steps)
     memory = [[array.allocate(BATCH, shared=True) for array in data.arrays] for _ in range(slots)]
-    return iter(ring._Slices(range(steps), lambda _: BATCH, slots)), memory
+    return iter(ring._slices(range(steps), lambda _: BATCH, slots)), memory
 
 
 def fill_slice(data: TrainSet, memory: list[list[np.ndarray]], item: tuple[int, int, slice]) -> bool:

@@ -13,9 +13,9 @@ BRIGHTNESS, CONTRAST, HUE = map(tl.constexpr, (0, 1, 3))  # numbers in `ColourPa
 
 
 def jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    """As `cl.data.augment_gpu.jitter`, for images in any order; overwrites `x`, or a copy that is contiguous.
+    """As `cl.data.augment_gpu.jitter`, for images in any order; overwrites `x`, or a contiguous copy.
 
-    Only contrast needs a mean, that of the gray image as the operations before it leave it.
+    Only contrast needs a mean: of the gray image after the operations before contrast.
     """
     order = torch.stack(params.jitter_order).long()  # (4, N)
     factors = torch.stack(params.factors).gather(0, order)
@@ -32,12 +32,12 @@ def jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
 
 @triton.jit
 def _measure(x, order, factors, gray, images, pixels, block_size: tl.constexpr):
-    """Sum the gray of a block of pixels before the contrast changes."""
+    """Sum the gray of a block of pixels before contrast."""
     image, block = tl.program_id(0), tl.program_id(1)
     place = block * block_size + tl.arange(0, block_size)
     red, green, blue = _load(x, image, place, pixels)
     red, green, blue = _apply(red, green, blue, order + image, factors + image, 0.0, images)
-    sums = tl.sum(_luma(red, green, blue))  # pixels beyond the image are black, and stay so
+    sums = tl.sum(_luma(red, green, blue))  # pixels beyond the image stay black
     tl.store(gray + image * tl.num_programs(1) + block, sums)
 
 
@@ -65,7 +65,7 @@ def _load(x, image, place, pixels):
 
 @triton.jit
 def _apply(red, green, blue, order, factors, mean, images):
-    """The operations of one image, none where `order` is -1; `images` separates those of the next place."""
+    """Apply the operations of one image; -1 in `order` means none. `images` is the stride between places."""
     for number in tl.static_range(4):
         operation = tl.load(order + number * images)
         factor = tl.load(factors + number * images)

@@ -1,8 +1,8 @@
 """Flip, colour operations and normalisation of a batch of crops on the training device.
 
-On a GPU the whole batch is processed at once (`cl.data.augment_gpu`). On the CPU, OpenCV processes one image
-at a time, in its memory layout, because a whole batch would only spill the cache. Both compute what
-torchvision's functional transforms compute on float images, with parameters drawn by `cl.data.views`.
+A GPU processes the whole batch at once (`cl.data.augment_gpu`). On the CPU, OpenCV processes one image at a
+time, in its memory layout, because a batch does not fit the cache. Both equal torchvision's functional
+transforms on float images, with parameters drawn by `cl.data.views`.
 """
 
 import math
@@ -19,7 +19,7 @@ from cl.data.views import ColourParams, View
 LUMA = np.tile(np.array([0.2989, 0.587, 0.114], np.float32), (3, 1))
 # Pillow's SMOOTH filter.
 SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-cv2.setNumThreads(1)  # one image is too little work to share
+cv2.setNumThreads(1)  # one image is too little work for several threads
 
 
 def augment(
@@ -31,7 +31,7 @@ def augment(
         images: (N, 3, H, W) uint8, channels-last.
         colour_params: (N, DRAWS) float32 on the CPU; each row is a `cl.data.views.ColourParams`.
         mean, std: (3, 1, 1) of RGB in [0, 1].
-        fused: colour jitter by `cl.data._fused_jitter`, on a GPU or, for tests, in Triton's interpreter.
+        fused: jitter by `cl.data._fused_jitter`, on a GPU or, in tests, in Triton's interpreter.
 
     Returns:
         (N, 3, H, W) float32, channels-last.
@@ -87,7 +87,7 @@ def saturation(x: np.ndarray, factor: float) -> np.ndarray:
 def hue(x: np.ndarray, shift: float) -> np.ndarray:
     """Rotate the hue by `shift` of a full circle, in HSV."""
     hsv = cv2.cvtColor(x, cv2.COLOR_RGB2HSV)  # hue in degrees
-    degrees = 360 * (shift % 1)  # not negative: OpenCV wraps hues above 360, not those below 0
+    degrees = 360 * (shift % 1)  # non-negative: OpenCV wraps only hues above 360
     hsv = cv2.add(hsv, np.array([degrees, 0, 0, 0]), dst=hsv)
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB, dst=x)
 
@@ -96,7 +96,7 @@ JITTERS = (brightness, contrast, saturation, hue)  # in the order of `ColourPara
 
 
 def blur(x: np.ndarray, sigma: float, kernel: int) -> np.ndarray:
-    """Gaussian blur with reflected borders; sigma in pixels. Taps beyond 6 sigma do not change a float32."""
+    """Gaussian blur with reflected borders; sigma in pixels. Beyond 6 sigma, taps do not change a float32."""
     taps = min(kernel, 2 * math.ceil(6 * sigma) + 1)
     return cv2.GaussianBlur(x, (taps, taps), sigma, borderType=cv2.BORDER_REFLECT_101)
 

@@ -1,9 +1,10 @@
 """Flip, colour operations and normalisation of a batch on the training device.
 
-Each image has its own parameters, drawn by `cl.data.views`; the operations compute what torchvision's
-functional transforms compute on float images. Flags are masks, so that the CPU never waits for the device.
+Each image has its own parameters, drawn by `cl.data.views`. The operations equal torchvision's functional
+transforms on float images. Flags are masks, so the CPU never waits for the device.
 """
 
+from collections.abc import Callable
 from subprocess import SubprocessError
 
 import torch
@@ -21,8 +22,7 @@ def augment(
 ) -> Tensor:
     """As `cl.data.augment.augment`, on the device of the images.
 
-    Jitter is computed for images that need it, which are sorted, and blur, which costs much and may be rare,
-    too; everything else for all of them.
+    Jitter and blur are expensive, so only the images that need them get them; other operations run on all.
     """
     rows, ends = sorted_by_hue(ColourParams(*colour_params.unbind(1)))
     on_cpu = ColourParams(*colour_params[rows].unbind(1))
@@ -39,15 +39,16 @@ def augment(
         elif operation == "jitter" and ends[-1]:
             x = fused_jitter(x, params) if fused else jitter(x, params, ends)
         elif operation in OPERATIONS and getattr(on_cpu, operation).any():
-            x = OPERATIONS[operation](x, params)
+            x = _choose(getattr(params, operation), OPERATIONS[operation](x, params), x)
     normalised = torch.empty_like(x, memory_format=torch.channels_last)
     return normalised.index_copy_(0, rows, x.sub_(mean).div_(std))
 
 
 def sorted_by_hue(params: ColourParams[Tensor]) -> tuple[Tensor, list[int]]:
-    """The images (N,) by the place of hue in their jitter, and at which of them each of its four places ends.
+    """Sort the images by the place of hue in their jitter, those without jitter last.
 
-    Images without jitter are last.
+    Returns:
+        The order (N,), and the position in it after the last image of each of the four places.
     """
     order = torch.stack(params.jitter_order)  # (4, N)
     places = (order == HUE).int().argmax(0).where(params.jitter > 0, len(order))
@@ -65,27 +66,18 @@ def _choose(flags: Tensor, changed: Tensor, x: Tensor) -> Tensor:
     return torch.where(_per_image(flags > 0), changed, x)
 
 
-def _grayscale(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    return _choose(params.grayscale, _gray(x), x)
-
-
-def _solarize(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    return _choose(params.solarize, solarize(x, 0.5), x)
-
-
 def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    changed = sharpness(posterize(x, params.bits), params.sharpness)
-    changed = autocontrast(solarize(changed, _per_image(params.threshold)))
-    return _choose(params.photometric, changed, x)
+    sharpened = sharpness(posterize(x, params.bits), params.sharpness)
+    return autocontrast(solarize(sharpened, _per_image(params.threshold)))
 
 
 def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
     """Brightness, contrast, saturation and hue in each image's own order; overwrites `x`.
 
-    Hue, which costs most, is changed in all images at once, between what precedes and what follows it.
+    Hue, the most expensive, is changed in all images at once, between the operations before and after it.
 
     Args:
-        ends: as from `sorted_by_hue`, by which the images are sorted.
+        ends: from `sorted_by_hue`, in whose order the images are.
     """
     order = torch.stack(params.jitter_order).long()  # (4, N)
     factors = torch.stack(params.factors).gather(0, order)
@@ -101,22 +93,21 @@ def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
 
 
 def fused_jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    """As `jitter`, by Triton's kernels, for images in any order."""
+    """As `jitter`, with Triton kernels, for images in any order."""
     from cl.data import _fused_jitter  # imports Triton, which is missing on some systems
 
     return _fused_jitter.jitter(x, params)
 
 
 def require_fused(device: torch.device) -> None:
-    """Compile and run the kernels once.
+    """Compile and run the fused kernels once.
 
     Raises:
         ValueError: they do not run on this machine.
     """
+    params = ColourParams(*torch.zeros((DRAWS, 2), device=device))
     try:
-        fused_jitter(
-            torch.zeros((2, 3, 4, 4), device=device), ColourParams(*torch.zeros((DRAWS, 2), device=device))
-        )
+        fused_jitter(torch.zeros((2, 3, 4, 4), device=device), params)
     except (ImportError, OSError, RuntimeError, SubprocessError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
@@ -125,7 +116,7 @@ def require_fused(device: torch.device) -> None:
 
 
 def blend_(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
-    """Brightness (0), contrast (1) or saturation (2): blend with black, the mean of the gray image, or it.
+    """Brightness (0), contrast (1), saturation (2): blend with black, the mean of gray, or the gray image.
 
     Args:
         x: is overwritten.
@@ -205,8 +196,8 @@ def autocontrast(x: Tensor) -> Tensor:
     return ((x - low.where(~flat, 0)) / (high - low).where(~flat, 1)).clamp_(0, 1)
 
 
-OPERATIONS = {
-    "grayscale": _grayscale,
-    "solarize": _solarize,
+OPERATIONS: dict[str, Callable[[Tensor, ColourParams[Tensor]], Tensor]] = {
+    "grayscale": lambda x, _: _gray(x),
+    "solarize": lambda x, _: solarize(x, 0.5),
     "photometric": _photometric,
 }

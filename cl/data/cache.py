@@ -1,7 +1,7 @@
 """A folder of fetched files: bounded in size, shared by the processes of a machine, safe to kill.
 
 The process that fetches a file locks `<name>.partial`, extends it to its final size, fills it and renames it.
-The folder therefore holds what is in use or reserved, and the sum of its file sizes never exceeds the limit.
+File sizes therefore include reserved space, and their sum never exceeds the limit.
 The least recently used pieces (`*.piece`) make room for new ones; other files stay.
 """
 
@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 DIGITS = 20  # of the byte count in the file `used`
-SLACK = 64  # evicting frees 1/64 of the limit at once, because scanning the folder takes time
-PATIENCE = 60  # seconds to wait for room that others have reserved but not filled yet
+SLACK = 64  # evicting frees another 1/64 of the limit, because scanning the folder takes time
+PATIENCE = 60  # seconds to wait for room that others have reserved and not yet filled
 
 
 @dataclass(frozen=True)
 class Cache:
-    """At most `limit` bytes in `folder`, which contains nothing else."""
+    """At most `limit` bytes in `folder`, which contains no other files."""
 
     folder: Path
     limit: int
@@ -41,42 +40,33 @@ class Cache:
             self.fill(name, size, fetch)
 
     def fill(self, name: str, size: int, fetch: Callable[[], bytes], *, wait: bool = True) -> None:
-        """Fetch a file if it is missing; if another thread or process already is, `wait` or return."""
+        """Fetch a missing file; if another thread or process is fetching it, `wait` or return."""
         path = self.folder / name
-        partial_path = _partial(path)
-        with _locked(partial_path, wait=wait) as file:
-            # Whoever held the lock before may have finished, given up, or been killed.
+        partial = path.with_name(f"{path.name}.partial")
+        with _locked(partial, wait=wait) as file:
+            # The previous holder of the lock may have finished, given up or been killed.
             if file is not None and not path.exists():
-                self._add(size, partial(os.ftruncate, file, size), PATIENCE if wait else 0)
+                self._extend(file, size, PATIENCE if wait else 0)
                 content = fetch()
                 assert len(content) == size
                 with open(file, "wb", closefd=False) as out:
                     out.write(content)
                 os.fsync(file)
                 with self._exclusive():
-                    os.replace(partial_path, path)
+                    os.replace(partial, path)
 
     def setdefault(self, name: str, text: str) -> str:
-        """The text stored under a name; if there is none yet, store `text`."""
-        path = self.folder / name
+        """The text stored under a name; store `text` first if the name is new."""
+        with open(self.open(name, len(text.encode()), text.encode), encoding="utf-8", newline="") as file:
+            return file.read()
 
-        def write() -> None:
-            if not path.exists():
-                _partial(path).write_text(text)
-                os.replace(_partial(path), path)
-
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._add(len(text.encode()), write, PATIENCE)
-        return path.read_text()
-
-    def _add(self, size: int, action: Callable[[], object], patience: float) -> None:
-        """Run `action`, which adds `size` bytes to the folder, as soon as there is room."""
+    def _extend(self, file: int, size: int, patience: float) -> None:
+        """Extend an empty file to `size` bytes once there is room."""
         began = time.monotonic()
         while True:
             with self._exclusive() as used:
                 if self._reserve(used, size):
-                    action()
+                    os.ftruncate(file, size)
                     return
             if time.monotonic() - began >= patience:
                 raise ValueError(
@@ -87,20 +77,20 @@ class Cache:
 
     @contextmanager
     def _exclusive(self) -> Iterator[int]:
-        """Keep other threads and processes from adding files; yields the file that holds the byte count."""
+        """Keep other threads and processes from adding files; yields the file with the byte count."""
         self.folder.mkdir(parents=True, exist_ok=True)
         used = os.open(self.folder / "used", os.O_RDWR | os.O_CREAT, 0o666)
         fcntl.flock(used, fcntl.LOCK_EX)
         try:
             if os.fstat(used).st_size != DIGITS:
-                _write_number(used, self.limit)  # unknown; assuming a full folder forces a scan
+                _write_number(used, self.limit)  # unknown: assume a full folder, which forces a scan
             yield used
         finally:
             fcntl.flock(used, fcntl.LOCK_UN)
             os.close(used)
 
     def _reserve(self, used: int, size: int) -> bool:
-        """Add `size` to the byte count if it fits. The count may be too high after a kill, never too low."""
+        """Add `size` to the byte count if it fits. After a kill, the count may be too high, never too low."""
         total = int(os.pread(used, DIGITS, 0))
         if total + size > self.limit:
             total = self._evict(self.limit - self.limit // SLACK - size)
@@ -109,7 +99,7 @@ class Cache:
         return fits
 
     def _evict(self, target: int) -> int:
-        """Remove what killed processes left, then the least recently used pieces, down to `target` bytes."""
+        """Remove leftovers of killed processes, then least recently used pieces, down to `target` bytes."""
         total, pieces = self._scan()
         for _, size, path in sorted(pieces):
             if total <= target:
@@ -119,13 +109,15 @@ class Cache:
         return total
 
     def _scan(self) -> tuple[int, list[tuple[int, int, Path]]]:
-        """Bytes in the folder; last use, size and path of each piece. Removes what killed processes left."""
+        """Bytes in the folder; last use, size and path of each piece. Removes killed processes' leftovers."""
         total, pieces = 0, []
         for folder, _, names in os.walk(self.folder):
             for name in names:
                 path = Path(folder, name)
-                if path.suffix == ".partial" and _remove_abandoned(path):
-                    continue
+                if path.suffix == ".partial":
+                    with _locked(path, wait=False) as file:  # removes a file that no process is fetching
+                        if file is not None:
+                            continue
                 with suppress(FileNotFoundError):  # removed after a failed fetch
                     status = path.stat()
                     total += status.st_size
@@ -134,15 +126,11 @@ class Cache:
         return total, pieces
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial")
-
-
 @contextmanager
 def _locked(path: Path, *, wait: bool) -> Iterator[int | None]:
-    """Create and lock a file, and remove it at the end unless it was renamed.
+    """Create and lock a file; remove it at the end unless it was renamed.
 
-    Yields a descriptor, or None if another process has the lock, or has renamed or removed the file.
+    Yields a descriptor, or None if another process holds the lock, or has renamed or removed the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -165,20 +153,6 @@ def _has_path(file: int, path: Path) -> bool:
     """Whether an open file still has this path."""
     with suppress(FileNotFoundError):
         return os.path.samestat(path.stat(), os.fstat(file))
-    return False
-
-
-def _remove_abandoned(path: Path) -> bool:
-    """Remove a partial file that no process is fetching; False if one is."""
-    with suppress(FileNotFoundError, BlockingIOError):
-        file = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _has_path(file, path):
-                path.unlink()
-            return True
-        finally:
-            os.close(file)
     return False
 
 

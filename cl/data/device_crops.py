@@ -1,11 +1,12 @@
 """Training batches whose images are decoded and cropped on the training device instead of in data workers.
 
-This process draws the boxes and colours, from the same random numbers as the workers. Images of one size that
-fit stay on the device (CIFAR, STL-10); otherwise it gets the files of each batch and decodes the JPEGs.
+This process draws boxes and colours from the same random numbers as the workers. Images of equal size stay on
+the device if they fit (CIFAR, STL-10); otherwise the device gets the files of each batch and decodes JPEGs.
 """
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,13 +24,13 @@ from cl.data.views import DRAWS, RandomNumbers, draw_colour_params, random_crop_
 from cl.runtime import memory
 from cl.runtime.machine import Machine, to_device
 
-SHARE = 0.25  # of the device's free memory that resident images may take
-BLOCK = 1024  # images that are read at a time to stay on the device
-COMPARED = 8  # images whose sizes are compared before all of them are read
+SHARE = 0.25  # of the device's free memory, for resident images
+BLOCK = 1024  # images copied to the device at a time
+COMPARED = 8  # images whose sizes are compared before all are read
 
 
 class Content(NamedTuple):
-    """An image: the bytes of a JPEG (n,), or pixels (H, W, 3) that are upright; uint8."""
+    """An image: `data` is uint8, the bytes of a JPEG (n,) or upright pixels (H, W, 3)."""
 
     data: np.ndarray
     height: int
@@ -39,10 +40,10 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True)
 class UncutBatch(HostBatch):
-    """A batch without the `images` of its views.
+    """A batch whose `images` are not cut yet.
 
     boxes: (V, N, 4) int64: left, top, right, bottom in the upright image.
-    contents: N; empty if the images are on the device.
+    contents: N images; empty if they are resident on the device.
     """
 
     boxes: Tensor
@@ -59,7 +60,7 @@ class DeviceTrainSet:
         self.plain, self.plan, self.resident = plain, plain.plan, resident
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[UncutBatch]:
-        """Batches of steps start to stop - 1; no workers are started."""
+        """Batches of steps start to stop - 1; starts no workers."""
         return map(self.__getitem__, range(start, stop))
 
     def __getitem__(self, step: int) -> UncutBatch:
@@ -85,14 +86,14 @@ class DeviceTrainSet:
 class CropOnDevice(ToDevice):
     """Crops a batch on the device, augments and normalises it; on a GPU, during the previous step.
 
-    nvJPEG makes this process wait until the images of a batch are decoded, but not for the training step.
+    nvJPEG makes this process wait until a batch is decoded, but not for the training step.
     """
 
     def __init__(self, data: DeviceTrainSet, here: Machine) -> None:
         super().__init__(data.plain.transform, data.plain.views, here)
         self.data = data
         if self.stream:
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))  # which copies resident images
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))  # it copies resident images
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
         """The crops of each view, (N, 3, S, S) uint8."""
@@ -100,16 +101,16 @@ class CropOnDevice(ToDevice):
         if self.data.resident is not None:
             images = self.data.resident.index_select(0, to_device(batch.positions, self.device))
             boxes = to_device(batch.boxes, self.device)
-            for view, of_view in zip(self.views, boxes, strict=True):
-                yield resample.crop_all(images, of_view, view.size, view.interpolation)
+            for view, view_boxes in zip(self.views, boxes, strict=True):
+                yield resample.crop_all(images, view_boxes, view.size, view.interpolation)
             return
         decoded = self._decoded(batch)
-        for view, of_view in zip(self.views, batch.boxes.tolist(), strict=True):
-            pairs = zip(decoded, of_view, strict=True)
+        for view, view_boxes in zip(self.views, batch.boxes.tolist(), strict=True):
+            pairs = zip(decoded, view_boxes, strict=True)
             yield torch.stack([resample.crop(x, box, view.size, view.interpolation) for x, box in pairs])
 
     def _decoded(self, batch: UncutBatch) -> list[Tensor]:
-        """The images (3, H, W); by the CPU if the device cannot decode one, which is then named."""
+        """The images (3, H, W). If the device fails, the CPU decodes them, and its errors name the image."""
         try:
             return decode(batch.contents, self.device)
         except RuntimeError:
@@ -119,25 +120,23 @@ class CropOnDevice(ToDevice):
 
 
 def content(reader: Reader, position: int) -> Content:
-    """An image as the device gets it: a JPEG in colour as it is; other images are decoded here."""
-    orientation, stored = int(reader.index["orientation"][position]), reader.read(position)
-    if reader.index["height"][position] or stored[:2] != b"\xff\xd8":
-        return on_cpu(reader, position)
-    try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(stored)
-    except ValueError:
-        return on_cpu(reader, position)
-    if colours != "YCbCr":
-        return on_cpu(reader, position)
-    size = (width, height) if orientation >= 5 else (height, width)
-    return Content(np.frombuffer(stored, np.uint8).copy(), *size, orientation)
+    """An image as sent to the device: the file of a colour JPEG, or pixels decoded here."""
+    stored = reader.read(position)
+    if not reader.index["height"][position] and stored[:2] == b"\xff\xd8":
+        with suppress(ValueError):  # damaged: `on_cpu` names the image
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(stored)
+            if colours == "YCbCr":
+                orientation = int(reader.index["orientation"][position])
+                size = (width, height) if orientation >= 5 else (height, width)
+                return Content(np.frombuffer(stored, np.uint8).copy(), *size, orientation)
+    return on_cpu(reader, position)
 
 
 def on_cpu(reader: Reader, position: int) -> Content:
-    """An image decoded by the CPU, as workers do.
+    """An image decoded by the CPU, as in data workers.
 
     Raises:
-        ValueError: it cannot be decoded; the message names it.
+        ValueError: names an image that cannot be decoded.
     """
     pixels = reader.pixels(position)
     return Content(np.require(pixels, requirements="W"), *pixels.shape[:2])
@@ -146,33 +145,33 @@ def on_cpu(reader: Reader, position: int) -> Content:
 def decode(contents: list[Content], device: torch.device) -> list[Tensor]:
     """The upright images (3, H, W) uint8 on the device, which decodes all JPEGs in one call."""
     if device.type == "cuda":
-        # torchvision decodes in a stream of its own, into memory that this stream may still be reading.
+        # torchvision decodes in another stream, into memory that this stream may still be reading.
         torch.cuda.current_stream(device).synchronize()
-    files = [torch.from_numpy(each.data) for each in contents if each.data.ndim == 1]
+    files = [torch.from_numpy(image.data) for image in contents if image.data.ndim == 1]
     decoded = iter(decode_jpeg(files, ImageReadMode.RGB, device=device) if files else [])
     return [
-        turn(next(decoded), each.orientation)
-        if each.data.ndim == 1
-        else to_device(torch.from_numpy(each.data), device).permute(2, 0, 1)
-        for each in contents
+        turn(next(decoded), image.orientation)
+        if image.data.ndim == 1
+        else to_device(torch.from_numpy(image.data), device).permute(2, 0, 1)
+        for image in contents
     ]
 
 
 def turn(image: Tensor, orientation: int) -> Tensor:
-    """Rotate and flip an image (3, H, W) upright, as `cl.shards.images.turn`."""
+    """As `cl.shards.images.turn`, for an image (3, H, W)."""
     x = image.transpose(1, 2) if orientation in (5, 6, 7, 8) else image
     flipped = [axis for axis, which in ((1, (3, 4, 7, 8)), (2, (2, 3, 6, 7))) if orientation in which]
     return x.flip(flipped) if flipped else x
 
 
 def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> DeviceTrainSet:
-    """The same batches, cropped on the device.
+    """The batches of `data`, cropped on the device.
 
     Args:
-        say: receives a sentence about where images are decoded.
+        say: prints where images are decoded.
 
     Raises:
-        ValueError: the device has to decode JPEGs, and cannot.
+        ValueError: the device must decode JPEGs but cannot.
     """
     images = resident(data.reader, here)
     if images is not None:
@@ -188,7 +187,7 @@ def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> Devi
 
 
 def resident(reader: Reader, here: Machine) -> Tensor | None:
-    """All images (n, 3, H, W) on the device; None if they differ in size or take too much memory."""
+    """All images (n, 3, H, W) uint8 on the device; None if their sizes differ or memory is short."""
     shape = reader.pixels(0).shape
     height, width, _ = shape
     if len(reader) * 3 * height * width > SHARE * _free(here.device):
@@ -211,19 +210,17 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
                 pixels[row] = image
 
     starts, arrays = range(0, len(reader), BLOCK), [ring.Array(shape, np.uint8), ring.Array((), np.bool_)]
-    for start, (pixels, fits) in zip(
-        starts, ring.filled(fill, starts, rows, arrays, here.workers), strict=True
-    ):
+    filled = ring.filled(fill, starts, rows, arrays, here.workers)
+    for start, (pixels, fits) in zip(starts, filled, strict=True):
         if not fits.all():
             return None
-        images[start : start + len(pixels)] = to_device(
-            torch.from_numpy(pixels).permute(0, 3, 1, 2), here.device
-        )
+        block = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        images[start : start + len(block)] = to_device(block, here.device)
     return images
 
 
 def _free(device: torch.device) -> int:
-    """Bytes that this process may use on the device; CPU memory is divided among the machine's processes."""
+    """Free bytes on the device; for a CPU, this process's share of the free memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return memory.available() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,9 +1,9 @@
-"""The order of samples: a pure function of seed and epoch, shuffled, yet read from disk in long stretches.
+"""The order of samples: a function of seed and epoch, shuffled, yet read from disk in long stretches.
 
 The samples of step t depend only on (seed, t, number of samples, batch size), so a run sees the same batches
 after a resume and with any number of workers and processes. No sample appears twice in an epoch; the
-incomplete last batch is dropped. A batch is divided among processes by chunk, so that most chunks are read by
-one or two processes rather than by all.
+incomplete last batch is dropped. A batch is divided among processes by chunk, so most chunks are read by one
+or two processes instead of all.
 """
 
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ import numpy as np
 
 from cl.runtime.distributed import rank, ranks
 
-CHUNK = 64  # neighbouring samples, all read within the same window
+CHUNK = 64  # neighbouring samples, read within one window
 WINDOW = 256  # chunks whose samples are shuffled together
-SCATTER = 0x9E3779B1  # 2**32 divided by the golden ratio: neighbouring chunks go to different processes
-ORDER_STREAM = 2**63  # key of the order's random streams, which separates them from those of the samples
+SCATTER = 0x9E3779B1  # 2**32 / golden ratio: sends neighbouring chunks to different processes
+ORDER_STREAM = 2**63  # a key that separates the order's random numbers from the samples'
 
 
 class Order:
     """One epoch: the chunks in random order, then the samples of every WINDOW chunks shuffled together.
 
-    Uses eight bytes of memory per chunk (125 MB for a billion images), plus the windows in use.
+    Takes 8 bytes per chunk (125 MB for a billion images), plus the windows in use.
     """
 
     def __init__(self, samples: int, seed: int, epoch: int) -> None:
         self.samples, self.seed, self.epoch = samples, seed, epoch
         self._chunks = self._generator(0).permutation(-(-samples // CHUNK))
-        # The last chunk may be short: everything after it in this epoch moves forward by the gap.
+        # The last chunk may be short, so later places in this epoch shift by the gap.
         self._gap = -samples % CHUNK
         self._short = int(np.flatnonzero(self._chunks == len(self._chunks) - 1)[0])
-        self._windows: dict[int, np.ndarray] = {}  # the most recently computed
+        self._windows: dict[int, np.ndarray] = {}  # the last four
 
     def _generator(self, stream: int) -> np.random.Generator:
         philox = np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0])
@@ -53,7 +53,7 @@ class Order:
         return positions
 
     def _start(self, number: int) -> int:
-        """The place in the epoch where a window begins."""
+        """The place in the epoch at which a window starts."""
         return number * WINDOW * CHUNK - (self._gap if self._short < number * WINDOW else 0)
 
     def __getitem__(self, places: slice) -> np.ndarray:
@@ -68,7 +68,7 @@ class Order:
 
 @lru_cache(maxsize=2)
 def epoch_order(samples: int, seed: int, epoch: int) -> Order:
-    """The order of an epoch; the last two are cached."""
+    """The order of an epoch, cached for the last two epochs."""
     return Order(samples, seed, epoch)
 
 
@@ -76,7 +76,7 @@ def epoch_order(samples: int, seed: int, epoch: int) -> Order:
 class Plan:
     """The samples of each step on one of `ranks` processes, which share every batch equally.
 
-    first_epoch: the epoch of step 0; a run that continues another goes on with the order of the next epochs.
+    first_epoch: the epoch of step 0; not 0 in a run that continues another.
     """
 
     samples: int
@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def first_step(self) -> int:
-        """The number of the run's first step, counting those of the run that it continues."""
+        """The run's first step, counted from the start of the run that it continues."""
         return self.first_epoch * self.steps_per_epoch
 
     @property

@@ -15,7 +15,7 @@ from cl.runtime import stores
 from cl.shards import images
 from cl.shards.manifest import INDEX, Manifest, Shard
 
-OPEN = 256  # shards that a process keeps open, two descriptors each: a process may not open all of ImageNet's
+OPEN = 256  # shards kept open per process, with two descriptors each: ImageNet would exceed the limit
 AGAIN = "run `dvc repro prepare` again"
 
 
@@ -23,13 +23,12 @@ class Reader:
     """Random access to the images of one split by their position in the index.
 
     Args:
-        folder: with the manifest and the index; and with the shards, unless they are in a store.
+        folder: of the manifest and the index, and of the shards unless they are in a store.
         store: the folder or URL of the shards.
         cache: for shards at a URL.
 
     Raises:
-        ValueError: the set of shards is incomplete, or a shard does not match the manifest, or changed while
-            in use.
+        ValueError: a shard is missing, does not match the manifest, or changed while in use.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Reader:
         return isinstance(self._files, RemoteFiles)
 
     def prefetch(self, positions: np.ndarray) -> None:
-        """Fetch the positions to be read next in the background, in this order, if the shards are remote."""
+        """Fetch the images at these positions in the background, in order, if the shards are remote."""
         self._files.prefetch(positions)
 
     @cached_property
@@ -81,32 +80,29 @@ class Reader:
 
     @cached_property
     def groups(self) -> np.ndarray | None:
-        """(n,) int64: the group of each image, -1 for none; None where the data has no groups."""
+        """(n,) int64: the group of each image, -1 for none; None for data without groups."""
         if self.manifest.splits[self._split].groups is None:
             return None
         return _rows(self._folder / f"{self._split}_groups.npy")
 
     @property
     def labelled(self) -> np.ndarray:
-        """The positions of the images that have a label, in the order of the index; (m,) int64."""
-        if not self.manifest.classes:  # the index of a billion images is not read for this
+        """(m,) int64: the positions of the labelled images, ascending."""
+        if not self.manifest.classes:  # saves reading the index of a billion images
             return np.empty(0, np.int64)
         return np.flatnonzero(self.index["label"] >= 0)
 
     def evaluated(self, most: int | None = None) -> np.ndarray:
-        """The positions of the first labelled images, or of the first images of data without labels.
+        """The positions of the first `most` labelled images, or images of data without labels; None: all.
 
-        The shards are shuffled, so that any part is a fair sample.
-
-        Args:
-            most: how many; None for all.
+        Shards are shuffled, so any part is a random sample.
         """
         if self.manifest.classes:
             return self.labelled[:most]
         return np.arange(len(self) if most is None else min(most, len(self)))
 
     def read(self, position: int) -> memoryview:
-        """The stored bytes at `position` of the index: an image file, or pixels."""
+        """The stored bytes of an image: a file, or pixels."""
         shard, offset, length, _, height, width, _ = self.index[position].item()
         if (
             shard >= len(self._sizes)
@@ -133,10 +129,10 @@ class Reader:
 
 
 def manifest(folder: Path) -> bytes:
-    """The content of a folder's manifest.
+    """The bytes of a folder's manifest.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the manifest is missing.
     """
     if not (folder / "manifest.json").is_file():
         raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
@@ -144,7 +140,7 @@ def manifest(folder: Path) -> bytes:
 
 
 def _matches(index: np.ndarray, shards: list[Shard]) -> bool:
-    """Whether the index has a row for each image, and the first and last row of each shard point to it."""
+    """Whether the index has one row per image, and each shard's first and last row point to the shard."""
     counts = np.array([shard.images for shard in shards], np.int64)
     stops = np.cumsum(counts)
     if stops[-1] != len(index):
@@ -155,7 +151,7 @@ def _matches(index: np.ndarray, shards: list[Shard]) -> bool:
 
 
 def _rows(path: Path) -> np.ndarray:
-    """An array on disk, shared by all processes."""
+    """A memory-mapped array, shared by all processes."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: {AGAIN}")
     try:
@@ -165,17 +161,17 @@ def _rows(path: Path) -> np.ndarray:
 
 
 class LocalFiles:
-    """Shards in a folder on this machine; changes after this object was created are detected."""
+    """Shards in a local folder; detects changes made after its creation."""
 
     def __init__(self, folder: Path, shards: list[Shard]) -> None:
         self._paths = [folder / shard.name for shard in shards]
-        self._found = [_state(path.stat()) if path.is_file() else None for path in self._paths]
-        for path, shard, found in zip(self._paths, shards, self._found, strict=True):
-            if found is None:
+        self._states = [_state(path.stat()) if path.is_file() else None for path in self._paths]
+        for path, shard, state in zip(self._paths, shards, self._states, strict=True):
+            if state is None:
                 raise ValueError(f"{path} is missing: {AGAIN}")
-            if found[0] != shard.bytes:
-                raise ValueError(f"{path} has {found[0]} bytes, but its manifest says {shard.bytes}: {AGAIN}")
-        # Open in this process, the least recently used first.
+            if state[0] != shard.bytes:
+                raise ValueError(f"{path} has {state[0]} bytes, but its manifest says {shard.bytes}: {AGAIN}")
+        # Open in this process, least recently used first.
         self._open: OrderedDict[int, tuple[int, mmap.mmap]] = OrderedDict()
 
     def prefetch(self, positions: np.ndarray) -> None:
@@ -185,7 +181,7 @@ class LocalFiles:
         return {**self.__dict__, "_open": OrderedDict()}
 
     def read(self, shard: int, offset: int, length: int) -> memoryview:
-        """`length` bytes of a shard from `offset` on, in the page cache."""
+        """`length` bytes of a shard from `offset` on, memory-mapped."""
         if shard not in self._open:
             if len(self._open) == OPEN:
                 os.close(self._open.popitem(last=False)[1][0])
@@ -193,7 +189,7 @@ class LocalFiles:
             self._open[shard] = file, mmap.mmap(file, 0, prot=mmap.PROT_READ)
         self._open.move_to_end(shard)
         file, content = self._open[shard]
-        if _state(os.fstat(file)) != self._found[shard]:
+        if _state(os.fstat(file)) != self._states[shard]:
             raise ValueError(f"{self._paths[shard]} changed while it was being read: start again")
         return memoryview(content)[offset : offset + length]
 

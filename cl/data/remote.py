@@ -1,8 +1,7 @@
 """Shards in an object store or on a web server, read ahead by range requests into a bounded cache (fsspec).
 
-The unit of reading is a piece: the bytes of one shard that hold the samples of one chunk, a few megabytes.
-The order of an epoch needs each piece within one window only, so with a cache of two windows each piece is
-requested once per epoch.
+The unit of reading is a piece: the samples of one chunk within one shard, a few megabytes. An epoch needs
+each piece within one window only, so a cache of two windows requests each piece once per epoch.
 """
 
 import os
@@ -19,9 +18,9 @@ from cl.data.order import CHUNK, WINDOW
 from cl.runtime import stores
 from cl.shards.manifest import Shard
 
-THREADS = 4  # that read ahead, in each process
+THREADS = 4  # per process, to read ahead
 SHARD_BITS = 40  # a shard is smaller than 2^40 bytes
-ROOM = 1.05  # of two windows: the cache evicts a little more than it must
+ROOM = 1.05  # times two windows: the cache evicts slightly more than it must
 AGAIN = "run `dvc repro -f prepare`"
 
 
@@ -29,13 +28,13 @@ class RemoteFiles:
     """The shards of one split; changes are detected by size and by the version that the server reports.
 
     Args:
-        store: the URL below which the shards are.
-        cached_in: the folder of the cache for this split of these shards.
+        store: the URL of the folder of shards.
+        cached_in: the folder in the cache for this split.
         index: the rows of all samples, in order.
 
     Raises:
-        ValueError: the cache is too small, or a shard is missing; when reading: a shard does not match the
-            manifest or has changed, the server does not support range requests, or it remains unreachable.
+        ValueError: the cache is too small, or a shard is missing. Reading raises it if a shard does not match
+            the manifest or has changed, or the server is unreachable or does not support range requests.
     """
 
     def __init__(
@@ -45,10 +44,10 @@ class RemoteFiles:
         self._urls = [f"{store.rstrip('/')}/{shard.name}" for shard in shards]
         total = sum(shard.bytes for shard in shards)
         self._check_room(store, total * min(1.0, 2 * WINDOW * CHUNK / len(index)))
-        found = stores.sizes(store)
-        if found is not None:
+        sizes = stores.sizes(store)
+        if sizes is not None:
             for number, shard in enumerate(shards):
-                self._check_size(number, found.get(shard.name))
+                self._check_size(number, sizes.get(shard.name))
         shard_ends = np.cumsum([shard.images for shard in shards])
         self._firsts = np.union1d(np.arange(0, len(index), CHUNK), shard_ends[:-1])
         lasts = np.append(self._firsts[1:], len(index)) - 1
@@ -60,7 +59,7 @@ class RemoteFiles:
         self._begin()
 
     def _check_room(self, url: str, two_windows: float) -> None:
-        """Refuse a cache that would fetch pieces more than once per epoch."""
+        """Check that the cache is large enough to fetch each piece once per epoch."""
         needed = ROOM * two_windows
         if self._cache.limit < needed:
             raise ValueError(
@@ -69,7 +68,7 @@ class RemoteFiles:
             )
 
     def _begin(self) -> None:
-        """Create what does not survive a fork: locks and threads."""
+        """Create the lock and the queue, which do not survive a fork."""
         self._process, self._lock, self._running = os.getpid(), threading.Lock(), 0
         self._wanted: deque[int] = deque()
 
@@ -81,11 +80,10 @@ class RemoteFiles:
         self._begin()
 
     def read(self, shard: int, offset: int, length: int) -> memoryview:
-        """The `length` bytes of one sample, from `offset` of its shard; writable."""
+        """The `length` bytes of a sample, from `offset` of its shard; writable."""
         piece = int(np.searchsorted(self._begins, (shard << SHARD_BITS) + offset, side="right")) - 1
-        file = self._cache.open(
-            self._file(piece), self._size(piece), lambda: self._fetch(piece, stores.WAITS)
-        )
+        fetch = partial(self._fetch, piece, stores.WAITS)
+        file = self._cache.open(self._file(piece), self._size(piece), fetch)
         try:
             content = bytearray(length)
             if os.preadv(file, [content], offset - int(self._start[piece])) != length:
@@ -96,10 +94,9 @@ class RemoteFiles:
             os.close(file)
 
     def prefetch(self, positions: np.ndarray) -> None:
-        """Fetch these positions of the index in the background, in order; replaces an earlier call."""
-        pieces, first_use = np.unique(
-            np.searchsorted(self._firsts, positions, side="right") - 1, return_index=True
-        )
+        """Fetch samples in the background, in the order of their positions; cancels an earlier call."""
+        piece_of = np.searchsorted(self._firsts, positions, side="right") - 1
+        pieces, first_use = np.unique(piece_of, return_index=True)
         ordered = pieces[np.argsort(first_use)].tolist()
         missing = [piece for piece in ordered if not (self._cache.folder / self._file(piece)).exists()]
         if self._process != os.getpid():
@@ -119,7 +116,7 @@ class RemoteFiles:
                     return
                 piece = self._wanted.popleft()
             fetch = partial(self._fetch, piece, ())
-            with suppress(ValueError, OSError):  # `read` will meet the same error and raise it
+            with suppress(ValueError, OSError):  # `read` will raise the same error
                 self._cache.fill(self._file(piece), self._size(piece), fetch, wait=False)
 
     def _file(self, piece: int) -> str:
@@ -150,8 +147,8 @@ class RemoteFiles:
         return content
 
     def _check(self, shard: int, info: dict[str, Any]) -> None:
-        """Compare the size with the manifest, and the version with the one first seen by any process."""
-        if info["size"] is not None:  # a web server may not say
+        """Compare the size with the manifest, and the version with the first that any process saw."""
+        if info["size"] is not None:  # some web servers do not report it
             self._check_size(shard, info["size"])
         url, version = self._urls[shard], stores.version(info)
         if shard not in self._versions:

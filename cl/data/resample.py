@@ -1,8 +1,8 @@
 """Crops images on the training device, as `cl.data.views.resize` does on the CPU.
 
-Both resize with antialiasing, first the rows and then the columns, and round to uint8 after each. The weights
-here are float32 and those on the CPU 16-bit integers, so that crops differ by at most 2 of 255 in a pixel and
-by less than 0.1 on average (more only in smooth crops of a few pixels, which many halves are rounded in).
+Both resize with antialiasing, first rows and then columns, and round to uint8 after each. Weights here are
+float32, those on the CPU 16-bit integers, so crops differ by at most 2 of 255 in a pixel and by less than 0.1
+on average (by more only in smooth crops of a few pixels, where many values are halves).
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from cl.runtime.machine import to_device
 
-FURTHEST = 64  # times that `crop` shrinks an image by PyTorch's kernels, which need shared memory
+FURTHEST = 64  # largest reduction by PyTorch's kernels, which need shared memory
 
 
 def crop_all(images: Tensor, boxes: Tensor, size: int, interpolation: str) -> Tensor:
-    """Crop images of one size, each to its own box, by two matrix products for all.
+    """Crop images of equal size, each to its own box, by two matrix products.
 
     Args:
         images: (N, 3, H, W) uint8.
@@ -39,9 +39,9 @@ def crop_all(images: Tensor, boxes: Tensor, size: int, interpolation: str) -> Te
 
 
 def weights(start: Tensor, stop: Tensor, size: int, length: int, interpolation: str) -> Tensor:
-    """How much each of `length` pixels contributes to those of [start, stop) resized to `size`.
+    """The weight of each of `length` pixels in the pixels of [start, stop) resized to `size`.
 
-    start, stop: (N,). Returns (N, size, length); each row has the sum 1, and no weight outside of the range.
+    start, stop: (N,). Returns (N, size, length); each row sums to 1 and is 0 outside the range.
     """
     scale = ((stop - start) / size)[:, None, None]
     pixel = torch.arange(length, device=start.device) - start[:, None, None]  # (N, 1, length)
@@ -85,7 +85,7 @@ def _whole(x: Tensor) -> Tensor:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """In the block, no TF32: its weights of 11 bits would change every twentieth pixel."""
+    """Disable TF32 in the block: its 11-bit weights would change every twentieth pixel."""
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -1,4 +1,4 @@
-"""Batches filled by worker processes, in a ring of shared memory that is reused.
+"""Batches filled by worker processes in a ring of shared memory.
 
 The workers of one `DataLoader` fill a batch together, a slice of rows each, and send nothing back: no copy,
 no pickle, and no file in /dev/shm, which is small in containers.
@@ -16,14 +16,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from cl.runtime.forking import ctrl_c_delayed
 
-SLICE = 64  # rows of a batch that a worker fills at a time
-AHEAD = 4  # slices queued for each worker
-GRACE = 60  # seconds that a worker keeps running after SIGTERM, so that the main process can finish its step
+SLICE = 64  # rows that a worker fills at a time
+AHEAD = 4  # slices queued per worker
+GRACE = 60  # seconds that a worker survives SIGTERM, for the main process to finish its step
 
 
 @dataclass(frozen=True)
 class Array:
-    """One of the arrays of a batch: shape and type of a row."""
+    """An array of a batch: shape and type of a row."""
 
     shape: tuple[int, ...]
     dtype: type
@@ -47,10 +47,10 @@ def filled(
     With workers, a batch's memory is reused two batches later.
 
     Args:
-        fill: called as fill(batch, slice of rows, those rows of the arrays), in a worker if there are any.
-        batches: their numbers.
-        rows: the number of rows of a batch; the same for all but the last, which may have fewer.
-        arrays: what a batch consists of.
+        fill: called as fill(batch, slice of rows, those rows of the arrays), by the workers.
+        batches: the numbers of the batches.
+        rows: the number of rows of a batch; only the last batch may have fewer.
+        arrays: the arrays of a batch.
         workers: number of processes; 0: the calling process fills the batches.
 
     Raises:
@@ -66,7 +66,7 @@ def filled(
 
 
 def batches_ahead(rows: int, workers: int) -> int:
-    """How many batches of so many rows the workers fill ahead of the one in use."""
+    """The number of batches of `rows` rows that the workers fill ahead of the one in use."""
     return math.ceil(AHEAD * workers / math.ceil(rows / SLICE))
 
 
@@ -74,13 +74,13 @@ def _filled_by_workers(
     fill: Fill, batches: range, rows: Callable[[int], int], arrays: list[Array], workers: int
 ) -> Iterator[list[np.ndarray]]:
     largest = rows(batches[0])
-    # Besides those ahead: the batch in use, and the one before it.
+    # Batches ahead, the batch in use, and the one before it.
     slots = min(2 + batches_ahead(largest, workers), len(batches))
     ring = [[array.allocate(largest, shared=True) for array in arrays] for _ in range(slots)]
     loader = DataLoader(
         _Filling(fill, ring),
         batch_size=None,
-        sampler=_Slices(batches, rows, slots),
+        sampler=_slices(batches, rows, slots),
         num_workers=workers,
         prefetch_factor=AHEAD,
         worker_init_fn=_start_worker,
@@ -95,22 +95,15 @@ def _filled_by_workers(
         yield [array[: rows(batch)] for array in ring[number % slots]]
 
 
-@dataclass(frozen=True)
-class _Slices:
+def _slices(batches: range, rows: Callable[[int], int], slots: int) -> Iterator[tuple[int, int, slice]]:
     """Batch, slot in the ring and rows of every slice, in order."""
-
-    batches: range
-    rows: Callable[[int], int]
-    slots: int
-
-    def __iter__(self) -> Iterator[tuple[int, int, slice]]:
-        for number, batch in enumerate(self.batches):
-            for start in range(0, self.rows(batch), SLICE):
-                yield batch, number % self.slots, slice(start, min(start + SLICE, self.rows(batch)))
+    for number, batch in enumerate(batches):
+        for start in range(0, rows(batch), SLICE):
+            yield batch, number % slots, slice(start, min(start + SLICE, rows(batch)))
 
 
 class _Filling(Dataset):
-    """A data set that fills a slice per item; errors are returned, to hide the worker's traceback."""
+    """A data set whose items fill a slice each. It returns errors, to hide the worker's traceback."""
 
     def __init__(self, fill: Fill, ring: list[list[np.ndarray]]) -> None:
         self.fill, self.ring = fill, ring
@@ -125,10 +118,10 @@ class _Filling(Dataset):
 
 
 def _start_worker(worker: int) -> None:
-    """Lower the priority: a worker that competes with the training threads slows them more than it helps.
+    """Lower the priority, because a worker that competes with training threads slows them more than it helps.
 
-    The main process handles signals and finishes its step first. Workers therefore ignore Ctrl-C, and outlive
-    a scheduler's SIGTERM by a minute.
+    The main process handles signals and finishes its step first. Workers therefore ignore Ctrl-C and survive
+    a scheduler's SIGTERM for GRACE seconds.
     """
     os.nice(19)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

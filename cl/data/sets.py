@@ -23,11 +23,11 @@ from cl.data.views import (
 )
 from cl.runtime.machine import Machine
 
-PREFETCHED = CHUNK * WINDOW // 2  # samples, over all processes, that are prefetched from remote shards
+PREFETCHED = CHUNK * WINDOW // 2  # samples prefetched from remote shards, over all processes
 
 
 class TrainSet:
-    """The batch of each step, normalised as in `transform`; `subset`: only these positions of the index."""
+    """The batch of each step, normalised as in `transform`; `subset`: use only these positions."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TrainSet:
     ) -> None:
         self.reader, self.transform, self.plan, self.subset = reader, transform, plan, subset
         self.views = [view for view in views for _ in range(view.count)]
-        self.copies = [copy for view in views for copy in range(view.count)]  # 0 in the first of each kind
+        self.copies = [copy for view in views for copy in range(view.count)]  # 0 for the first of each kind
         assert (len(reader) if subset is None else len(subset)) == plan.samples
 
     def samples(self, step: int) -> tuple[int, np.ndarray]:
@@ -49,7 +49,7 @@ class TrainSet:
 
     @property
     def arrays(self) -> list[ring.Array]:
-        """What `fill` writes: the images of each view, and the parameters of their colour operations."""
+        """The arrays of a batch: the images of each view, and the parameters of their colour operations."""
         views = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
         return [*views, ring.Array((len(self.views), DRAWS), np.float32)]
 
@@ -66,15 +66,15 @@ class TrainSet:
                 if view.jigsaw is None:
                     box = random_crop_box(pixels.shape[:2], view.area, rng)
                     resize(pixels, box, view, images[number][row : row + 1])
-                elif copy == 0:  # its random numbers give all patches
+                elif copy == 0:  # gives all patches
                     cut_patches(pixels, view, rng, [x[row] for x in images[number : number + view.count]])
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def prefetch(self, step: int) -> None:
-        """Have the images of this and the next steps prefetched, if the shards are remote."""
+        """Prefetch the images of this and the next steps, if the shards are remote."""
         if self.reader.remote:
-            after = range(step, step + 1 + PREFETCHED // self.plan.batch_size)
-            self.reader.prefetch(np.concatenate([self.samples(number)[1] for number in after]))
+            steps = range(step, step + 1 + PREFETCHED // self.plan.batch_size)
+            self.reader.prefetch(np.concatenate([self.samples(later)[1] for later in steps]))
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
         """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
@@ -83,12 +83,12 @@ class TrainSet:
             yield self.batch(step, images, colour_params)
 
     def batch(self, step: int, images: list[np.ndarray], colour_params: np.ndarray) -> HostBatch:
-        """The batch of a step, from what `fill` wrote."""
+        """The batch of a step, from the arrays that `fill` wrote."""
         positions, groups = self.samples(step)[1], self.reader.groups
         return HostBatch(
             [_channels_first(x) for x in images],
             torch.from_numpy(colour_params).transpose(0, 1),
-            torch.from_numpy(self.reader.index["label"][positions].astype(np.int64)),
+            torch.from_numpy(self.reader.labels(positions)),
             torch.from_numpy(positions),
             None if groups is None else torch.from_numpy(groups[positions]),
         )
@@ -102,7 +102,7 @@ class TrainSet:
 
 
 class EvalSet:
-    """Images in the evaluation view: all, in the order of the index, or those at `positions`."""
+    """Images in the evaluation view: at `positions`, or all in the order of the index."""
 
     def __init__(self, reader: Reader, transform: Transform, positions: np.ndarray | None = None) -> None:
         self.reader, self.transform = reader, transform

@@ -1,13 +1,12 @@
-"""How images are normalised, and their evaluation view, as files of weights record it."""
+"""The evaluation view of images and their normalisation, as recorded in files of weights."""
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
 from PIL import Image as Picture
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from cl.data.views import centre
@@ -15,29 +14,23 @@ from cl.runtime.base_config import BaseConfig, check_crop
 from cl.runtime.machine import to_device
 from cl.shards import images
 
-Positive = Annotated[float, Field(gt=0)]
 ImageLike = str | os.PathLike[str] | Picture.Image  # the path of a file, or a picture
 
 
 class Transform(BaseConfig):
-    """Decodes an image as shards do, resizes it with antialiasing, crops its centre and normalises it."""
+    """Decode an image as in shards, resize it with antialiasing, crop its centre and normalise it."""
 
     resize: int = Field(gt=0, description="short side after resizing, pixels")
     crop: int = Field(gt=0, description="side of the centre crop, pixels")
     mean: tuple[float, float, float] = Field(description="of RGB in [0, 1]")
-    std: tuple[Positive, Positive, Positive]
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
     upright: bool = Field(description="rotate images upright by their EXIF orientation")
     levels: dict[str, tuple[float, float]] = Field(
         default={}, description="of deep gray images, as in `cl.shards.manifest`"
     )
 
     def __call__(self, image: ImageLike) -> Tensor:
-        """The normalised image; (3, crop, crop) float32.
-
-        Raises:
-            ValueError: the file cannot be decoded.
-            OSError: the file cannot be read.
-        """
+        """The normalised image; (3, crop, crop) float32. Raises as `pixels`."""
         return self.normalise(torch.from_numpy(self.pixels(image)[None]).permute(0, 3, 1, 2))[0]
 
     def pixels(self, image: ImageLike) -> np.ndarray:
@@ -59,7 +52,7 @@ class Transform(BaseConfig):
         return self._view(pixels)
 
     def _view(self, pixels: np.ndarray) -> np.ndarray:
-        check_crop(self.resize, self.crop)  # here, because `model_copy` validates nothing
+        check_crop(self.resize, self.crop)  # here, because `model_copy` does not validate
         return centre(pixels, self.resize, self.crop)
 
     def normalise(self, batch: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Random views of an image: workers crop and resize, and draw the parameters of the colour operations.
 
-Every random number of a view is a function of (seed, epoch, sample, view), so a view does not depend on the
-number of workers or processes, nor on where a run was resumed.
+Every random number of a view is a function of (seed, epoch, sample, view), so views do not depend on the
+number of workers or processes, or on resuming.
 """
 
 import math
@@ -18,19 +18,19 @@ from cl.runtime.base_config import BaseConfig, Range, Sizes
 
 Value = TypeVar("Value")
 
-# What torch.nn.functional.interpolate calls with antialias=True, but with preallocated output.
+# As torch.nn.functional.interpolate with antialias=True, but with preallocated output.
 RESIZE = {
     "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
     "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
 }
 OPERATIONS = ("jitter", "grayscale", "blur", "solarize")
 ATTEMPTS = 10  # of torchvision's RandomResizedCrop
-DRAWN = 64  # random numbers that are drawn at a time: most views need fewer
-LONGEST = 64  # the length, in short sides, up to which an image is resized as a whole
+DRAWN = 64  # random numbers drawn at a time; most views need fewer
+LONGEST = 64  # the longest image, in short sides, that is resized as a whole
 
 
 class Jitter(BaseConfig):
-    """Colour jitter as in torchvision, applied with probability `p`, its four operations in random order."""
+    """Colour jitter as in torchvision with probability `p`; its four operations come in random order."""
 
     p: float = Field(ge=0, le=1)
     brightness: float = Field(ge=0, le=1)
@@ -54,11 +54,11 @@ class Blur(BaseConfig):
 
 
 class Photometric(BaseConfig):
-    """With probability `p`: posterize, sharpen, solarize, stretch the contrast, in this order (PIRL).
+    """With probability `p`: posterize, sharpen, solarize and stretch the contrast, in this order (PIRL).
 
-    bits: that posterizing keeps of the eight of a channel, a whole number from the range.
+    bits: range of the bits per channel that posterizing keeps, of 8.
     sharpness: 0 smooths, 1 changes nothing, 2 sharpens, as in torchvision.
-    threshold: pixels of this value in [0, 1] or more are inverted.
+    threshold: solarizing inverts values in [0, 1] of at least this.
     """
 
     p: float = Field(ge=0, le=1)
@@ -68,13 +68,13 @@ class Photometric(BaseConfig):
 
 
 class Jigsaw(BaseConfig):
-    """Patches of one random crop per image, each a view of its own, in random order (PIRL).
+    """Patches of one random crop per image, each a separate view, in random order (PIRL).
 
     The crop of `side` pixels is cut into `grid` x `grid` cells; a patch is a random window in its cell.
     """
 
     grid: int = Field(gt=1)
-    side: int = Field(gt=0, description="of the crop, pixels")
+    side: int = Field(gt=0, description="side of the crop, pixels")
 
     @property
     def cell(self) -> int:
@@ -91,9 +91,8 @@ class Jigsaw(BaseConfig):
 class View(BaseConfig):
     """One kind of view, made `count` times per image: crop and flip, then the operations in `order`.
 
-    photometric: settings of a fifth operation, which `order` then names.
-    jigsaw: the views are the patches of one crop, which covers `area` of the image; `count` is their number
-        and `size` that of a patch.
+    photometric: settings of a fifth operation, which `order` must then name.
+    jigsaw: the views are `count` patches of side `size`, from one crop that covers `area` of the image.
     """
 
     count: int = Field(gt=0)
@@ -133,10 +132,10 @@ class View(BaseConfig):
 
 
 class ColourParams(NamedTuple, Generic[Value]):
-    """Parameters of the colour operations of one view, in the order of the rows in which they are stored.
+    """Parameters of the colour operations of one view, in the order of the stored rows.
 
-    Each field is the number for one image, or a column (N,) for a batch. Flags are 0 or 1. `first` to
-    `fourth` say which jitter operation comes when: brightness is 0, contrast 1, saturation 2, hue 3.
+    A field is a number for one image, or a column (N,) for a batch. Flags are 0 or 1. `first` to `fourth` are
+    the jitter operations in order: brightness is 0, contrast 1, saturation 2, hue 3.
     """
 
     flip: Value  # flag
@@ -153,7 +152,7 @@ class ColourParams(NamedTuple, Generic[Value]):
     sigma: Value  # of the blur, pixels; 0: no blur
     solarize: Value  # flag
     photometric: Value  # flag
-    bits: Value  # that posterizing keeps
+    bits: Value  # kept by posterizing
     sharpness: Value  # factor
     threshold: Value  # of the photometric operation's solarizing
 
@@ -170,10 +169,10 @@ DRAWS = len(ColourParams._fields)  # numbers per view
 
 
 class RandomNumbers:
-    """The random numbers of a view: uniform in [0, 1), the same for equal (seed, epoch, sample, view).
+    """The random numbers of a view: uniform in [0, 1), a function of (seed, epoch, sample, view).
 
-    NumPy's Philox, keyed by the seed, gives them; the rest is its counter. All objects share one Philox,
-    because creating one takes longer than drawing, but each keeps what it drew, so several can be in use.
+    The seed is the key of NumPy's Philox; epoch, sample and view are its counter. All objects share one
+    Philox, because creating one takes longer than drawing. Each keeps its numbers, so several can be in use.
     """
 
     __slots__ = ("_numbers", "_place", "_used")
@@ -192,7 +191,7 @@ class RandomNumbers:
 
 
 def _drawn(start: int, seed: int, epoch: int, sample: int, view: int) -> list[float]:
-    """DRAWN numbers from number `start` on, a multiple of the four that a step of the counter gives."""
+    """DRAWN numbers from `start` on, a multiple of 4: each step of the counter gives four."""
     generator, philox, state, counter = _philox(seed)
     counter[:] = start // 4, epoch, sample, view
     philox.state = state
@@ -201,7 +200,7 @@ def _drawn(start: int, seed: int, epoch: int, sample: int, view: int) -> list[fl
 
 @lru_cache(maxsize=4)
 def _philox(seed: int) -> tuple[np.random.Generator, np.random.Philox, Any, np.ndarray]:
-    """A generator, its Philox, a state to set it to, and the counter in this state."""
+    """A generator, its Philox, a state to restore, and the counter in this state."""
     philox = np.random.Philox(key=seed)
     state: Any = philox.state
     return np.random.Generator(philox), philox, state, state["state"]["counter"]
@@ -210,9 +209,9 @@ def _philox(seed: int) -> tuple[np.random.Generator, np.random.Philox, Any, np.n
 def random_crop_box(
     size: Sequence[int], area: tuple[float, float], rng: RandomNumbers
 ) -> tuple[int, int, int, int]:
-    """left, top, right, bottom of a random crop of ratio 3/4 to 4/3; a central crop if no attempt fits."""
+    """left, top, right, bottom of a random crop of ratio 3/4 to 4/3; central if no attempt fits."""
     height, width = size
-    numbers = rng.take(4 * ATTEMPTS)  # also those of attempts that are not needed
+    numbers = rng.take(4 * ATTEMPTS)  # also for attempts that are not needed
     for first in range(0, 4 * ATTEMPTS, 4):
         scale, ratio, x, y = numbers[first : first + 4]
         covered = width * height * (area[0] + (area[1] - area[0]) * scale)
@@ -232,19 +231,19 @@ def random_crop_box(
 def resize(pixels: np.ndarray, box: tuple[int, int, int, int], view: View, out: np.ndarray) -> None:
     """Crop `pixels` (H, W, 3) uint8 to the box; resize with antialiasing into `out` (1, S, S, 3)."""
     left, top, right, bottom = box
-    part = pixels[None, top:bottom, left:right].copy()  # contiguous memory is resized three times faster
+    part = pixels[None, top:bottom, left:right].copy()  # resizing contiguous memory is three times faster
     source, target = (torch.from_numpy(array.transpose(0, 3, 1, 2)) for array in (part, out))
     RESIZE[view.interpolation](source, list(target.shape[2:]), False, None, None, out=target)
 
 
 def cut_patches(pixels: np.ndarray, view: View, rng: RandomNumbers, patches: list[np.ndarray]) -> None:
-    """Write the patches of a jigsaw in random order, each (size, size, 3) uint8; the crop is resized once."""
+    """Resize one crop, and write the patches of a jigsaw in random order, each (size, size, 3) uint8."""
     cut = view.jigsaw
     assert cut is not None
     crop = np.empty((1, cut.side, cut.side, 3), np.uint8)
     resize(pixels, random_crop_box(pixels.shape[:2], view.area, rng), view, crop)
     sort_keys, *offsets = (rng.take(view.count) for _ in range(3))
-    places = cut.cell - view.size + 1  # of a window in its cell, in each direction
+    places = cut.cell - view.size + 1  # of a window in its cell, per direction
     for patch, cell in zip(patches, sorted(range(view.count), key=sort_keys.__getitem__), strict=True):
         row, column = divmod(cell, cut.grid)
         top, left = (int(places * offset[cell]) for offset in offsets)
@@ -253,9 +252,9 @@ def cut_patches(pixels: np.ndarray, view: View, rng: RandomNumbers, patches: lis
 
 
 def draw_colour_params(view: View, rng: RandomNumbers) -> ColourParams[float]:
-    """Random parameters of the colour operations of `view`; always consumes 14 random numbers.
+    """Random parameters of the colour operations of `view`.
 
-    The photometric operation consumes four more.
+    Always takes 14 random numbers, and 4 more for the photometric operation.
     """
     flip, jitter, grayscale, blur, sigma, solarize, *factors = rng.take(14)
     brightness, contrast, saturation, hue, *sort_keys = [2 * factor - 1 for factor in factors]
@@ -298,7 +297,7 @@ def _draw_photometric_params(config: Photometric | None, rng: RandomNumbers) -> 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
     """The evaluation view (side, side, 3) uint8: resize to `short_side` with antialiasing, centre crop.
 
-    Only the middle of an extremely long image is resized; the rest would take gigabytes and be cut off.
+    Only the middle of an extremely long image is resized: the rest would take gigabytes and be cropped.
     """
     pixels = _middle(pixels)
     height, width, _ = pixels.shape
@@ -310,7 +309,7 @@ def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
 
 
 def _middle(pixels: np.ndarray) -> np.ndarray:
-    """The image, shortened at both ends to at most LONGEST times its short side."""
+    """The middle of the image, at most LONGEST times as long as its short side."""
     height, width, _ = pixels.shape
     longest = LONGEST * min(height, width)
     top, left = (max(0, length - longest) // 2 for length in (height, width))

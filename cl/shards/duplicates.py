@@ -1,4 +1,4 @@
-"""Images whose files have equal bytes: found by their hashes, listed, or left out."""
+"""Copies: images whose files have equal bytes, found by hashes, listed and left out."""
 
 import csv
 import hashlib
@@ -13,44 +13,43 @@ from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Splits
 from cl.sources._shared.listing import Subset
 
-UNREAD = bytes(16)  # the digest of an image that could not be read; never counted as a copy
+UNREAD = bytes(16)  # the digest of an unreadable image, which never counts as a copy
 
 
 def digest(content: bytes) -> bytes:
-    """16 bytes, different for different contents."""
+    """A 16-byte hash."""
     return hashlib.sha256(content).digest()[:16]
 
 
 def as_array(digests: list[bytes]) -> np.ndarray:
-    """(n, 2) uint64."""
+    """Digests as (n, 2) uint64."""
     return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
 
 
 def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndarray:
-    """(m, 2): the positions of each copy and of the first image with its content, sorted.
+    """(m, 2): the positions of each copy and of its original, the first image with equal bytes; sorted.
 
     Args:
-        digests: (n, 2).
-        unlabelled: (n,) bool; where one is labelled, the first labelled image with a content is its original.
+        digests: (n, 2) uint64.
+        unlabelled: (n,) bool; a labelled image is preferred as the original.
     """
     later = np.zeros(len(digests), bool) if unlabelled is None else unlabelled
     order = np.lexsort((later, digests[:, 1], digests[:, 0]))  # stable: equal digests keep their order
     ordered = digests[order]
     repeats = np.zeros(len(order), bool)
     repeats[1:] = (ordered[1:] == ordered[:-1]).all(1)
-    first = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
-    repeats &= ordered.any(1)
-    found = np.stack([order[repeats], first[repeats]], axis=1)
-    return found[found[:, 0].argsort()]
+    original = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
+    repeats &= ordered.any(1)  # UNREAD is zero
+    pairs = np.stack([order[repeats], original[repeats]], axis=1)
+    return pairs[pairs[:, 0].argsort()]
 
 
 def superfluous(splits: Splits, team: Team) -> np.ndarray:
-    """(m, 2): as `copies`; labelled images are kept before others, then training before validation."""
+    """(m, 2): as `copies`; keeps labelled images rather than others, then training rather than validation."""
     listed = (splits.train, splits.val)
-    digests = [digest for part in listed for digest in survey(part, _digest_of, "files to compare", team)]
-    return copies(
-        as_array(digests), np.array([image.label == UNLABELLED for part in listed for image in part])
-    )
+    digests = [digest for images in listed for digest in survey(images, _digest_of, "files to compare", team)]
+    unlabelled = np.array([image.label == UNLABELLED for images in listed for image in images])
+    return copies(as_array(digests), unlabelled)
 
 
 def _digest_of(image: Image) -> bytes:
@@ -59,7 +58,7 @@ def _digest_of(image: Image) -> bytes:
     except OSError as error:
         if error.errno not in UNREACHABLE:
             raise
-        return UNREAD  # reported when the image is packed
+        return UNREAD  # packing reports the error
 
 
 def without(splits: Splits, pairs: np.ndarray) -> Splits:
@@ -69,57 +68,51 @@ def without(splits: Splits, pairs: np.ndarray) -> Splits:
         ValueError: a split or a class would be lost.
     """
     kept = np.delete(np.arange(len(splits.train) + len(splits.val)), pairs[:, 0])
-    first = len(splits.train)  # of the validation images
-    train, val = Subset(splits.train, kept[kept < first]), Subset(splits.val, kept[kept >= first] - first)
+    first_val = len(splits.train)
+    train = Subset(splits.train, kept[kept < first_val])
+    val = Subset(splits.val, kept[kept >= first_val] - first_val)
     rest = replace(splits, train=train, val=val)
-    _check_nothing_is_lost(splits, rest)
+    if lost := sorted(_necessities(splits) - _necessities(rest)):
+        raise ValueError(
+            f"every {lost[0]} is a copy of a kept image; hold out other images, give equal images one label, "
+            "or choose dataset.deduplicate=false"
+        )
     return rest
 
 
-def _check_nothing_is_lost(before: Splits, after: Splits) -> None:
-    if lost := sorted(_necessities(before) - _necessities(after)):
-        raise ValueError(
-            f"every {lost[0]} is a copy of an image that is kept; hold out others, give equal images one "
-            "label, or choose dataset.deduplicate=false"
-        )
-
-
 def _necessities(splits: Splits) -> set[str]:
-    """What a data set may not lose: a split, a class, or the labels in validation."""
-    found = {f"{name} image" for name in ("train", "val") if getattr(splits, name)}
+    """What deduplication must not lose: a split, a class, or the labels in validation."""
+    needed = {f"{name} image" for name in ("train", "val") if getattr(splits, name)}
     labels = {image.label for image in splits.train} - {UNLABELLED}
-    found |= {f"train image of class {splits.classes[label]}" for label in labels}
-    return found | {"labelled val image" for image in splits.val if image.label != UNLABELLED}
+    needed |= {f"train image of class {splits.classes[label]}" for label in labels}
+    return needed | {"labelled val image" for image in splits.val if image.label != UNLABELLED}
 
 
 def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
-    """List copies and the images that they equal in a CSV file if there are any, and count them.
+    """Write a CSV file of the copies and their originals if there are copies, and count them.
 
     Args:
         splits: with the copies.
-        pairs: of `copies`, for the training and then the validation images.
+        pairs: from `copies` of the training images followed by the validation images.
 
     Returns:
-        The number of copies, and how many of them are in another split or have another label than the first.
+        The number of copies, and how many differ from their original in split or label.
     """
     if not len(pairs):
         return {}
-    train = len(splits.train)
 
-    def of(position: int) -> tuple[Image, str]:
-        """An image and its split."""
-        if position < train:
+    def with_split(position: int) -> tuple[Image, str]:
+        if position < len(splits.train):
             return splits.train[position], "train"
-        return splits.val[position - train], "val"
+        return splits.val[position - len(splits.train)], "val"
 
-    found = [(*of(copy), *of(first)) for copy, first in pairs.tolist()]
+    rows = [(*with_split(copy), *with_split(original)) for copy, original in pairs.tolist()]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["key", "split", "same_as", "same_as_split"])
-        for copy, split, first, its_split in found:
-            writer.writerow([copy.key, split, first.key, its_split])
+        writer.writerows([copy.key, split, original.key, other] for copy, split, original, other in rows)
     return {
-        "copies": len(found),
-        "in_other_split": sum(split != its_split for _, split, _, its_split in found),
-        "with_other_label": sum(copy.label != first.label for copy, _, first, _ in found),
+        "copies": len(rows),
+        "in_other_split": sum(split != other for _, split, _, other in rows),
+        "with_other_label": sum(copy.label != original.label for copy, _, original, _ in rows),
     }

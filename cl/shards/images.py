@@ -1,9 +1,9 @@
-"""Image files to pixels and back; checking and reading decode in the same way."""
+"""Image files to pixels and back; `prepare` and training decode alike."""
 
 import io
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
@@ -28,38 +28,36 @@ EXTENSIONS = {
     "HEIF": "heic",
 }
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
-MAX_PIXELS = 178_956_970  # of an image that is read as a whole; Pillow raises an error above this too
-MAX_TILED_PIXELS = 2**30  # of an image that is cut into tiles: Pillow takes 4 GiB for as many in RGB
-MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; the limits of index and formats
+MAX_PIXELS = 178_956_970  # of an uncut image; Pillow refuses more, too
+MAX_TILED_PIXELS = 2**30  # of an image cut into tiles: in RGB, Pillow then takes 4 GiB
+MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; limits of the index and the formats
 ORIENTATION = 274  # the EXIF tag
-NO_DATA = 42113  # the TIFF tag of GDAL: the value of pixels without data
+NO_DATA = 42113  # GDAL's TIFF tag for the value of pixels without data
 NO_HEIC = "HEIC needs another package: run `pip install pillow-heif`"
 
-Levels = Mapping[str, tuple[float, float]]  # for each deep mode, the pixel values that become black and white
+Levels = Mapping[str, tuple[float, float]]  # black and white pixel values of each deep mode
 NO_LEVELS: Levels = MappingProxyType({})
 
 
 def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow but for deep gray and transparent images.
+    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep gray and transparency.
 
-    Plain JPEG goes through libjpeg-turbo alone; CMYK, damaged JPEG and other formats are left to Pillow.
+    libjpeg-turbo decodes plain JPEG; Pillow decodes CMYK, damaged JPEG and other formats.
 
     Raises:
-        Exception: of any type Pillow chooses, if the file is damaged, too large or not an image.
+        Exception: of any type, if the file is damaged, too large or not an image.
     """
     if content[:2] == b"\xff\xd8":
-        try:
+        with suppress(ValueError):
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
             if height * width <= MAX_PIXELS and colours in ("YCbCr", "RGB", "Gray"):
                 return simplejpeg.decode_jpeg(content)
-        except ValueError:
-            pass
     with opened(io.BytesIO(content)) as picture:
-        return np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
+        return from_picture(picture, upright=False, levels=levels)
 
 
 def read(content: bytes | memoryview, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """As `decode`, and rotated upright by the EXIF orientation if `upright`."""
+    """As `decode`, rotated upright by the EXIF orientation if `upright`."""
     pixels = decode(content, levels)
     if not upright:
         return pixels
@@ -68,7 +66,7 @@ def read(content: bytes | memoryview, *, upright: bool, levels: Levels = NO_LEVE
 
 
 def from_picture(picture: Picture.Image, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """The pixels of an opened picture, as `read` gives those of its file; (H, W, 3) uint8."""
+    """As `read`, for an opened picture; (H, W, 3) uint8."""
     orientation = exif_orientation(picture) if upright else 1
     pixels = np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
     return np.ascontiguousarray(turn(pixels, orientation))
@@ -76,9 +74,9 @@ def from_picture(picture: Picture.Image, *, upright: bool, levels: Levels = NO_L
 
 @contextmanager
 def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Image]:
-    """Open a picture of a supported format; its pixels are decoded once they are asked for.
+    """Open a picture of a supported format; its pixels are decoded on access.
 
-    Pillow's own limit, which writes warnings to the terminal and knows no tiles, is off inside the block.
+    Pillow's own limit on pixels is off in the block: it prints warnings and ignores tiles.
 
     Raises:
         Exception: as `decode`.
@@ -94,22 +92,22 @@ def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Ima
 
 
 class _NoLimit:
-    """Switches off Pillow's limit on pixels, which belongs to the process, until the last thread has left."""
+    """Switches off Pillow's limit on pixels, a global, until the last thread leaves the block."""
 
     def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
+        self._lock, self._threads = threading.Lock(), 0
 
     def __enter__(self) -> None:
         with self._lock:
-            if not self._inside:
+            if not self._threads:
                 self._limit = Picture.MAX_IMAGE_PIXELS
                 Picture.MAX_IMAGE_PIXELS = None
-            self._inside += 1
+            self._threads += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._inside -= 1
-            if not self._inside:
+            self._threads -= 1
+            if not self._threads:
                 Picture.MAX_IMAGE_PIXELS = self._limit
 
 
@@ -132,7 +130,7 @@ def _open(file: BinaryIO) -> Picture.Image:
 
 @cache
 def reads_heic() -> bool:
-    """Whether the optional package for HEIC is installed; if so, add it to the formats that Pillow opens."""
+    """Whether the optional package for HEIC is installed; if so, register it with Pillow."""
     try:
         import pillow_heif
     except ImportError:
@@ -142,15 +140,15 @@ def reads_heic() -> bool:
 
 
 def deep_mode(picture: Picture.Image) -> str | None:
-    """I;16, I or F for grayscale of 16 bits, 32 bits or float in any byte order; None for 8-bit pictures."""
+    """I;16, I or F for 16-bit, 32-bit or float grayscale of any byte order; None for 8-bit pictures."""
     mode = picture.mode[:4]
     return mode if mode in ("I;16", "I", "F") else None
 
 
 def eight_bits(picture: Picture.Image, levels: Levels, missing: float | None) -> Picture.Image:
-    """Convert to 8-bit gray or RGB, transparent pixels on white.
+    """Convert to 8-bit gray or RGB, with transparent pixels on white.
 
-    Deep pixels are scaled, where Pillow would clip them at 255; those of the value `missing` become black.
+    Deep pixels are scaled; Pillow would clip them at 255. Pixels equal to `missing` become black.
     """
     mode = deep_mode(picture)
     if mode is None:
@@ -171,7 +169,7 @@ def eight_bits(picture: Picture.Image, levels: Levels, missing: float | None) ->
 
 
 def no_data(picture: Picture.Image) -> float | None:
-    """The value that marks pixels without data, if the file names one."""
+    """The value of pixels without data, if the file records one."""
     try:
         value = float(picture.tag_v2[NO_DATA])  # type: ignore[attr-defined]
         return float(np.float32(value)) if picture.mode == "F" else value
@@ -180,7 +178,7 @@ def no_data(picture: Picture.Image) -> float | None:
 
 
 def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
-    """Map [black, white] to [0, 255] and clip; NaN becomes black; a step where both levels are equal."""
+    """Map [black, white] to [0, 255] and clip; NaN becomes black. Equal levels give a step."""
     if black == white:
         return np.where(pixels > black, 255, 0).astype(np.uint8)
     scaled = pixels.astype(np.float64)  # exact for every mode
@@ -191,7 +189,7 @@ def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
 
 
 def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Rotate and flip pixels (H, W, ...) upright by the EXIF orientation, 1 to 8."""
+    """Rotate and flip pixels (H, W, ...) upright; `orientation` is the EXIF tag, 1 to 8."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
@@ -205,17 +203,17 @@ class Encoded(NamedTuple):
     """An image as it is stored in a shard."""
 
     extension: str
-    content: bytes  # a file with that extension
-    size: tuple[int, int]  # height and width of an array of pixels; (0, 0) for image files
+    content: bytes  # a file with this extension
+    size: tuple[int, int]  # height and width of a .npy array; (0, 0) for image files
     orientation: int  # the EXIF orientation that readers must apply; 1 for none
     reencoded: bool
     turned: bool
-    several_frames: bool = False  # in the image's file; this is the first
-    flat: bool = False  # deep gray that its black and white levels turn into one gray
+    several_frames: bool = False  # the file has more frames; this is the first
+    flat: bool = False  # deep gray that the levels map to a single gray
 
 
 def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
-    """Check an image file, and shrink or re-encode it if the settings say so.
+    """Check an image file; shrink or re-encode it as the settings say.
 
     Raises:
         Exception: as `decode`.
@@ -223,22 +221,21 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     if not content:
         raise ValueError("the file is empty")
     with opened(io.BytesIO(content)) as picture:
-        deep = deep_mode(picture)
+        deep = deep_mode(picture) is not None
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
         orientation = exif_orientation(picture) if storage.upright else 1
         several = has_several_frames(picture)
-    turned, flat = orientation > 1, False
     shrinks = storage.shrink is not None and short_side > storage.shrink
     if storage.encode == "copy" and not shrinks:
-        if storage.verify:
-            flat = is_flat(decode(content, levels)) and deep is not None
-        return Encoded(extension, content, (0, 0), orientation, False, turned, several, flat)
-    pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
-    flat = deep is not None and is_flat(pixels)
-    if shrinks:
-        pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
-    encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
-    return encoded._replace(turned=turned, several_frames=several, flat=flat)
+        flat = storage.verify and is_flat(decode(content, levels)) and deep
+        encoded = Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=False)
+    else:
+        pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
+        flat = deep and is_flat(pixels)
+        if shrinks:
+            pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
+        encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
+    return encoded._replace(turned=orientation > 1, several_frames=several, flat=flat)
 
 
 def is_flat(pixels: np.ndarray) -> bool:
@@ -247,8 +244,8 @@ def is_flat(pixels: np.ndarray) -> bool:
 
 
 def exif_orientation(picture: Picture.Image) -> int:
-    """1 to 8; 1 if there is none or the pixels are upright anyway."""
-    if picture.format == "TIFF":  # applied on reading; for HEIC too, but pillow-heif also resets the tag
+    """1 to 8; 1 if the tag is missing or Pillow already applies it."""
+    if picture.format == "TIFF":  # Pillow applies it. pillow-heif does too, and resets the tag
         return 1
     try:
         orientation = picture.getexif().get(ORIENTATION, 1)
@@ -258,10 +255,10 @@ def exif_orientation(picture: Picture.Image) -> int:
 
 
 def has_several_frames(picture: Picture.Image) -> bool:
-    """Whether it is animated or has pages; the further pictures in MPO are previews of the first."""
+    """Whether the file is animated or has pages. MPO's further pictures are previews of the first."""
     try:
         return picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1
-    except Exception:  # a damaged later frame in a file whose first is intact
+    except Exception:  # a later frame is damaged, the first is intact
         return False
 
 
@@ -271,7 +268,7 @@ def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:
 
 
 def encode_pixels(pixels: np.ndarray, kind: Literal["raw", "jpeg", "png"], quality: int) -> Encoded:
-    """Encode upright pixels, (H, W, 3), or (H, W) of gray as JPEG or PNG, which is lossless; raw is .npy."""
+    """Encode upright pixels: (H, W, 3), or (H, W) gray for JPEG and PNG. PNG and raw (.npy) are lossless."""
     height, width = pixels.shape[:2]
     if max(height, width) > MAX_SIDE[kind]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Black and white levels of 16-bit, 32-bit and float grayscale images; their files do not record them."""
+"""Black and white levels of 16-bit, 32-bit and float grayscale images, which files do not record."""
 
 import hashlib
 import heapq
@@ -15,18 +15,19 @@ from cl.shards.team import Team
 from cl.sources import Image, RawImage, Storage
 
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep
-IMAGES = 1000  # of each mode are sampled
-PIXELS = 2**14  # of each image are sampled
-VALUES = 32  # different ones at least, before an extreme one may stand for missing data
+IMAGES = 1000  # sampled per mode
+PIXELS = 2**14  # sampled per image
+VALUES = 32  # distinct values needed before an extreme one may mark missing data
 
 
 def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, tuple[float, float]]:
-    """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys chooses the images.
+    """Measure `storage.percentiles` of the pixels of each deep mode; a hash of their keys samples the images.
 
-    Pixels without data do not count: NaN and infinities, the value that a file's GDAL tag names, and a value
-    far from all others, which marks them without a tag. A mode without any sampled pixel has no levels.
+    Pixels without data do not count: NaN, infinities, the value in a file's GDAL tag, and an untagged value
+    far from all others. A mode without sampled pixels gets no levels.
     """
-    max_pixels, levels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS, {}
+    max_pixels = MAX_TILED_PIXELS if storage.tile else MAX_PIXELS
+    levels = {}
 
     def sample(image: Image) -> np.ndarray:
         return read_fact(image, partial(_pixels, key=image.key), np.empty(0), max_pixels)
@@ -34,7 +35,7 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
     for mode, images in sorted(_by_mode(listed, max_pixels, team).items()):
         chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
         pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
-        if mode != "I;16":  # whose extremes may be saturated pixels
+        if mode != "I;16":  # the extremes of 16 bits may be saturated pixels
             pixels = _without_isolated(pixels)
         if len(pixels):
             black, white = np.percentile(pixels, storage.percentiles).tolist()
@@ -48,11 +49,11 @@ def _by_mode(listed: Sequence[Image], max_pixels: int, team: Team) -> dict[str, 
         image for image in listed if image.path.suffix.lower() in SUFFIXES and not isinstance(image, RawImage)
     ]
     mode_of = partial(read_fact, fact=deep_mode, otherwise=None, max_pixels=max_pixels)
-    found = defaultdict(list)
+    by_mode = defaultdict(list)
     for image, mode in zip(may_be_deep, survey(may_be_deep, mode_of, "headers", team), strict=True):
         if mode:
-            found[mode].append(image)
-    return found
+            by_mode[mode].append(image)
+    return by_mode
 
 
 def _hash(key: str) -> bytes:
@@ -60,22 +61,22 @@ def _hash(key: str) -> bytes:
 
 
 def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
-    """At most PIXELS of the finite pixels of a deep image, as float64; its key seeds the choice."""
-    values = picture.load()  # np.asarray would copy all pixels of a large picture
+    """Up to PIXELS finite pixels of a deep image, as float64; the key seeds the choice."""
+    values = picture.load()  # np.asarray would copy all pixels
     assert values is not None
     width, pixels = picture.width, picture.width * picture.height
     chosen = np.arange(pixels)
     if pixels > PIXELS:
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(_hash(key)[:8])))
         chosen = generator.integers(0, pixels, PIXELS)
-    found = np.array([values[index % width, index // width] for index in chosen.tolist()], np.float64)
-    return found[np.isfinite(found) & (found != no_data(picture))]
+    sampled = np.array([values[index % width, index // width] for index in chosen.tolist()], np.float64)
+    return sampled[np.isfinite(sampled) & (sampled != no_data(picture))]
 
 
 def _without_isolated(pixels: np.ndarray) -> np.ndarray:
-    """Without an extreme value, taken by several pixels, that is further from the rest than these are apart.
+    """Drop an extreme value of several pixels if its distance to the others exceeds their range.
 
-    So are -9999 and the largest float among reflectances. Few different values, as in masks, are all kept.
+    Examples are -9999 and the largest float among reflectances. Masks, with few distinct values, keep all.
     """
     for _ in range(2):  # both ends
         values, counts = np.unique(pixels, return_counts=True)

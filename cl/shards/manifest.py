@@ -1,10 +1,10 @@
-"""The files in a folder of shards: WebDataset tars, byte-identical for equal images, an index and a manifest.
+"""The files in a folder of shards: WebDataset tars (byte-identical for equal images), index and manifest.
 
-<folder>/train-000000.tar ...     members <key>.jpg and <key>.cls, as any WebDataset reader expects
+<folder>/train-000000.tar ...     members <key>.jpg and <key>.cls, readable by any WebDataset reader
 <folder>/train.npy                the index: one INDEX row per sample
 <folder>/train_keys.npy           the samples' keys, n byte strings
-<folder>/train_groups.npy         the samples' groups, n int64, -1 for none; only where the data has groups
-<folder>/duplicates.csv           images whose files equal another's, left out or not; only if there are any
+<folder>/train_groups.npy         the samples' groups, n int64, -1 for none; only for data with groups
+<folder>/duplicates.csv           images whose files equal another's, kept or left out; only if there are any
 <folder>/manifest.json            classes, counts, sizes and hashes of the shards; skipped images with reasons
 
 `cl.shards.writing` writes them, `cl.data.reader` reads them.
@@ -43,9 +43,9 @@ class Shard(BaseConfig):
 class Split(BaseConfig):
     """One split; `skipped` maps the keys of unreadable images to the reasons.
 
-    groups: how many there are; None where the data has none.
-    several_frames: images whose file has more than the one that is used.
-    flat: deep gray images that are of one gray between the levels; only those that were decoded count.
+    groups: their number; None for data without groups.
+    several_frames: images whose file has further frames, which are not used.
+    flat: decoded deep gray images that the levels map to a single gray.
     """
 
     images: int

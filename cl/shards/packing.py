@@ -1,4 +1,4 @@
-"""One WebDataset shard from a list of images, with nothing in it that changes from run to run."""
+"""Write one WebDataset shard from a list of images, with the same bytes in every run."""
 
 import hashlib
 import os
@@ -20,17 +20,18 @@ from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
 from cl.sources import Image, Storage
 
-THREADS = 16  # that fetch remote images, in each worker
-COUNTED = ("reencoded", "turned", "several_frames", "flat")  # of `Encoded` and of the manifest's `Split`
+THREADS = 16  # per worker, to fetch remote images
+COUNTED = ("reencoded", "turned", "several_frames", "flat")  # fields of `Encoded` and of `manifest.Split`
+Samples = tuple[list[Image], Callable[[], bytes]]  # the samples of one image, and what reads its file
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A shard, and what the index and the manifest say about its n images.
+    """A shard, and the entries of index and manifest for its n images.
 
     rows: (n,) INDEX, without the shard's number. keys: (n,) bytes. skipped: the reason by key.
     digests: (m, 2) uint64, of the files of the m images that begin in the shard; zeros for skipped ones.
-    counts: how many images are each of COUNTED.
+    counts: the number of images with each property in COUNTED.
     """
 
     shard: Shard
@@ -42,13 +43,13 @@ class Packed:
 
 
 def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = NO_LEVELS) -> Packed:
-    """Write the readable images to `target`, which appears once it is complete.
+    """Write the readable images to `target`, which appears only when complete.
 
     Raises:
         OSError: for example, the disk is full; nothing is left behind.
     """
-    own = uuid.uuid4().hex[:8]  # a process of an earlier run may still be writing the same shard
-    partial = target.with_name(f"{target.name}.{own}.partial")
+    unique = uuid.uuid4().hex[:8]  # a process of an earlier run may still be writing the same shard
+    partial = target.with_name(f"{target.name}.{unique}.partial")
     skipped: dict[str, str] = {}
     digests: dict[str, bytes] = {}
     try:
@@ -60,8 +61,6 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
-    for key in skipped:
-        digests.pop(key, None)
     begun = [digests.get(image.key, duplicates.UNREAD) for image in tiles.images_begun(listed)]
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
     counts = Counter({name: sum(getattr(encoded, name) for _, encoded in kept) for name in COUNTED})
@@ -69,7 +68,7 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
 
 
 def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tuple[Image, Encoded]]:
-    """Write the samples to disk, and return them without their contents."""
+    """Write the samples to disk; return them without their contents."""
     kept = []
     with path.open("wb") as file:
         sink = _Sink(file)
@@ -89,7 +88,7 @@ def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tup
 
 
 class _Sink:
-    """A file that drops everything after a failure, because tarfile's destructor would write again."""
+    """A file that drops all writes after a failure, because tarfile's destructor writes once more."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.failed = file, False
@@ -99,13 +98,9 @@ class _Sink:
 
 
 def _readable(
-    listed: list[Image],
-    storage: Storage,
-    levels: Levels,
-    skipped: dict[str, str],
-    digests: dict[str, bytes],
+    listed: list[Image], storage: Storage, levels: Levels, skipped: dict[str, str], digests: dict[str, bytes]
 ) -> Iterator[tuple[Image, Encoded]]:
-    """Yield the readable images or their tiles, put the others into `skipped`, and hash them all."""
+    """Yield the readable images or their tiles, and add to `digests`; add the others to `skipped`."""
     for samples, reading in _read_ahead(tiles.samples_by_image(listed)):
         whole = tiles.whole_of(samples[0])
         try:
@@ -125,13 +120,12 @@ def _readable(
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes
             skipped[whole.key] = reason(error)
+            del digests[whole.key]
 
 
-def _read_ahead(
-    images: Iterator[list[Image]],
-) -> Iterator[tuple[list[Image], Callable[[], bytes]]]:
-    """The samples of each image, and what reads its content; remote images are fetched several at a time."""
-    waiting: deque[tuple[list[Image], Callable[[], bytes]]] = deque()
+def _read_ahead(images: Iterator[list[Image]]) -> Iterator[Samples]:
+    """Pair the samples of each image with what reads its file; threads fetch remote images ahead."""
+    waiting: deque[Samples] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
         for samples in images:
             whole = tiles.whole_of(samples[0])
@@ -148,7 +142,7 @@ def _index(path: Path, kept: list[tuple[Image, Encoded]]) -> np.ndarray:
     rows = np.zeros(len(kept), INDEX)
     for row, member, (image, encoded) in zip(rows, members, kept, strict=True):
         height, width = encoded.size
-        length = height * width * 3 or member.size  # pixels are at the end of a .npy file, after its header
+        length = height * width * 3 or member.size  # without the header of a .npy file
         row["offset"] = member.offset_data + member.size - length
         row["length"] = length
         row["label"] = image.label

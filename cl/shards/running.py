@@ -1,4 +1,4 @@
-"""A team writes the shards of a piece of work: each process its share, then what others have not begun."""
+"""A team writes the shards: each process its own share, then shards that no other process has begun."""
 
 import multiprocessing
 import os
@@ -17,15 +17,15 @@ from cl.shards.team import Team
 from cl.shards.tiles import images_begun
 from cl.shards.work import Job, Work, save_note
 
-EVERY = 0.5  # seconds between looks at what other processes have finished
+EVERY = 0.5  # seconds between checks of other processes' progress
 
 
 def run(work: Work, report: Callable[..., None], team: Team) -> None:
-    """Write the shards that are not finished yet; rank 0 also waits for those of other ranks."""
+    """Write the unfinished shards; rank 0 also waits for those of other ranks."""
     waiting = [job for split in work.orders for job in work.jobs(split)]
 
     def note_progress(*, kept: bool = False) -> None:
-        """Report what has been finished since, here or elsewhere."""
+        """Report shards finished since the last call, by any process."""
         nonlocal waiting
         finished = work.finished()
         for job in (job for job in waiting if job.stem in finished):
@@ -43,17 +43,17 @@ def run(work: Work, report: Callable[..., None], team: Team) -> None:
     while team.rank == 0 and waiting:
         time.sleep(EVERY)
         note_progress()
-    team.gather(None)  # before the notes go, all have looked for what is left
+    team.gather(None)  # rank 0 removes the notes only when no rank needs them
 
 
 def _in_turn(jobs: list[Job], team: Team) -> list[Job]:
-    """A rank's own share of the jobs; then, last first, those that other ranks may not have begun."""
+    """The rank's own share of the jobs; then those of other ranks, last first, which may not have begun."""
     shares = [jobs[(team.rank + number) % team.ranks :: team.ranks] for number in range(team.ranks)]
     return [*shares[0], *(job for share in shares[1:] for job in reversed(share))]
 
 
 def _run_in_workers(work: Work, jobs: list[Job], workers: int, note_progress: Callable[[], None]) -> None:
-    fork = multiprocessing.get_context("fork")  # it shares the list of images without copying
+    fork = multiprocessing.get_context("fork")  # shares the list of images without a copy
     pool = ProcessPoolExecutor(workers, fork, initializer=_start_worker, initargs=(work,))
     try:
         with ctrl_c_delayed():
@@ -71,11 +71,11 @@ def _run_in_workers(work: Work, jobs: list[Job], workers: int, note_progress: Ca
         pool.shutdown(cancel_futures=True)
 
 
-_work: Work  # of a worker process
+_work: Work  # in a worker process
 
 
 def _start_worker(work: Work) -> None:
-    """Exit if the parent dies."""
+    """Keep the work, and exit if the parent dies."""
     global _work
     _work = work
     parent = multiprocessing.parent_process()
@@ -88,7 +88,7 @@ def _write_in_worker(job: Job) -> None:
 
 
 def _write_shard(work: Work, job: Job) -> None:
-    """Write a shard and its note, unless another process is doing so."""
+    """Write a shard and its note, unless another process has claimed it."""
     if work.claim(job):
         packed = pack(work.listed(job), work.storage, work.shard(job), work.levels)
         save_note(work.note(job), replace(packed, shard=work.deliver(packed.shard)))

@@ -1,8 +1,7 @@
-"""Embedded detection scenes: ovals cut out of some photographs and placed on others, as VOC and as COCO.
+"""Embedded detection scenes: ovals cut from some photographs and pasted onto others, as VOC and as COCO.
 
-The class of an object is its photograph. The layout is that of the real data sets, so that the same code
-reads both: `VOCdevkit/VOC2007/{JPEGImages,Annotations,ImageSets/Main}` and
-`coco/{train2017,val2017,annotations}`.
+The class of an object is its photograph. The layouts equal the real data sets', so the same code reads both:
+`VOCdevkit/VOC2007/{JPEGImages,Annotations,ImageSets/Main}` and `coco/{train2017,val2017,annotations}`.
 """
 
 import json
@@ -20,7 +19,7 @@ from cl.sources import Scenes
 from cl.sources._shared import photographs
 
 QUALITY = 95
-SHRINK = 2.5  # photographs are shown at their original size, or up to this many times smaller
+SHRINK = 2.5  # largest factor by which a photograph is reduced
 VOC_SPLITS = {"train": "trainval", "val": "test"}
 
 Objects = list[tuple[str, Picture.Image]]  # class and mask (size, size) of each object
@@ -29,8 +28,7 @@ Objects = list[tuple[str, Picture.Image]]  # class and mask (size, size) of each
 def write(config: Scenes, root: Path) -> None:
     """Write `config.train` and `config.val` scenes below `root` in both layouts.
 
-    The same config gives the same bytes. Training scenes are made from the training part of the photographs,
-    validation scenes from the other part.
+    The same config gives the same bytes. Training and validation scenes use disjoint parts of photographs.
 
     Raises:
         ValueError: a class is not a photograph, or all photographs are classes.
@@ -71,7 +69,7 @@ def _write_split(config: Scenes, root: Path, split: str, numbers: range) -> None
 
 
 def _scenes(config: Scenes, split: str) -> Iterator[tuple[Picture.Image, Objects]]:
-    """An endless sequence of scenes, the same on every call."""
+    """An endless sequence of scenes, equal in every call."""
     rng = np.random.Generator(np.random.Philox(key=[7, split == "val"]))
     photos = {}
     for name, path in photographs.files().items():
@@ -84,7 +82,7 @@ def _scenes(config: Scenes, split: str) -> Iterator[tuple[Picture.Image, Objects
 def _scene(
     config: Scenes, photos: dict[str, Picture.Image], rng: np.random.Generator
 ) -> tuple[Picture.Image, Objects]:
-    """A crop of a photograph with some objects on it, which do not overlap."""
+    """A crop of a photograph with objects that do not overlap."""
     backgrounds = [name for name in photos if name not in config.classes]
     scene = _crop(photos[backgrounds[rng.integers(len(backgrounds))]], (config.size, config.size), rng)
     taken = np.zeros((config.size, config.size), bool)
@@ -106,20 +104,13 @@ def _scene(
 
 
 def _crop(photo: Picture.Image, size: tuple[int, int], rng: np.random.Generator) -> Picture.Image:
-    """A random part of a photograph, shrunk to `size` (width, height)."""
+    """A random part of a photograph, reduced to `size` (width, height)."""
     largest = min(SHRINK, photo.width / size[0], photo.height / size[1])
     shrink = rng.uniform(min(1.0, largest), largest)
     width, height = (int(length * shrink) for length in size)
     left = int(rng.integers(0, photo.width - width + 1))
     top = int(rng.integers(0, photo.height - height + 1))
     return photo.crop((left, top, left + width, top + height)).resize(size)
-
-
-def _box(mask: Picture.Image) -> tuple[int, int, int, int]:
-    """x0, y0, x1, y1, counted from 0, ends excluded."""
-    box = mask.getbbox()
-    assert box
-    return box
 
 
 def _write_xml(path: Path, name: str, size: int, objects: Objects) -> None:
@@ -129,9 +120,11 @@ def _write_xml(path: Path, name: str, size: int, objects: Objects) -> None:
     for label, mask in objects:
         element = ElementTree.SubElement(root, "object")
         _add(element, {"name": label, "difficult": 0, "truncated": 0, "pose": "Unspecified"})
-        x0, y0, x1, y1 = _box(mask)
-        box = {"xmin": x0 + 1, "ymin": y0 + 1, "xmax": x1, "ymax": y1}  # from 1, ends included
-        _add(ElementTree.SubElement(element, "bndbox"), box)
+        box = mask.getbbox()  # from 0, ends excluded
+        assert box
+        x0, y0, x1, y1 = box
+        edges = {"xmin": x0 + 1, "ymin": y0 + 1, "xmax": x1, "ymax": y1}  # from 1, ends included
+        _add(ElementTree.SubElement(element, "bndbox"), edges)
     ElementTree.ElementTree(root).write(path)
 
 
@@ -141,13 +134,12 @@ def _add(element: ElementTree.Element, texts: dict[str, Any]) -> None:
 
 
 def _annotation(annotation_id: int, image: int, category: int, mask: Picture.Image) -> dict[str, Any]:
-    x0, y0, x1, y1 = _box(mask)
     encoded = rle.encode(np.asfortranarray(np.asarray(mask, np.uint8)))
     return {
         "id": annotation_id,
         "image_id": image,
         "category_id": category,
-        "bbox": [x0, y0, x1 - x0, y1 - y0],
+        "bbox": rle.toBbox(encoded).astype(int).tolist(),  # x, y, width, height
         "area": int(rle.area(encoded)),
         "iscrowd": 0,
         "segmentation": {"size": encoded["size"], "counts": str(encoded["counts"], "ascii")},  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Facts about all images, read in threads before the images are packed."""
+"""Facts about all images, read by threads before the images are packed."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -16,22 +16,23 @@ Fact = TypeVar("Fact")
 
 
 def survey(listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, team: Team) -> list[Fact]:
-    """The fact about each image. Each rank reads a part of them; an empty list shows no progress."""
+    """The fact about each image, in order. The ranks share the reading; an empty list shows no progress."""
     if not listed:
         return []
     start, stop = (len(listed) * rank // team.ranks for rank in (team.rank, team.rank + 1))
-    facts, at_once = [], max(1, min(64, (stop - start) // (4 * team.workers)))
+    facts = []
+    chunk = max(1, min(64, (stop - start) // (4 * team.workers)))
     with team.count(stop - start, unit) as report, ThreadPool(team.workers) as pool:
-        for found in pool.imap(fact, listed[start:stop], chunksize=at_once):
-            facts.append(found)
+        for value in pool.imap(fact, listed[start:stop], chunksize=chunk):
+            facts.append(value)
             report(1)
-    return [found for part in team.gather(facts) for found in part]
+    return [value for part in team.gather(facts) for value in part]
 
 
 def read_fact(image: Image, fact: Callable[[Picture.Image], Fact], otherwise: Fact, max_pixels: int) -> Fact:
-    """A fact about the opened picture, or `otherwise`: damage is reported when the image is packed."""
+    """A fact about the opened picture; `otherwise` for an unreadable image, which packing will report."""
     try:
-        # A file is read only as far as needed; what is inside an archive is read whole.
+        # A file is read only as far as needed; other images are read whole.
         file = image.path.open("rb") if type(image) is Image else io.BytesIO(image.read())
     except OSError as error:
         if error.errno not in UNREACHABLE:

@@ -1,4 +1,4 @@
-"""Who prepares a data set: the worker processes of this machine, and other machines that share the work."""
+"""The processes that prepare a data set: workers on this machine, and ranks on any machines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from cl.console.progress import Count, silent
 
 @dataclass(frozen=True)
 class Team:
-    """One of `ranks` processes, on any number of machines, that prepare the same data set together.
+    """One of `ranks` processes, on any number of machines, that prepare one data set together.
 
-    workers: how many processes this one forks; results do not depend on it, nor on the number of ranks.
+    workers: the processes that this one forks. Results depend neither on workers nor on ranks.
     count: shows the progress of a pass over the images.
-    gather: the values of all ranks, in their order; ranks wait for each other.
+    gather: returns the values of all ranks in rank order; ranks wait for each other.
     """
 
     workers: int = 1

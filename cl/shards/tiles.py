@@ -1,28 +1,14 @@
-"""Tiles of large images: each is a sample of its own, with the label and the split of its image."""
+"""Tiles of large images: each is a separate sample with the label and split of its image."""
 
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import cast
 
 import numpy as np
 
-from cl.shards.images import (
-    MAX_TILED_PIXELS,
-    Encoded,
-    Levels,
-    deep_mode,
-    eight_bits,
-    encode_pixels,
-    exif_orientation,
-    has_several_frames,
-    is_flat,
-    no_data,
-    opened,
-    turn,
-)
+from cl.shards import images
 from cl.shards.survey import read_fact, survey
 from cl.shards.team import Team
 from cl.sources import Image, Storage
@@ -35,47 +21,45 @@ class Tile(Image):
     whole: Image
     box: tuple[int, int, int, int]
 
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the first tile of its image."""
-        return self.box[:2] == (0, 0)
-
 
 def whole_of(image: Image) -> Image:
-    """The image that a tile is cut from; another image is whole."""
+    """The image of a tile; an uncut image itself."""
     return image.whole if isinstance(image, Tile) else image
 
 
+def _begins(image: Image) -> bool:
+    """Whether this is an uncut image or the first tile of one."""
+    return not isinstance(image, Tile) or image.box[:2] == (0, 0)
+
+
 def first_samples(listed: Sequence[Image]) -> np.ndarray:
-    """The positions at which images begin; those in between are further tiles of one."""
-    others = [i for i, image in enumerate(listed) if isinstance(image, Tile) and not image.is_first]
-    return np.delete(np.arange(len(listed)), others)
+    """The positions of uncut images and first tiles."""
+    return np.flatnonzero([_begins(image) for image in listed])
 
 
 def samples_by_image(listed: list[Image]) -> Iterator[list[Image]]:
-    """The samples of each image in turn: its tiles, or the uncut image alone."""
+    """The samples of each image in turn: its tiles, or the uncut image."""
     for _, samples in groupby(listed, key=lambda image: whole_of(image).key):
         yield list(samples)
 
 
 def images_begun(listed: list[Image]) -> list[Image]:
-    """The images that begin in a part of a list; the tiles of one may have begun in an earlier part."""
-    return [whole_of(image) for image in listed if not isinstance(image, Tile) or image.is_first]
+    """The images whose first sample is in this part of a list."""
+    return [whole_of(image) for image in listed if _begins(image)]
 
 
 def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     """Replace each image larger than `side` by its tiles, row by row.
 
-    The tiles of an image are one group, unless the image itself belongs to one. Rows and columns count in the
-    file, before its orientation is applied. An image that cannot be opened stays, to be reported when packed.
+    The tiles of an image without a group form a group. Boxes refer to the file, before its orientation is
+    applied. An image that cannot be opened stays, and packing reports it.
     """
-    size = partial(
-        read_fact, fact=lambda picture: picture.size, otherwise=(0, 0), max_pixels=MAX_TILED_PIXELS
-    )
-    sizes = survey(listed, size, "image sizes", team)
-    return [
-        sample for image, size in zip(listed, sizes, strict=True) for sample in _samples(image, *size, side)
-    ]
+
+    def size_of(image: Image) -> tuple[int, int]:
+        return read_fact(image, lambda picture: picture.size, (0, 0), images.MAX_TILED_PIXELS)
+
+    sizes = survey(listed, size_of, "image sizes", team)
+    return [tile for image, size in zip(listed, sizes, strict=True) for tile in _samples(image, *size, side)]
 
 
 def _samples(image: Image, width: int, height: int, side: int) -> list[Image]:
@@ -97,27 +81,30 @@ def _samples(image: Image, width: int, height: int, side: int) -> list[Image]:
 
 
 def _starts(length: int, side: int) -> list[int]:
-    """Where ceil(length / side) tiles begin that cover `length` from edge to edge, evenly spaced."""
+    """The starts of ceil(length / side) evenly spaced tiles that cover `length` from edge to edge."""
     last = -(-length // side) - 1
     return [number * (length - side) // last for number in range(last + 1)] if last else [0]
 
 
-def encode(content: bytes, cut_tiles: list[Image], storage: Storage, levels: Levels) -> Iterator[Encoded]:
-    """Decode an image once and encode these tiles of it, without loss where files are copied.
+def encode(
+    content: bytes, cut_tiles: list[Image], storage: Storage, levels: images.Levels
+) -> Iterator[images.Encoded]:
+    """Decode an image once and encode its tiles, losslessly if `storage.encode` is copy.
 
     Raises:
         Exception: as `cl.shards.images.decode`.
     """
     kind = "png" if storage.encode == "copy" else storage.encode
-    with opened(io.BytesIO(content), MAX_TILED_PIXELS) as picture:
-        orientation = exif_orientation(picture) if storage.upright else 1
-        several, missing, deep = has_several_frames(picture), no_data(picture), deep_mode(picture)
+    with images.opened(io.BytesIO(content), images.MAX_TILED_PIXELS) as picture:
+        orientation = images.exif_orientation(picture) if storage.upright else 1
+        several, missing = images.has_several_frames(picture), images.no_data(picture)
+        deep = images.deep_mode(picture) is not None
         for tile in cast(list[Tile], cut_tiles):
-            part = eight_bits(picture.crop(tile.box), levels, missing)
+            part = images.eight_bits(picture.crop(tile.box), levels, missing)
             pixels = np.asarray(part if kind == "png" else part.convert("RGB"))
-            encoded = encode_pixels(np.ascontiguousarray(turn(pixels, orientation)), kind, storage.quality)
-            yield encoded._replace(
+            upright = np.ascontiguousarray(images.turn(pixels, orientation))
+            yield images.encode_pixels(upright, kind, storage.quality)._replace(
                 turned=orientation > 1,
-                several_frames=several and tile.is_first,
-                flat=deep is not None and is_flat(pixels),
+                several_frames=several and _begins(tile),
+                flat=deep and images.is_flat(pixels),
             )

@@ -1,4 +1,4 @@
-"""Which images go into which shard, and the notes on finished shards that make preparation restartable."""
+"""The images of each shard, and notes on finished shards, which make preparation restartable."""
 
 import functools
 import hashlib
@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cl.runtime import stores
-from cl.runtime.files import UNREACHABLE
 from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
 from cl.shards.team import Team
 from cl.sources import Image, Storage
+from cl.sources._shared.trees import status_of
 
 
 class Job(NamedTuple):
@@ -36,7 +36,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """The shards to write: shard i of a split holds the i-th `storage.shard_images` images of its order."""
+    """The shards to write: shard i of a split holds images i k to (i + 1) k - 1, k = storage.shard_images."""
 
     orders: dict[str, Sequence[Image]]
     storage: Storage
@@ -45,7 +45,7 @@ class Work:
 
     @property
     def notes(self) -> Path:
-        """The folder of notes on finished shards, and on the inputs they were made from."""
+        """The folder of notes on finished shards, with a digest of their inputs."""
         return self.folder / "notes"
 
     def jobs(self, split: str) -> list[Job]:
@@ -63,11 +63,11 @@ class Work:
         return self.folder / f"{job.stem}.tar"
 
     def note(self, job: Job) -> Path:
-        """The path of the note that a shard is finished."""
+        """The path of the note on a finished shard."""
         return self.notes / f"{job.stem}.note"
 
     def deliver(self, shard: Shard) -> Shard:
-        """Move a shard to the store, if there is one, under a name with its hash; an empty one is removed."""
+        """Move a shard to the store, if configured, under a name with its hash; remove an empty shard."""
         path = self.folder / shard.name
         if shard.images and not self.storage.store:
             return shard
@@ -78,7 +78,7 @@ class Work:
         return shard
 
     def claim(self, job: Job) -> bool:
-        """Reserve a shard for this process; False if it has been reserved since `begin`."""
+        """Reserve a shard for this process; False if another process has reserved it since `begin`."""
         try:
             (self.notes / f"{job.stem}.claim").touch(exist_ok=False)
         except FileExistsError:
@@ -86,11 +86,11 @@ class Work:
         return True
 
     def finished(self) -> set[str]:
-        """The stems of the shards that have a note."""
+        """The stems of the shards with a note."""
         return {path.stem for path in self.notes.glob("*.note")}
 
     def begin(self, kind: str, team: Team) -> None:
-        """Create the folder, and clear it if its shards come from other images, settings, code or formats.
+        """Create the folder; clear it if its shards come from other images, settings, code or formats.
 
         Raises:
             ValueError: the ranks have listed different images.
@@ -98,14 +98,14 @@ class Work:
         digest = self._digest(kind)
         if len(set(team.gather(digest))) > 1:
             raise ValueError(
-                "the processes see different raw data: let all read one folder that nobody changes"
+                "the processes see different raw data: let all read one folder that does not change"
             )
         if team.rank == 0:
             self._clear(digest)
         team.gather(None)
 
     def _clear(self, digest: str) -> None:
-        """Keep only what the call with this digest has finished."""
+        """Keep only shards that a call with this digest finished."""
         self.folder.mkdir(parents=True, exist_ok=True)
         origin = self.notes / "origin"
         if origin.is_file() and origin.read_text() == digest:
@@ -117,12 +117,8 @@ class Work:
         origin.write_text(digest)
 
     def _forget_unfinished(self) -> None:
-        """Remove what killed processes left, claims, and the notes on shards that are gone."""
-        for path in (
-            *self.folder.glob("*.partial"),
-            *self.notes.glob("*.partial"),
-            *self.notes.glob("*.claim"),
-        ):
+        """Remove leftovers of killed processes, claims, and notes on missing shards."""
+        for path in (*self.folder.rglob("*.partial"), *self.notes.glob("*.claim")):
             path.unlink()
         present = stores.sizes(self.storage.store or str(self.folder)) or {}
         for path in self.notes.glob("*.note"):
@@ -134,7 +130,7 @@ class Work:
         sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels} {reads_heic()}".encode())
         for module in sorted(Path(__file__).parent.glob("*.py")):
             sha.update(module.read_bytes())
-        look_up = functools.cache(_status)
+        look_up = functools.cache(status_of)
         for image in (image for order in self.orders.values() for image in order):
             status = look_up(image.path) if image.status is None else image.status
             facts = (image.key, image.label, image.group, image.place, status)
@@ -142,18 +138,8 @@ class Work:
         return sha.hexdigest()
 
 
-def _status(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError as error:
-        if error.errno not in UNREACHABLE:
-            raise
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
 def save_note(path: Path, packed: Packed) -> None:
-    """Write what is known about a finished shard to disk; the note appears once it is complete."""
+    """Write the note on a finished shard to disk; it appears only when complete."""
     facts = {"shard": packed.shard.model_dump(), "counts": packed.counts, "skipped": packed.skipped}
     encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     partial = path.with_suffix(".partial")

@@ -1,4 +1,4 @@
-"""Images to WebDataset shards: on any number of machines, restartable, always with the same bytes."""
+"""Images to WebDataset shards, with the same bytes on any number of machines and after restarts."""
 
 import fcntl
 import hashlib
@@ -37,16 +37,16 @@ def write(
     *,
     table_sha256: str | None = None,
 ) -> Manifest | None:
-    """Write the shards, index and manifest of both splits; rank 0 must have `folder` `exclusive`.
+    """Write the shards, index and manifest of both splits; rank 0 must hold `folder` by `exclusive`.
 
-    If an earlier call with the same arguments was killed, the shards it finished are kept.
+    Shards that a killed call with the same arguments finished are kept.
 
     Args:
         folder: on a file system that all ranks share.
         table_sha256: of the table that lists the images, for the manifest.
 
     Returns:
-        The manifest; None on other ranks than 0, which only help to write shards.
+        The manifest on rank 0; None on other ranks, which only help to write shards.
 
     Raises:
         ValueError: a key is too long or not unique, a class or split would be empty, a worker was killed, or
@@ -62,7 +62,7 @@ def write(
     if team.rank:
         return None
     manifest = _manifest(splits, kind, work, superfluous, table_sha256)
-    content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # without what the data does not have
+    content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # omits features that the data lacks
     (folder / "manifest.json").write_text(content + "\n")
     shutil.rmtree(work.notes)
     return manifest
@@ -71,14 +71,14 @@ def write(
 def _manifest(
     splits: Splits, kind: str, work: Work, superfluous: np.ndarray | None, table_sha256: str | None
 ) -> Manifest:
-    """Write what belongs to the shards, and describe all of it."""
+    """Write the index, keys, groups and copies; return the manifest."""
     try:
         written = {split: _finish(split, splits.classes, work) for split in work.orders}
     except ValueError:
         shutil.rmtree(work.folder)
         raise
     copies = duplicates.copies(_digests(work)) if superfluous is None else superfluous
-    found = duplicates.write_list(splits, copies, work.folder / "duplicates.csv")
+    counts = duplicates.write_list(splits, copies, work.folder / "duplicates.csv")
     return Manifest(
         kind=kind,
         storage=_settings(work),
@@ -87,12 +87,12 @@ def _manifest(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
-        duplicates={"left_out": len(copies)} if found and work.storage.deduplicate else found,
+        duplicates={"left_out": len(copies)} if counts and work.storage.deduplicate else counts,
     )
 
 
 def exclusive(folder: Path) -> AbstractContextManager[None]:
-    """Keep other processes from writing below the folder, including workers that outlived a killed parent.
+    """Keep other processes from writing below the folder, including orphaned workers.
 
     Raises:
         ValueError: another process is writing there.
@@ -102,7 +102,7 @@ def exclusive(folder: Path) -> AbstractContextManager[None]:
 
 
 def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:
-    """Decide which images and tiles go into which shard, and what is black and white in deep ones."""
+    """Assign images and tiles to shards, and measure the levels of deep images."""
     listed: dict[str, Sequence[Image]] = {"train": splits.train, "val": splits.val}
     levels = measure(splits.train, storage, team)
     if storage.tile:
@@ -114,9 +114,9 @@ def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:
 
 
 def _shuffled(listed: Sequence[Image], tiled: bool) -> Sequence[Image]:
-    """Separate the classes, because WebDataset readers shuffle only within a window.
+    """Shuffle the images, because WebDataset readers shuffle only within a window.
 
-    The tiles of an image stay together, so that it is decoded once.
+    The tiles of an image stay together, so it is decoded once.
     """
     if not tiled:
         return Subset(listed, _permutation(len(listed), len(listed)))
@@ -130,19 +130,19 @@ def _permutation(seed: int, images: int) -> np.ndarray:
 
 
 def _digests(work: Work) -> np.ndarray:
-    """(n, 2) uint64: of the files of all images, in the order in which the source lists them."""
-    found = []
+    """(n, 2) uint64: the digests of all files, in the order of the source's lists."""
+    by_split = []
     for split, order in work.orders.items():
         shuffled = [load_note(work.note(job)).digests for job in work.jobs(split)]
         digests = np.concatenate([duplicates.as_array([]), *shuffled])
         listed = np.empty_like(digests)
         listed[_permutation(len(order), len(digests))] = digests
-        found.append(listed)
-    return np.concatenate(found)
+        by_split.append(listed)
+    return np.concatenate(by_split)
 
 
 def _check_keys(listed: Sequence[Image]) -> None:
-    """Keys are compared by their hashes, 8 bytes each: a dictionary of all would not fit into memory."""
+    """Compare keys by 8-byte hashes: a dictionary of all keys might not fit into memory."""
     hashes = np.zeros(len(listed), np.uint64)
     for number, image in enumerate(listed):
         if len(image.key.encode()) > MAX_KEY_BYTES:
@@ -160,7 +160,7 @@ def _check_keys(listed: Sequence[Image]) -> None:
 
 
 def _finish(split: str, classes: list[str], work: Work) -> Split:
-    """Write the index and keys of a split from its notes; shards without any image are removed."""
+    """Write the index and keys of a split from its notes, without empty shards."""
     kept: list[Packed] = []
     skipped: dict[str, str] = {}
     counts = Counter(dict.fromkeys(COUNTED, 0))
@@ -189,7 +189,7 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
 
 
 def _groups(listed: Sequence[Image], keys: np.ndarray) -> np.ndarray | None:
-    """(n,) int64: the number of each image's group, -1 for none; None if no image has one."""
+    """(n,) int64: the group number of each image, -1 for none; None for data without groups."""
     names = sorted({image.group for image in listed} - {""})
     if not names:
         return None
@@ -201,7 +201,7 @@ def _groups(listed: Sequence[Image], keys: np.ndarray) -> np.ndarray | None:
 def _check_classes(
     split: str, classes: list[str], listed: Sequence[Image], labels: np.ndarray, skipped: dict[str, str]
 ) -> None:
-    """All classes need a training image; a validation split may lack some, but not for damaged files."""
+    """Every class needs a training image. Validation may lack classes, but not because of damaged files."""
     expected = {image.label for image in listed} - {UNLABELLED} if split == "val" else range(len(classes))
     empty = sorted(set(expected) - set(np.unique(labels).tolist()))
     if empty:
@@ -210,7 +210,7 @@ def _check_classes(
 
 
 def _settings(work: Work) -> dict[str, Any]:
-    """How images were stored, without the settings that had no effect on them."""
+    """The storage settings that affected the images."""
     has_effect = {
         "percentiles": bool(work.levels),
         "tile": work.storage.tile is not None,
@@ -221,6 +221,6 @@ def _settings(work: Work) -> dict[str, Any]:
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    content = io.BytesIO()  # NumPy hides why writing to a file fails
+    content = io.BytesIO()  # np.save to a file would hide why writing fails
     np.save(content, array)
     path.write_bytes(content.getbuffer())

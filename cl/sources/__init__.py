@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image as Picture
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from cl.runtime import stores
 from cl.runtime.base_config import BaseConfig, Range, Sizes, check_crop
 
 UNLABELLED = -1
-Positive = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Image:
     """An image file and the number of its class, or UNLABELLED.
 
     group: images of one group are never negatives of each other and stay in one split; "" for none.
-    status: size and version when it was listed; None if it is to be looked up.
+    status: size and version when the source listed the image; None if the source did not look.
     """
 
     key: str
@@ -35,12 +34,12 @@ class Image:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """The path or URL, for messages."""
         return str(self.path)
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it waits for a network, so that several should be read at a time."""
+        """Whether reading waits for a network, so that several reads should overlap."""
         return stores.is_url(self.place)
 
     def read(self) -> bytes:
@@ -50,7 +49,7 @@ class Image:
 
 @dataclass(frozen=True)
 class StoredImage(Image):
-    """An image file at a URL; `path` is relative to that of the data set."""
+    """An image file at a URL; `path` is relative to the URL of the data set."""
 
     url: str
 
@@ -68,7 +67,7 @@ class StoredImage(Image):
 
 @dataclass(frozen=True, eq=False)
 class RawImage(Image):
-    """One of many images stored uncompressed in the file or folder `path`; `pixels` is (H, W, 3) uint8."""
+    """One of the uncompressed images in the file or folder `path`; `pixels` is (H, W, 3) uint8."""
 
     pixels: np.ndarray
 
@@ -81,10 +80,9 @@ class RawImage(Image):
 
 def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int]) -> list[Image]:
     """List the images `pixels` (n, H, W, 3) of `path` in file order, with keys `<name>/<number>`."""
-    pairs = zip(pixels, labels, strict=True)
     return [
         RawImage(f"{name}/{number:06d}", path, int(label), image)
-        for number, (image, label) in enumerate(pairs)
+        for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
     ]
 
 
@@ -92,7 +90,7 @@ def raw_images(name: str, path: Path, pixels: np.ndarray, labels: Iterable[int])
 class Splits:
     """The classes, in the order of their labels, and the images of each split.
 
-    left_out: the number of files and folders that were not listed, by reason.
+    left_out: counts of unlisted files and folders, by reason.
     remarks: sentences for the user.
     """
 
@@ -106,23 +104,23 @@ class Splits:
 Labels = Literal["none", "some", "all"]
 
 
-def check_labels(found: Splits, expected: Labels) -> None:
-    """Compare the labels that a source found with what `dataset.labels` promises.
+def check_labels(splits: Splits, expected: Labels) -> None:
+    """Compare the labels that a source found with `dataset.labels`.
 
     Raises:
-        ValueError: they contradict each other, or there is only one class.
+        ValueError: they contradict each other, there is only one class, or a split has no labels.
     """
-    counts = [sum(image.label != UNLABELLED for image in images) for images in (found.train, found.val)]
-    labelled, listed = sum(counts), len(found.train) + len(found.val)
+    counts = [sum(image.label != UNLABELLED for image in images) for images in (splits.train, splits.val)]
+    labelled, listed = sum(counts), len(splits.train) + len(splits.val)
     actual = "none" if not labelled else "all" if labelled == listed else "some"
     if actual != expected and (expected, actual) != ("some", "all"):
         raise ValueError(
             f"dataset.labels={expected}, but {labelled} of {listed} images have a label; "
             f"choose dataset.labels={actual}"
         )
-    if len(found.classes) == 1:
+    if len(splits.classes) == 1:
         raise ValueError(
-            f"all labels are {found.classes[0]!r}, so every accuracy would be 100 %; give two classes or "
+            f"all labels are {splits.classes[0]!r}, so every accuracy would be 100 %; give two classes or "
             "more, or choose dataset=unlabelled"
         )
     for name, count in zip(("training", "validation"), counts, strict=True):
@@ -133,7 +131,7 @@ def check_labels(found: Splits, expected: Labels) -> None:
 
 
 class Scenes(BaseConfig):
-    """Embedded detection scenes: ovals cut out of photographs, pasted on others (`cl.shards.scenes`)."""
+    """Embedded detection scenes: ovals cut from photographs and pasted onto others (`cl.shards.scenes`)."""
 
     classes: list[str] = Field(
         min_length=1, description="photographs to cut objects from; the others are backgrounds"
@@ -171,15 +169,14 @@ class Storage(BaseConfig):
         description="apply the EXIF orientation of images; the papers' ImageNet code does not"
     )
     percentiles: Range = Field(
-        description="of the pixels of 16-bit, 32-bit and float gray images: what becomes black and white"
+        description="percentiles of 16-bit, 32-bit and float gray pixels that become black and white"
     )
     tile: int | None = Field(
         gt=0, description="side in pixels of the tiles that larger images are cut into; null: keep them whole"
     )
-    deduplicate: bool = Field(description="keep one of several images with the same content")
+    deduplicate: bool = Field(description="keep one of the images with equal bytes")
     store: str | None = Field(
-        description="absolute folder or URL, such as s3://bucket/shards, that the shards are written to; "
-        "null: data/shards"
+        description="absolute folder or URL for the shards, such as s3://bucket/shards; null: data/shards"
     )
 
     @model_validator(mode="after")
@@ -206,26 +203,26 @@ class Source(Storage):
     """The settings common to all data sources; each source's own `Config` extends it."""
 
     kind: str
-    labels: Labels = Field(description="which images have one; the evaluations that need labels follow it")
+    labels: Labels = Field(description="which images have a label; this decides which evaluations run")
     mean: tuple[float, float, float] = Field(description="of RGB in [0, 1], for normalisation")
-    std: tuple[Positive, Positive, Positive]
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
     resize: int = Field(gt=0, description="evaluation: short side after resizing, pixels")
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
     scenes: Scenes
 
     def folder(self, raw: Path) -> Path | None:
-        """The folder of your own images, whose changes are noticed; None for published data sets."""
+        """The folder of your own images, watched for changes; None for published data sets."""
         return None
 
     def table_path(self, raw: Path) -> Path | None:
-        """The table that lists the images, where there is one: a change to it is noticed by its hash."""
+        """The table that lists the images, watched by its hash; None for sources without a table."""
         return None
 
     def check_present(self, raw: Path) -> None:
-        """Check that the raw data is where `splits` expects it, without reading it.
+        """Check that the raw data exists where `splits` expects it, without reading it.
 
         Raises:
-            ValueError: it is not, and cannot be downloaded.
+            ValueError: the data is missing and cannot be downloaded.
         """
 
     @model_validator(mode="after")
@@ -235,10 +232,10 @@ class Source(Storage):
 
 
 class OwnImages(Source):
-    """A data set of your own, by the name of its folder below CL_RAW."""
+    """Your own data set; `name` is its folder below CL_RAW."""
 
     name: str
 
     def folder(self, raw: Path) -> Path:
-        """The folder, whether it exists or not."""
+        """The folder, which may not exist."""
         return raw / self.name

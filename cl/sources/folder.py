@@ -1,6 +1,6 @@
 """Any folder of class folders: `<raw>/<name>/train/<class>/<image>` and `<raw>/<name>/val/<class>/<image>`.
 
-A class folder may have subfolders, and may itself be a link. Hidden files, files without an image suffix and
+A class folder may have subfolders and may itself be a link. Hidden files, files without an image suffix and
 files next to the class folders are left out and counted.
 """
 
@@ -12,7 +12,7 @@ from cl.sources._shared.class_folders import check_layout, class_folders
 
 
 class Config(OwnImages):
-    """Your own data set, by the name of its folder."""
+    """Your own class folders."""
 
     kind: Literal["folder"]
 

@@ -14,7 +14,7 @@ from cl.sources._shared.imagenet import check_present, list_images
 
 
 class Config(Source):
-    """The number of classes that must be present: 1000."""
+    """`classes`: how many must be present, 1000."""
 
     kind: Literal["imagenet"]
     classes: int = Field(gt=0)
@@ -28,7 +28,7 @@ def splits(config: Config, raw: Path) -> Splits:
 
     Raises:
         ValueError: files are missing or damaged, a class has no images, the classes differ between splits,
-            or there are not as many as in ImageNet.
+            or their number is wrong.
     """
     listed = list_images(raw / "imagenet")
     if (count := len(listed.classes)) != config.classes:

@@ -9,7 +9,7 @@ from cl.sources._shared.imagenet import check_present, list_images
 
 
 class Config(Source):
-    """The list of classes (wnids); three different lists circulate, so its hash is in the manifest."""
+    """`list`: the file of wnids. Three lists circulate, so the manifest records a hash of the classes."""
 
     kind: Literal["imagenet100"]
     list: str
@@ -22,7 +22,7 @@ def splits(config: Config, raw: Path) -> Splits:
     """List the images of the listed classes; labels follow the list.
 
     Raises:
-        ValueError: the list is missing, is empty or names a class twice, or a class is missing.
+        ValueError: the list is missing, empty or has duplicates, or a class is missing.
     """
     return list_images(raw / "imagenet", _read_classes(Path(config.list)))
 
@@ -33,7 +33,7 @@ def _read_classes(path: Path) -> list[str]:
     classes = path.read_text(errors="replace").split()
     if not classes or len(set(classes)) < len(classes):
         raise ValueError(
-            f"the class list {path} has {counted(len(classes), 'names')}, {len(set(classes))} of them "
-            "different; list each wnid once, one per line"
+            f"the class list {path} has {counted(len(classes), 'names')}, {len(set(classes))} distinct; "
+            "list each wnid once, one per line"
         )
     return classes

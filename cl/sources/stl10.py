@@ -17,7 +17,7 @@ SIDE = 96
 
 
 class Config(Source):
-    """No settings of its own."""
+    """Has no further settings."""
 
     kind: Literal["stl10"]
 
@@ -50,7 +50,7 @@ def _class_names(folder: Path, count: int) -> list[str]:
 
 
 def _labelled(folder: Path, name: str) -> list[Image]:
-    labels = np.fromfile(folder / f"{name}_y.bin", np.uint8)  # they start at 1
+    labels = np.fromfile(folder / f"{name}_y.bin", np.uint8)  # from 1
     path = folder / f"{name}_X.bin"
     return raw_images(name, path, _pixels(path), labels.astype(int) - 1)
 

@@ -1,16 +1,15 @@
 """The images that a table lists: `<raw>/<name>/images.csv` or `images.parquet`, or another one beside them.
 
-Columns: `path`, relative to the table; optionally `label`, `group` and `split` (train or val). A cell that is
-empty or in MISSING has no value; spaces around a cell do not count. Images of one group (frames of a video,
-tiles of a slide) are in the same split and are never negatives of each other.
+Columns: `path`, relative to the table; optionally `label`, `group` and `split` (train or val). Spaces around
+a cell are ignored; a cell in MISSING counts as empty. Images of one group (frames of a video, tiles of a
+slide) are in the same split and are never negatives of each other.
 """
 
 import io
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -20,42 +19,30 @@ from cl.sources._shared.listing import Keys, Listing
 from cl.sources._shared.trees import check_class, held_out, wrong_suffix
 
 DEFAULT = ("images.csv", "images.parquet")
-# What the columns are, and what else people call them, without case, plural, spaces and signs.
+# The columns and their synonyms, without case, plural, spaces and punctuation.
 COLUMNS = {
     "path": "file filename filepath image imagefile imagename imagepath img imgname imgpath",
     "label": "annotation category class classname target",
     "group": "clip patient patientid series slide source subject subjectid video videoid",
     "split": "fold partition phase set subset usage",
 }
-MISSING = {
-    "",
-    "#N/A",
-    "<NA>",
-    "N/A",
-    "NA",
-    "NULL",
-    "NaN",
-    "NaT",
-    "None",
-    "n/a",
-    "nan",
-    "null",
-}  # as for pandas
+# As in pandas.
+MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
 
 class Config(OwnImages):
-    """Your own images, by the name of their folder; `table`: its name if it is not the default."""
+    """Your own images, listed in a table; `table`: its file name, null for one of DEFAULT."""
 
     kind: Literal["table"]
     table: str | None
     holdout: float = Field(
-        gt=0, lt=1, description="share of images, or of groups, that is not trained on, without a split"
+        gt=0, lt=1, description="share held out for validation, of the images or groups without a split"
     )
 
     def table_path(self, raw: Path) -> Path:
-        """The table, whether it exists or not."""
-        found = [name for name in DEFAULT if (self.folder(raw) / name).exists()]
-        return self.folder(raw) / (self.table or (found or DEFAULT)[0])
+        """The table, which may not exist."""
+        present = [name for name in DEFAULT if (self.folder(raw) / name).exists()]
+        return self.folder(raw) / (self.table or (present or DEFAULT)[0])
 
     def check_present(self, raw: Path) -> None:
         if not (table := self.table_path(raw)).is_file():
@@ -65,9 +52,8 @@ class Config(OwnImages):
             )
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the table and its number; None for an empty cell."""
+class Row(NamedTuple):
+    """A row of the table and its number; an empty cell is None."""
 
     number: int
     path: PurePosixPath
@@ -79,54 +65,53 @@ class Row:
 def splits(config: Config, raw: Path) -> Splits:
     """List the images of the table; classes are sorted by name.
 
-    An image without a split goes where its group is, or where a hash of the group's name decides; without a
-    group, a hash of its path decides.
+    An image without a split joins the split of its group. If no image of the group has one, a hash of the
+    group's name decides; without a group, a hash of the path.
 
     Raises:
-        ValueError: the table is missing or damaged, lacks a column, has a variant of a known column, or a row
-            is wrong.
+        ValueError: the table is missing or damaged, lacks a column, or has a variant of a known column; or a
+            row is wrong.
     """
     config.check_present(raw)
     table = config.table_path(raw)
     content = _read(table)
     remarks = [_check_columns(content.column_names, table)]
     rows, left_out = _rows(content, table)
-    places = _splits_of_groups(rows, table)
+    group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += _similar(classes)
-    numbers = {name: number for number, name in enumerate(classes)}
+    labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
-    found = {"train": Listing(table.parent, keys), "val": Listing(table.parent, keys)}
+    listed = {"train": Listing(table.parent, keys), "val": Listing(table.parent, keys)}
     for row in rows:
-        keys.add(str(row.path))
-        name = row.group or str(row.path)
-        chosen = "val" if held_out(name, config.holdout) else "train"
-        place = row.split or places.get(row.group or "") or chosen
-        label = UNLABELLED if row.label is None else numbers[row.label]
-        found[place].add(str(row.path), None, label, row.group or "")
-    if not all(found.values()):
+        path, group = str(row.path), row.group or ""
+        keys.add(path)
+        by_hash = "val" if held_out(group or path, config.holdout) else "train"
+        split = row.split or group_splits.get(group) or by_hash
+        listed[split].add(path, None, labels.get(row.label, UNLABELLED), group)
+    if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(
-            f"{table} gives {len(found['train'])} training and {len(found['val'])} validation images, "
-            "expected at least one of each; change dataset.holdout, or name the splits in a column split"
+            f"{table} gives {len(listed['train'])} training and {len(listed['val'])} validation images, "
+            "expected at least one of each; change dataset.holdout, or add a column split"
             f"{reasons}"
         )
     if config.labels != "none" and "label" not in content.column_names:
         raise ValueError(
-            f"dataset.labels={config.labels}, but {table} has no column label; rename the column of the "
-            "classes, or choose dataset.labels=none"
+            f"dataset.labels={config.labels}, but {table} has no column label; rename the column "
+            "with the classes, or choose dataset.labels=none"
         )
-    return Splits(classes, found["train"], found["val"], left_out, remarks)
+    return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 
 
 def _check_columns(names: list[str], table: Path) -> str:
-    """A line that names the columns that are used and those that are ignored.
+    """One line with the used and the ignored columns.
 
     Raises:
         ValueError: two columns have the same name, path is missing, or a name is a variant of a known one.
     """
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{table} has two columns {twice[0]!r}; remove or rename one")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{table} has two columns {repeated[0]!r}; remove or rename one")
     for name in names:
         if name not in COLUMNS and (meant := _meant(name)) and (meant not in names or _plain(name) == meant):
             raise ValueError(
@@ -137,14 +122,13 @@ def _check_columns(names: list[str], table: Path) -> str:
             f"{table} has the columns {', '.join(names)}; expected path, and optionally label, group "
             "and split"
         )
-    used, unused = (
-        ", ".join(name or "''" for name in names if (name in COLUMNS) == known) for known in (True, False)
-    )
-    return f"{table}: columns {used}" + (f"; ignored: {unused}" if unused else "")
+    used = ", ".join(name for name in names if name in COLUMNS)
+    ignored = ", ".join(name or "''" for name in names if name not in COLUMNS)
+    return f"{table}: columns {used}" + (f"; ignored: {ignored}" if ignored else "")
 
 
 def _meant(name: str) -> str | None:
-    """The column that a name is a variant or a synonym of."""
+    """The known column that a name resembles."""
     plain = _plain(name)
     for column, synonyms in COLUMNS.items():
         if {plain, plain.removesuffix("s"), plain.removesuffix("es")} & {column, *synonyms.split()}:
@@ -157,7 +141,7 @@ def _plain(name: str) -> str:
 
 
 def _similar(classes: list[str]) -> list[str]:
-    """A sentence for classes whose names differ only by case."""
+    """A sentence per class whose name differs from an earlier one only by case."""
     first: dict[str, str] = {}
     return [
         f"the labels {other!r} and {name!r} differ only by case: they are two classes"
@@ -167,10 +151,10 @@ def _similar(classes: list[str]) -> list[str]:
 
 
 def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
-    """The rows that name images, and the number of others by reason."""
+    """The rows of images, and the counts of other rows by reason."""
     empty: list[str | None] = [None] * len(content)
     columns = [content[name].to_pylist() if name in content.column_names else empty for name in COLUMNS]
-    first = 2 if table.suffix.lower() == ".csv" else 1  # as an editor counts lines
+    first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
     rows, left_out, seen = [], Counter[str](), dict[PurePosixPath, int]()
     for number, raw_cells in enumerate(zip(*columns, strict=True), first):
         place = f"{table}, row {number}"
@@ -192,7 +176,7 @@ def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
 
 
 def _checked_path(text: str | None, place: str) -> PurePosixPath:
-    """A path that stays below the table's folder."""
+    """A path below the table's folder."""
     if not text:
         raise ValueError(f"{place}: the path is empty")
     path = PurePosixPath(text)
@@ -204,7 +188,7 @@ def _checked_path(text: str | None, place: str) -> PurePosixPath:
 
 
 def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
-    """The split of each group that has one in at least one of its rows."""
+    """The split of each group that names one in at least one row."""
     named: dict[str, Row] = {}
     for row in rows:
         if row.group and row.split:
@@ -218,22 +202,22 @@ def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
 
 
 def _read(table: Path) -> Any:
-    """The table as pyarrow's, with all of COLUMNS as text."""
+    """Read the table into a pyarrow.Table, with all of COLUMNS as text."""
     import pyarrow
     from pyarrow import csv, parquet
 
     text, content = {name: pyarrow.string() for name in COLUMNS}, table.read_bytes()
     try:
         if table.suffix.lower() == ".parquet":
-            found = parquet.read_table(io.BytesIO(content))
+            parsed = parquet.read_table(io.BytesIO(content))
         elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
             options = csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[""])
-            found = csv.read_csv(io.BytesIO(content), convert_options=options)
-        for number, name in enumerate(found.column_names):
+            parsed = csv.read_csv(io.BytesIO(content), convert_options=options)
+        for number, name in enumerate(parsed.column_names):
             if name in text:
-                found = found.set_column(number, name, found.column(number).cast(text[name]))
+                parsed = parsed.set_column(number, name, parsed.column(number).cast(text[name]))
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error
-    return found
+    return parsed

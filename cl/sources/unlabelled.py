@@ -16,11 +16,11 @@ from cl.sources._shared.trees import held_out, images_below
 
 
 class Config(OwnImages):
-    """Your own images, by the name of their folder."""
+    """Your own images without labels."""
 
     kind: Literal["unlabelled"]
     labels: Literal["none"]
-    holdout: float = Field(gt=0, lt=1, description="share of the images that is not trained on")
+    holdout: float = Field(gt=0, lt=1, description="share of the images held out for validation")
 
     def check_present(self, raw: Path) -> None:
         if not (root := self.folder(raw)).is_dir():

@@ -120,9 +120,9 @@ def test_the_part_of_a_process_has_all_classes_even_where_they_lie_together() ->
 
 
 def test_batches_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size=128 exceeds the 120 images; choose a smaller one"):
+    with pytest.raises(ValueError, match="batch_size=128 exceeds the 120 images; choose"):
         Plan(120, 128, 0)
-    with pytest.raises(ValueError, match="batch_size=32 must be a multiple of the 3 processes"):
+    with pytest.raises(ValueError, match="batch_size=32 must be a multiple of the 3"):
         Plan(120, 32, 0, 0, 3)
 
 

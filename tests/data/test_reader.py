@@ -43,9 +43,7 @@ def test_a_shard_that_changes_while_it_is_read_is_detected(shard_folder, tmp_pat
     if change == "replaced" and opened:
         assert bytes(reader.read(60)) == before, "the file that was opened is still there"
     else:
-        with pytest.raises(
-            ValueError, match=r"train-000001.tar changed while it was being read: start again"
-        ):
+        with pytest.raises(ValueError, match=r"train-000001.tar changed .*: start again"):
             reader.read(60)
 
 
@@ -59,7 +57,5 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:
     write_shards(class_folders(root), tmp_path / "shards", 4, verify=False)
     reader = Reader(tmp_path / "shards", "train")
     position = [key.decode() for key in reader.keys].index("cat/half")
-    with pytest.raises(
-        ValueError, match=r"^cat/half cannot be decoded \(.*\): prepare again with dataset.verify=true$"
-    ):
+    with pytest.raises(ValueError, match=r"^cat/half cannot be decoded \(.*\): .* dataset.verify=true$"):
         reader.pixels(position)

@@ -33,9 +33,7 @@ def test_missing_files_are_reported_without_further_attempts(own_folder, server,
     reader = Reader(own_folder, "train", server.url, cache)
     (own_folder / "train-000000.tar").unlink()
     count = len(server.requests)
-    with pytest.raises(
-        ValueError, match=rf"{server.url}/train-000000.tar cannot be read: ClientResponseError: 404"
-    ):
+    with pytest.raises(ValueError, match=rf"{server.url}/train-000000.tar .*: ClientResponseError: 404"):
         reader.read(0)
     assert len(server.requests) <= count + 2
 
@@ -44,28 +42,25 @@ def test_a_store_that_lists_its_files_names_the_shard_at_once(own_folder, cache)
     store, shard = own_folder.as_uri(), own_folder / "train-000003.tar"
     size = shard.stat().st_size
     os.truncate(shard, 1000)
-    said = (
-        rf"{store}/train-000003.tar has 1000 bytes, but its manifest says {size}: run `dvc repro -f prepare`"
-    )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(
+        ValueError, match=rf"{store}/train-000003.tar has 1000 bytes, .* {size}: run `dvc repro"
+    ):
         Reader(own_folder, "train", store, cache)
     shard.unlink()
-    with pytest.raises(ValueError, match=rf"{store}/train-000003.tar is missing: run `dvc repro -f prepare`"):
+    with pytest.raises(ValueError, match=rf"{store}/train-000003.tar is missing: run `dvc repro"):
         Reader(own_folder, "train", store, cache)
 
 
 def test_a_protocol_whose_package_is_missing_names_the_package(folder, cache, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(ValueError, match=r"gs://bucket needs a package .* \(pip install s3fs or gcsfs\)"):
+    with pytest.raises(ValueError, match=r"gs://bucket needs a package .* \(pip install"):
         Reader(folder, "train", "gs://bucket", cache)
 
 
 def test_a_server_without_ranges_is_refused(folder, server, cache) -> None:
     reader = Reader(folder, "train", server.url, cache)
     server.ranges = False
-    with pytest.raises(
-        ValueError, match=r"train-000000.tar cannot be read in parts; its server must support HTTP range"
-    ):
+    with pytest.raises(ValueError, match=r"train-000000.tar cannot be read in parts; its server must"):
         reader.read(0)
 
 
@@ -75,16 +70,10 @@ def test_a_changed_shard_is_detected(own_folder, server, cache) -> None:
     reader.read(0)
     os.utime(own_folder / "train-000000.tar", ns=(1, 1))
     for late in (reader, Reader(own_folder, "train", server.url, cache)):
-        with pytest.raises(
-            ValueError,
-            match=r'train-000000.tar changed .*, now "1"\): run `dvc repro -f prepare`, remove',
-        ):
+        with pytest.raises(ValueError, match=r'train-000000.tar changed .*, now "1"\): run `dvc .*, remove'):
             late.read(20)
     os.truncate(own_folder / "train-000001.tar", 1000)
-    with pytest.raises(
-        ValueError,
-        match=r"train-000001.tar has 1000 bytes, but its manifest says \d+: run `dvc repro -f prepare`",
-    ):
+    with pytest.raises(ValueError, match=r"train-000001.tar has 1000 bytes, .* \d+: run `dvc repro"):
         reader.read(60)
 
 
@@ -97,8 +86,7 @@ def test_an_index_of_other_shards_is_refused(own_folder, server, cache) -> None:
 def test_a_cache_that_is_too_small_is_refused(folder, server, tmp_path) -> None:
     limit = smallest_limit(folder)
     with pytest.raises(
-        ValueError,
-        match=rf"{server.url} needs a cache of at least {limit} bytes, found {limit - 1}: set CL_CACHE_GB=",
+        ValueError, match=rf"{server.url} .* {limit} bytes, found {limit - 1}: set CL_CACHE_GB="
     ):
         Reader(folder, "train", server.url, Cache(tmp_path / "cache", limit - 1))
     Reader(folder, "train", server.url, Cache(tmp_path / "cache", limit))

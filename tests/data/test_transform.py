@@ -69,7 +69,7 @@ def test_errors_name_the_file(tmp_path) -> None:
         TRANSFORM(damaged)
     with pytest.raises(FileNotFoundError, match="none.jpg"):
         TRANSFORM(tmp_path / "none.jpg")
-    with pytest.raises(ValueError, match="crop=64 is larger than resize=32; choose a smaller crop"):
+    with pytest.raises(ValueError, match="crop=64 is larger than resize=32; choose"):
         TRANSFORM.model_copy(update={"crop": 64})(photograph())
 
 

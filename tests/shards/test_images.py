@@ -67,7 +67,7 @@ def test_pixels_of_photographs_equal_pillows() -> None:
 
 def test_deep_pixels_without_levels_are_refused() -> None:
     content = file_of(Picture.fromarray(np.full((2, 3), 0.5, np.float32)), "TIFF")
-    with pytest.raises(ValueError, match="no training image of mode F was sampled, so its black and white"):
+    with pytest.raises(ValueError, match="no training image of mode F .*; convert"):
         images.encode(content, COPY, {"I;16": (0, 4095)})
 
 
@@ -113,7 +113,7 @@ def large(form: str) -> bytes:
 )
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(form, function) -> None:
     def refuse() -> None:
-        with pytest.raises(ValueError, match="60000x60000 pixels is too large, .* with dataset.tile=512"):
+        with pytest.raises(ValueError, match="60000x60000 pixels is too large, .* dataset.tile=512"):
             function(large(form))
 
     assert growth(refuse) < 2**25
@@ -186,7 +186,7 @@ def test_shrunk_pixels_equal_pillows_turned_upright() -> None:
 def test_an_image_too_large_for_its_encoding_is_refused(encode) -> None:
     content = file_of(Picture.new("RGB", (70_000, 1)), "PNG")
     assert images.encode(content, COPY).content == content
-    with pytest.raises(ValueError, match=f"an image of 70000x1 pixels is too large for encode={encode}"):
+    with pytest.raises(ValueError, match=f"70000x1 pixels is too large for encode={encode}"):
         images.encode(content, COPY.model_copy(update={"encode": encode}))
 
 

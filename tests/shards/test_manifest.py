@@ -55,9 +55,7 @@ def test_an_index_that_points_outside_its_shards_is_refused(copied, field, value
     index = np.load(copied / "val.npy")
     index[3][field] = value
     np.save(copied / "val.npy", index)
-    with pytest.raises(
-        ValueError, match="row 3 of val.npy does not match its shard: run `dvc repro prepare` again"
-    ):
+    with pytest.raises(ValueError, match="row 3 of val.npy does not match .*: run `dvc repro prepare`"):
         Reader(copied, "val").pixels(3)
 
 
@@ -73,20 +71,18 @@ def test_an_index_of_another_length_or_type_is_refused(copied) -> None:
             Reader(copied, "val")
     index["height"], index["width"] = 3, 5
     np.save(copied / "val.npy", index)
-    with pytest.raises(
-        ValueError, match="row 0 of val.npy does not match its shard: run `dvc repro prepare` again"
-    ):
+    with pytest.raises(ValueError, match="row 0 of val.npy does not match .*: run `dvc repro prepare`"):
         Reader(copied, "val").pixels(0)
     for damaged in (b"", b"\x93NUMPY", (copied / "train.npy").read_bytes()[:-1]):
         (copied / "val.npy").write_bytes(damaged)
-        with pytest.raises(ValueError, match="val.npy is damaged: run `dvc repro prepare` again"):
+        with pytest.raises(ValueError, match="val.npy is damaged: run `dvc repro prepare`"):
             Reader(copied, "val")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"kind": 1}', b"\xff\xfe", b'{"splits": {}}'])
 def test_a_damaged_manifest_is_refused(copied, content) -> None:
     (copied / "manifest.json").write_bytes(content)
-    with pytest.raises(ValueError, match="manifest.json is damaged: run `dvc repro prepare` again"):
+    with pytest.raises(ValueError, match="manifest.json is damaged: run `dvc repro prepare`"):
         Reader(copied, "train")
 
 

@@ -19,9 +19,7 @@ def test_scenes_are_the_same_bytes_every_time(scenes_folder, tmp_path) -> None:
 
 
 def test_classes_must_be_photographs(tmp_path) -> None:
-    with pytest.raises(
-        ValueError, match=r"dataset.scenes.classes=\['cat'\] must be some, but not all, of the photographs: a"
-    ):
+    with pytest.raises(ValueError, match=r"dataset.scenes.classes=\['cat'\] .* photographs: astronaut"):
         scenes.write(SCENES.model_copy(update={"classes": ["cat"]}), tmp_path)
 
 

@@ -109,7 +109,5 @@ def test_changed_and_missing_shards_are_named(tmp_path, store) -> None:
 
 
 def test_a_relative_store_is_refused(tmp_path) -> None:
-    with pytest.raises(
-        ValueError, match="store=shards must be a URL such as s3://bucket/shards, or an absolute"
-    ):
+    with pytest.raises(ValueError, match="store=shards must be a URL .* or an absolute folder"):
         write_shards(class_folders(tree(tmp_path / "own")), tmp_path / "shards", 5, store="shards")

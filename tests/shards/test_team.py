@@ -101,7 +101,7 @@ def test_different_lists_are_refused(tmp_path) -> None:
             picture_file(root / "train/cat/another.jpg")
         exchange.of(rank)(None)
         listed = class_folders(root) if rank == 2 else splits
-        with pytest.raises(ValueError, match="the processes see different raw data: let all read one folder"):
+        with pytest.raises(ValueError, match="different raw data: let all read one folder"):
             write_as(exchange, lambda: listed, tmp_path / "together", {}, rank)
 
     splits = class_folders(root)

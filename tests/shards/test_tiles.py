@@ -144,12 +144,12 @@ def test_a_damaged_image_is_left_out_once(tmp_path) -> None:
 
 
 def test_a_tile_that_would_have_the_name_of_an_image_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="would both be stored as 'a_0_1'; rename one of them"):
+    with pytest.raises(ValueError, match="would both be stored as 'a_0_1'; rename"):
         stored(tmp_path, {"a.png": FILE, "a_0_1.png": file_of(photograph(), "PNG")}, tile=69)
 
 
 def test_tiles_of_shrunk_images_are_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="tile=512 cuts images that shrink=256 would make smaller; set one"):
+    with pytest.raises(ValueError, match="tile=512 .* shrink=256 .*; set one"):
         stored(tmp_path, {"a.png": FILE}, tile=512, shrink=256)
 
 

@@ -149,7 +149,7 @@ def test_a_failed_download_says_what_to_put_where(offered) -> None:
     offered.served.rename(offered.served.with_suffix(".gone"))
     message = refusal(offered)
     assert message.startswith(missing)
-    assert f"the download of {offered.archive.url} failed: HTTPError: HTTP Error 404" in message
+    assert f"{offered.archive.url} failed: HTTPError: HTTP Error 404" in message
     with socket.create_server(("127.0.0.1", 0)) as listening:  # a port that is closed afterwards
         offered.archive.url = f"http://127.0.0.1:{listening.getsockname()[1]}/x.tar.gz"
     message = refusal(offered)

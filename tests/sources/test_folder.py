@@ -112,10 +112,7 @@ def test_class_folders_and_images_may_be_links(root, tmp_path) -> None:
 def test_a_link_to_a_folder_below_a_class_is_refused(target, root) -> None:
     """It may lead to a loop: following it might not end, and ignoring it would lose images."""
     (root / "train/cat/more").symlink_to(target)
-    with pytest.raises(
-        ValueError,
-        match=r"train/cat/more is a link to a folder, which may lead to a loop; put the images",
-    ):
+    with pytest.raises(ValueError, match=r"train/cat/more is a link to a folder.*; put the images"):
         listed(root)
 
 
@@ -139,7 +136,7 @@ def test_a_pipe_is_ignored_rather_than_waited_for(root) -> None:
 def test_a_file_in_place_of_a_class_folder_is_not_a_class(root) -> None:
     shutil.rmtree(root / "train/cat")
     picture(root / "train/cat")
-    with pytest.raises(ValueError, match="own/val contains the class cat, which is not in .*own/train"):
+    with pytest.raises(ValueError, match="own/val contains the class cat, .*own/train; add"):
         listed(root)
     shutil.rmtree(root / "val/cat")
     found = listed(root)
@@ -156,7 +153,7 @@ def test_a_class_whose_files_are_all_ignored_is_refused(root) -> None:
 def test_images_without_class_folders_are_refused(tmp_path) -> None:
     for split in ("train", "val"):
         picture(tmp_path / "flat" / split / "0.png")
-    with pytest.raises(ValueError, match="no class folders in .*flat/train; put the images of each class"):
+    with pytest.raises(ValueError, match="no class folders in .*flat/train; put"):
         listed(tmp_path / "flat")
 
 

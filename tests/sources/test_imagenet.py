@@ -49,7 +49,7 @@ def test_imagenet_is_the_same_from_archives_as_from_folders(tmp_path, monkeypatc
 
 
 def test_imagenet_must_have_1000_classes(ilsvrc) -> None:
-    with pytest.raises(ValueError, match="imagenet has 3 classes, expected the 1000 of .* dataset=folder"):
+    with pytest.raises(ValueError, match="imagenet has 3 classes, expected the 1000 .*dataset=folder"):
         imagenet.splits(SimpleNamespace(classes=1000), ilsvrc.parent)
 
 
@@ -70,7 +70,7 @@ def test_labels_follow_the_class_list(ilsvrc, tmp_path) -> None:
     ("text", "message"),
     [
         (b"\n \n", "the class list .*list.txt has 0 names"),
-        (b"n00000001\nn00000002\nn00000001\n", "list.txt has 3 names, 2 of them different; list each wnid"),
+        (b"n00000001\nn00000002\nn00000001\n", "list.txt has 3 names, 2 .*; list each"),
         (b"n00000001\n\xff\xfe\n", "lacks 1 of 2 classes"),
         (b"n00000001,n00000002\n", "lacks 1 of 1 classes, starting with n00000001,n00000002"),
     ],

@@ -96,7 +96,7 @@ def test_only_plain_files_are_accepted(name, outer, kind, ilsvrc) -> None:
     if name == archive.TRAIN and not outer:
         stored = tar_of({"n00000001.tar": stored})
     (ilsvrc / name).write_bytes(stored)
-    assert f"{name} contains {good[name]!r}, which is not in the official archive" in outcome(ilsvrc)
+    assert f"{name} contains {good[name]!r}, which is not in the official" in outcome(ilsvrc)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_only_plain_files_are_accepted(name, outer, kind, ilsvrc) -> None:
 )
 def test_a_class_contains_only_its_own_images(bad, ilsvrc) -> None:
     (ilsvrc / archive.TRAIN).write_bytes(tar_of({"n00000001.tar": tar_of({bad: b"image"})}))
-    assert f"contains {bad!r}, which is not in the official archive" in outcome(ilsvrc)
+    assert f"contains {bad!r}, which is not in the official" in outcome(ilsvrc)
 
 
 def test_a_sparse_file_is_refused(ilsvrc) -> None:
@@ -117,7 +117,7 @@ def test_a_sparse_file_is_refused(ilsvrc) -> None:
     }
     with tarfile.open(ilsvrc / archive.VAL, "w", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(member)
-    assert "contains 'ILSVRC2012_val_00000001.JPEG', which is not in the official archive" in outcome(ilsvrc)
+    assert "contains 'ILSVRC2012_val_00000001.JPEG', which is not" in outcome(ilsvrc)
 
 
 def test_a_member_of_negative_size_does_not_loop_forever(ilsvrc) -> None:
@@ -144,9 +144,7 @@ def test_the_validation_images_must_match_the_ground_truth(numbers, ilsvrc) -> N
     write_val(ilsvrc, [1, 2, 3, 4, 5, 6])
     assert isinstance(outcome(ilsvrc), Splits)
     write_val(ilsvrc, numbers)
-    assert f"{archive.VAL} contains {len(numbers)} images, expected numbers 1 to 6 to match" in outcome(
-        ilsvrc
-    )
+    assert f"{archive.VAL} contains {len(numbers)} images, expected numbers 1 to 6" in outcome(ilsvrc)
 
 
 def mutated_header(whole: bytes, at: int, seed: int) -> bytes:

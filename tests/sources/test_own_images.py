@@ -84,7 +84,7 @@ def test_the_share_that_is_held_out_is_the_given_one(raw, tmp_path) -> None:
 
 def test_an_empty_split_is_refused(tmp_path) -> None:
     picture(tmp_path / "raw/own/only.png")
-    with pytest.raises(ValueError, match=r"holdout=0.1 of the 1 image in .*own leaves 1 training and"):
+    with pytest.raises(ValueError, match=r"holdout=0.1 of the 1 image in .*own leaves 1"):
         unlabelled.splits(settings(tmp_path, "unlabelled"), tmp_path / "raw")
 
 
@@ -199,19 +199,19 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,label\na.png,cat\n", "images.csv has the columns name, label; expected path, and optionally"),
-        ("path\n/etc/a.png\n", "row 2: /etc/a.png leads out of the table's folder; give a path below it"),
-        ("path\nb.png\na/../../a.png\n", "row 3: a/../../a.png leads out of the table's folder"),
+        ("name,label\na.png,cat\n", "images.csv has the columns name, label; expected path"),
+        ("path\n/etc/a.png\n", "row 2: /etc/a.png leads out .*; give a path below it"),
+        ("path\nb.png\na/../../a.png\n", "row 3: a/../../a.png leads out"),
         ("path,label\n,cat\n", "row 2: the path is empty"),
         ("path\na.png\nb.png\na.png\n", "row 4: a.png is already in row 2; remove one"),
         ("path,split\na.png,test\n", "row 2: split=test should be train, val or empty"),
         (
             "path,group,split\na.png,g,train\nb.png,g,val\n",
-            "group g is in train in row 2, but in val in row 3; a group belongs to one split",
+            "group g is in train in row 2, .* val in row 3; a",
         ),
         ("path,label\na.png\n", "images.csv cannot be read as a table: CSV parse error"),
         ("", "images.csv cannot be read as a table: Empty CSV file"),
-        ("path,split\na.png,train\n", "gives 1 training and 0 validation images, expected at least one"),
+        ("path,split\na.png,train\n", "gives 1 training and 0 validation images, expected"),
         ("path,label,label\na.png,cat,dog\n", "has two columns 'label'; remove or rename one"),
         ("path,Split\na.png,val\n", "has the column 'Split', .*; call it split, or remove it"),
         ("path,label, split\na.png,cat,val\n", "has the column ' split', .*; call it split"),
@@ -222,7 +222,7 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
         ("path,label,LABEL\na.png,cat,dog\n", "has the column 'LABEL', .*; call it label, or remove it"),
         (
             "path,kind,split\na.png,cat,train\nb.png,cat,val\n",
-            "dataset.labels=all, but .* no column label; rename",
+            "dataset.labels=all, .* no column label; rename",
         ),
         ("path\nday 1\\a.png\n", r"row 2: the path day 1\\a.png has backslashes; write day 1/a.png"),
         ("path,label\na,cat\nb,dog\n", "gives 0 training .*; 2 rows without a suffix are left out"),
@@ -241,10 +241,10 @@ def test_a_wrong_table_is_refused(text, message, raw, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("labels", "expected", "message"),
     [
-        ([0, 1], "none", "dataset.labels=none, but 4 of 4 images have a label; choose dataset.labels=all"),
-        ([0, UNLABELLED], "none", "labels=none, but 2 of 4 images have a label; choose dataset.labels=some"),
-        ([0, UNLABELLED], "all", "labels=all, but 2 of 4 images have a label; choose dataset.labels=some"),
-        ([UNLABELLED] * 2, "some", "labels=some, but 0 of 4 images have a label; choose dataset.labels=none"),
+        ([0, 1], "none", "labels=none, but 4 of 4 images .*; choose dataset.labels=all"),
+        ([0, UNLABELLED], "none", "labels=none, but 2 of 4 images .*; choose dataset.labels=some"),
+        ([0, UNLABELLED], "all", "labels=all, but 2 of 4 images .*; choose dataset.labels=some"),
+        ([UNLABELLED] * 2, "some", "labels=some, but 0 of 4 images .*; choose dataset.labels=none"),
     ],
 )
 def test_labels_must_be_as_promised(labels, expected, message) -> None:
@@ -256,13 +256,13 @@ def test_labels_must_be_as_promised(labels, expected, message) -> None:
 
 def test_one_class_is_no_label() -> None:
     images = [Image("a", Path("a.png"), 0)]
-    with pytest.raises(ValueError, match="all labels are 'all', so every accuracy would be 100 %; give two"):
+    with pytest.raises(ValueError, match="all labels are 'all', .*; give two"):
         check_labels(Splits(["all"], images, images), "all")
 
 
 def test_a_split_without_any_label_is_refused() -> None:
     labelled, unlabelled = ([Image("a", Path("a.png"), label)] for label in (0, UNLABELLED))
-    with pytest.raises(ValueError, match="no validation image has a label; label some, or choose"):
+    with pytest.raises(ValueError, match="no validation image has a label; label some"):
         check_labels(Splits(["cat", "dog"], labelled, unlabelled), "some")
 
 

@@ -52,9 +52,7 @@ def test_stl10_files_that_differ_from_the_official_ones_are_named(name, source, 
     settings = source("stl10")
     path = tmp_path / "raw" / "stl10_binary" / name
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    remedy = (
-        f"remove {path.parent}, and the next run will create it again from stl10_binary.tar.gz .md5 91f77"
-    )
+    remedy = f"remove {path.parent}, .* stl10_binary.tar.gz .md5 91f77"
     with pytest.raises(ValueError, match=f"{name} has md5 [0-9a-f]+, expected [0-9a-f]+; {remedy}") as error:
         splits_of(settings, tmp_path / "raw")
     assert "\n" not in str(error.value)
@@ -69,8 +67,7 @@ def test_stl10_needs_a_name_for_every_class(names, source, tmp_path) -> None:
     path = tmp_path / "raw/stl10_binary/class_names.txt"
     path.unlink() if names is None else path.write_text(names)
     count = len((names or "").split())
-    remedy = "extract it from stl10_binary.tar.gz again"
-    with pytest.raises(ValueError, match=f"class_names.txt has {count} names for 4 classes; {remedy}"):
+    with pytest.raises(ValueError, match=f"class_names.txt has {count} names for 4 .*; extract"):
         splits_of(settings, tmp_path / "raw")
 
 
@@ -118,7 +115,7 @@ def test_the_knn_bank_contains_only_labelled_images(context, params) -> None:
     """The test images are also among the unlabelled ones, where they would be the nearest."""
     settings = params.evaluations["knn"].model_copy(update={"k": 12})
     assert knn.evaluate(settings, context)["pixels"]["top1"] == 100
-    with pytest.raises(ValueError, match="k=13 needs at least 13 labelled training images, found 12"):
+    with pytest.raises(ValueError, match="k=13 .*, found 12"):
         knn.evaluate(settings.model_copy(update={"k": 13}), context)
 
 

@@ -18,15 +18,15 @@ from cl.console.progress import Progress
 from cl.runtime.stores import is_url
 
 TIMEOUT = 60.0  # seconds without an answer from the server
-BLOCK = 2**24  # bytes of an archive at a URL that are read at a time
+BLOCK = 2**24  # bytes per read of an archive at a URL
 Archive = type[CIFAR10] | type[STL10]
 
 
 def ensure_unpacked(archive: Archive, raw: Path) -> Path:
     """Return the folder of one of torchvision's archives below `raw`, after checking the md5 of every file.
 
-    A missing folder is unpacked from the archive in `raw`; a missing archive is downloaded. Only a
-    complete folder gets this name, and the next call removes what a killed one left behind.
+    A missing folder is unpacked from the archive in `raw`; a missing archive is downloaded. The folder gets
+    its name once it is complete; the next call removes the leftovers of a killed one.
 
     Raises:
         ValueError: the download fails, or the archive or one of its files is not the official one.
@@ -39,7 +39,7 @@ def ensure_unpacked(archive: Archive, raw: Path) -> Path:
     if not folder.exists():
         raw.mkdir(parents=True, exist_ok=True)
         with folder.with_name(f".{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one process creates the folder, the others wait
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process creates the folder while others wait
             if not folder.exists():
                 _unpack(archive, folder)
     remedy = (
@@ -82,8 +82,8 @@ def _unpack(archive: Archive, folder: Path) -> None:
 
 def _download(archive: Archive, folder: Path, remedy: str) -> Path:
     Progress("prepare").say(f"downloading {archive.url}")
-    usual = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(TIMEOUT)  # torchvision sets none and would wait forever
+    timeout_before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT)  # torchvision sets no timeout and would wait forever
     try:
         download_url(archive.url, folder, archive.filename)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
@@ -91,7 +91,7 @@ def _download(archive: Archive, folder: Path, remedy: str) -> Path:
             f"{remedy}; the download of {archive.url} failed: {type(error).__name__}: {error}"
         ) from error
     finally:
-        socket.setdefaulttimeout(usual)
+        socket.setdefaulttimeout(timeout_before)
     return folder / archive.filename
 
 
@@ -103,9 +103,9 @@ def _check(path: Path, md5: str, remedy: str) -> None:
 
 
 def _extract(file: Path, target: Path, base: str) -> None:
-    """Write the plain files below `base` into `target`, and refuse everything else.
+    """Write the plain files below `base` into `target`; refuse everything else.
 
-    tarfile's own filters are missing in Python 3.11.2.
+    Python 3.11.2 lacks tarfile's own filters.
     """
     with tarfile.open(file) as tar:
         for member in tar:
@@ -124,10 +124,10 @@ def _extract(file: Path, target: Path, base: str) -> None:
 def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Yield an uncompressed tar with each of its members.
 
-    A missing end mark is an error, since members may be missing too.
+    A missing end mark is an error, because members may be missing too.
 
     Args:
-        part: the tar itself, if it is a part of the file `path`.
+        part: the tar's bytes, if it is a part of the file `path`.
 
     Raises:
         ValueError: the archive is damaged or truncated.
@@ -139,7 +139,7 @@ def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile
                 part = stack.enter_context(remote)
             tar = stack.enter_context(tarfile.open(str(path), "r:", fileobj=part))
             for member in tar:
-                if member.size < 0:  # Python 3.11 would read it again and again
+                if member.size < 0:  # Python 3.11 would read the member forever
                     raise tarfile.ReadError(f"{member.name!r} has {member.size} bytes")
                 yield tar, member
             assert tar.fileobj is not None
@@ -148,7 +148,7 @@ def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile
                 raise tarfile.ReadError(f"no end mark at byte {tar.offset}")
     except PermissionError:
         raise
-    except Exception as error:  # damaged bytes make tarfile raise more than its own errors
+    except Exception as error:  # on damaged bytes, tarfile raises errors of any type
         raise ValueError(
             f"{path} is damaged or incomplete ({type(error).__name__}: {error}); download it again"
         ) from error

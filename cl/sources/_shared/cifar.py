@@ -10,7 +10,7 @@ from cl.sources._shared.archives import ensure_unpacked
 
 
 class CifarSource(Source):
-    """`first`: use only the first training images, for short experiments; null for all."""
+    """`first`: train on only the first images, for short experiments; null: all."""
 
     first: int | None = Field(gt=0, le=50_000, description="images")
 

@@ -16,7 +16,7 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
     """List the images of `root/train` and `root/val`, sorted by name.
 
     Args:
-        classes: the class folders to use, in the order of their labels; None uses all, sorted by name.
+        classes: the class folders to use, in the order of their labels; None: all, sorted by name.
 
     Raises:
         ValueError: a folder or an image is missing, the classes differ between splits, or a name
@@ -37,14 +37,14 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
             f"{root / 'val'} contains the class {unknown[0]}, which is not in {root / 'train'}; "
             "add it there, or remove it here"
         )
-    train, left_out_of_train = _images(root / "train", classes)
-    val, left_out_of_val = _images(root / "val", classes)
-    return Splits(classes, train, val, left_out_of_train + left_out_of_val)
+    left_out = Counter[str]()
+    train, val = (_images(root / split, classes, left_out) for split in ("train", "val"))
+    return Splits(classes, train, val, +left_out)
 
 
 def _sorting(root: Path) -> str:
-    """How to get class folders for the validation images."""
-    if (root / KAGGLE).is_file():  # ImageId,PredictionString, where the first word of the latter is the class
+    """The remedy for validation images without class folders."""
+    if (root / KAGGLE).is_file():  # ImageId,PredictionString; the prediction starts with the class
         return (
             f"`cd {shlex.quote(str(root / 'val'))} && tail -n +2 ../{KAGGLE} | while IFS=', ' read -r image "
             'class _; do mkdir -p "$class" && mv "$image.JPEG" "$class"; done` sorts them'
@@ -53,20 +53,20 @@ def _sorting(root: Path) -> str:
 
 
 def check_complete(path: Path, wanted: list[str], present: Iterable[str]) -> None:
-    """Refuse a split, in a folder or an archive, that lacks a class.
+    """Check that the folder or archive of a split contains all wanted classes.
 
     Raises:
-        ValueError: one of the wanted classes is not present.
+        ValueError: a class is missing.
     """
     if missing := sorted(set(wanted).difference(present)):
         raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} classes, starting with {missing[0]}")
 
 
 def check_layout(root: Path) -> None:
-    """Check that there are folders for both splits.
+    """Check that both splits have a folder.
 
     Raises:
-        ValueError: one is missing.
+        ValueError: a folder is missing.
     """
     for split in ("train", "val"):
         if not (root / split).is_dir():
@@ -88,9 +88,9 @@ def _is_class(path: Path) -> bool:
     return path.is_dir() and not why_hidden(path.name)
 
 
-def _images(root: Path, classes: list[str]) -> tuple[Listing, Counter[str]]:
-    """List the images of all classes, sorted by name, and count what is left out."""
-    left_out = Counter({"next to the class folders": sum(not _is_class(path) for path in root.iterdir())})
+def _images(root: Path, classes: list[str], left_out: Counter[str]) -> Listing:
+    """List the images of all classes, sorted by name; `left_out` counts other entries by reason."""
+    left_out["next to the class folders"] += sum(not _is_class(path) for path in root.iterdir())
     keys = Keys()
     listed = Listing(root, keys)
     for label, name in enumerate(classes):
@@ -103,4 +103,4 @@ def _images(root: Path, classes: list[str]) -> tuple[Listing, Counter[str]]:
                 f"the class folder {root / name} contains no images ({', '.join(sorted(SUFFIXES))}); "
                 "add some, or remove the folder"
             )
-    return listed, +left_out
+    return listed

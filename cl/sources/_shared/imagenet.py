@@ -40,14 +40,14 @@ class TarImage(Image):
             return file.read(self.length)
 
 
-Found = dict[str, list[TarImage]]  # by wnid, not labelled yet
+ByWnid = dict[str, list[TarImage]]  # not labelled yet
 
 
 def check_present(root: Path) -> None:
-    """Check that there are class folders or archives.
+    """Check that the folder contains class folders or the archives.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: both are missing.
     """
     if (root / "train").is_dir():
         return
@@ -60,7 +60,7 @@ def check_present(root: Path) -> None:
 
 
 def list_images(root: Path, classes: list[str] | None = None) -> Splits:
-    """List the images of the given classes, in their order, or of all; archives and folders give equal lists.
+    """List the images of all classes, or of these in their order; archives and folders give equal lists.
 
     Raises:
         ValueError: files are missing or damaged, or a class is missing.
@@ -77,29 +77,29 @@ def list_images(root: Path, classes: list[str] | None = None) -> Splits:
     return Splits(classes, _labelled(train, classes), _labelled(val, classes))
 
 
-def _labelled(found: Found, classes: list[str]) -> list[Image]:
-    """In the order of class folders: sorted by name within each class."""
+def _labelled(images: ByWnid, classes: list[str]) -> list[Image]:
+    """The labelled images in the order of class folders: by class, then by name."""
     return [
         replace(image, label=label)
         for label, wnid in enumerate(classes)
-        for image in sorted(found[wnid], key=lambda image: image.key)
+        for image in sorted(images[wnid], key=lambda image: image.key)
     ]
 
 
-def _train_images(path: Path) -> Found:
-    """Read the training archive: one tar per class inside a tar."""
-    found: Found = defaultdict(list)
+def _train_images(path: Path) -> ByWnid:
+    """List the training archive: a tar with one tar per class."""
+    images: ByWnid = defaultdict(list)
     for outer, folder in members(path):
         wnid = _name(folder, r"(n\d{8})\.tar", path)
         for _, member in members(path, outer.extractfile(folder)):
             name = _name(member, rf"({wnid}_\d+)\.JPEG", path)
             start = folder.offset_data + member.offset_data
-            found[wnid].append(TarImage(f"{wnid}/{name}", path, UNLABELLED, start, member.size))
-    return found
+            images[wnid].append(TarImage(f"{wnid}/{name}", path, UNLABELLED, start, member.size))
+    return images
 
 
-def _val_images(path: Path, classes: list[str]) -> Found:
-    """Read the validation archive: one flat tar; image number i, from 1, belongs to `classes[i - 1]`."""
+def _val_images(path: Path, classes: list[str]) -> ByWnid:
+    """List the validation archive, a flat tar; image number i, from 1, belongs to `classes[i - 1]`."""
     named = [(_name(member, r"(ILSVRC2012_val_\d{8})\.JPEG", path), member) for _, member in members(path)]
     numbers = [int(name[-8:]) for name, _ in named]
     if sorted(numbers) != list(range(1, len(classes) + 1)):
@@ -107,15 +107,15 @@ def _val_images(path: Path, classes: list[str]) -> Found:
             f"{path} contains {counted(len(named), 'images')}, expected numbers 1 to {len(classes)} to match "
             f"the ground truth in {DEVKIT}; download both archives again"
         )
-    found: Found = defaultdict(list)
+    images: ByWnid = defaultdict(list)
     for number, (name, member) in zip(numbers, named, strict=True):
         wnid = classes[number - 1]
-        found[wnid].append(TarImage(f"{wnid}/{name}", path, UNLABELLED, member.offset_data, member.size))
-    return found
+        images[wnid].append(TarImage(f"{wnid}/{name}", path, UNLABELLED, member.offset_data, member.size))
+    return images
 
 
 def _name(member: tarfile.TarInfo, pattern: str, path: Path) -> str:
-    """The group in the pattern that a member's name must match; only plain files are accepted."""
+    """The first group of the pattern in a member's name; only plain files whose name matches are accepted."""
     match = re.fullmatch(pattern, member.name)
     if not match or not member.isreg() or member.issparse():
         raise ValueError(
@@ -125,13 +125,12 @@ def _name(member: tarfile.TarInfo, pattern: str, path: Path) -> str:
 
 
 def _val_classes(devkit: Path) -> list[str]:
-    """The wnid of every validation image; scipy, which damage can crash, reads only the official devkit."""
+    """The wnid of every validation image. Damage can crash scipy, so it reads only the official devkit."""
     content = devkit.read_bytes()
     if (actual := hashlib.md5(content).hexdigest()) != DEVKIT_MD5:
         raise ValueError(f"{devkit} has md5 {actual}, expected {DEVKIT_MD5}; download it again")
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         meta, truth = (cast(IO[bytes], tar.extractfile(name)).read() for name in (META, TRUTH))
     synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
-    pairs = zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)
-    wnids = {int(number): str(wnid) for number, wnid in pairs}
+    wnids = dict(zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True))
     return [wnids[int(number)] for number in truth.split()]

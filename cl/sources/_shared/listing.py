@@ -1,4 +1,4 @@
-"""Lists of images too long for memory: sorted in runs on disk, and kept in a file."""
+"""Lists of images too long for memory: sorted in runs on disk and kept in a file."""
 
 import hashlib
 import heapq
@@ -17,11 +17,11 @@ import numpy as np
 from cl.runtime.stores import is_url
 from cl.sources import UNLABELLED, Image, StoredImage
 
-RUN = 100_000  # lines that are sorted in memory at a time
+RUN = 100_000  # lines sorted in memory at a time
 
 
 def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[str]:
-    """The lines, each with its line break, sorted in runs in temporary files that are then merged."""
+    """Sort lines, each with its line break: runs go to temporary files, which are then merged."""
     remaining = iter(lines)
     with ExitStack() as stack:
         runs = []
@@ -33,9 +33,9 @@ def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[
 
 
 class Keys:
-    """The keys of images at relative paths: without suffixes, unless several would be equal then.
+    """The keys of images at relative paths: without suffixes, unless two images would then share a key.
 
-    WebDataset splits a name at its first dot, so other dots become underscores. A name takes 8 bytes until
+    WebDataset splits a name at its first dot, so other dots become underscores. Each path takes 8 bytes until
     all have been added, then nothing.
     """
 
@@ -44,11 +44,11 @@ class Keys:
         self._repeated: set[int] | None = None
 
     def add(self, name: str) -> None:
-        """Announce the path of an image."""
+        """Add the path of an image."""
         self._hashes.append(hash_of(_without_suffix(name)))
 
     def of(self, name: str) -> str:
-        """The key of an announced path, once all are."""
+        """The key of a path, once all have been added."""
         if self._repeated is None:
             self._repeated = set(repeated(np.frombuffer(self._hashes, np.uint64)).tolist())
             self._hashes = array("Q")
@@ -63,45 +63,45 @@ def _without_suffix(name: str) -> str:
 
 
 def hash_of(key: str) -> int:
-    """64 bits, different for different keys with all probability."""
+    """A 64-bit hash."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
 def repeated(hashes: np.ndarray) -> np.ndarray:
-    """The values that occur more than once."""
+    """The values that occur more than once, sorted."""
     ordered = np.sort(hashes)
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
 
 
 class Images(Sequence[Image], ABC):
-    """A list of images that are created when they are asked for."""
+    """A list whose images are created on access."""
 
     @abstractmethod
     def at(self, position: int) -> Image:
-        """The image at a position, which is not negative."""
+        """The image at a non-negative position."""
 
     def __getitem__(self, index: Any) -> Any:
-        """An image, or the list of those in a slice."""
+        """One image, or the list of a slice's images."""
         chosen = range(len(self))[index]
         return self.at(chosen) if isinstance(chosen, int) else [self.at(position) for position in chosen]
 
 
 class Listing(Images):
-    """Images of files below a folder or URL, kept in a temporary file: in memory, each takes 8 bytes.
+    """Image files below a folder or URL, listed in a temporary file: each takes 8 bytes of memory.
 
-    All must be added before the first is asked for.
+    Add all of them before reading the first.
     """
 
     def __init__(self, root: Path, keys: Keys) -> None:
         self._root, self._keys = str(root).rstrip("/"), keys
-        self._file, self._ends = tempfile.TemporaryFile(), array("Q", [0])  # noqa: SIM115, kept
+        self._file, self._ends = tempfile.TemporaryFile(), array("Q", [0])  # noqa: SIM115, stays open
         self._rows: mmap.mmap | None = None
 
     def add(self, name: str, status: str | None, label: int = UNLABELLED, group: str = "") -> None:
-        """Add the file at a path relative to the root, after it was added to the keys.
+        """Add a file by its path below the root, which must already be in the keys.
 
         Args:
-            status: its size and version; None if they are to be looked up.
+            status: the file's size and version; None: look them up later.
         """
         assert self._rows is None
         row = "\0".join((name, status or "", str(label), group)).encode()
@@ -125,7 +125,7 @@ class Listing(Images):
 
 
 class Subset(Images):
-    """The images at these positions of a list, in this order."""
+    """The images at some positions of a list, in the order of the positions."""
 
     def __init__(self, listed: Sequence[Image], positions: np.ndarray) -> None:
         self._listed, self._positions = listed, positions

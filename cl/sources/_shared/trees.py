@@ -1,4 +1,4 @@
-"""The image files in a tree of folders: which they are, what they are called, and which are held out."""
+"""Image files in a tree of folders: which files count, how their names are checked, which are held out."""
 
 import hashlib
 import os
@@ -12,23 +12,13 @@ from cl.runtime.stores import files_below, is_url
 from cl.sources._shared.listing import sorted_on_disk
 
 SUFFIXES = {
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".bmp",
-    ".webp",
-    ".ppm",
-    ".pgm",
-    ".tif",
-    ".tiff",
-    ".avif",
-    ".heic",
-    ".heif",
+    *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".avif", ".heic", ".heif"),
+    *(".ppm", ".pgm", ".tif", ".tiff"),
 }
-SIZED = 10_000
-# What XML and HTML may not contain, and line breaks.
+SIZED = 10_000  # files whose sizes enter `summary`
+# Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# Folders of thumbnails, deleted files, snapshots and metadata: of Synology, QNAP, Windows, macOS and Linux.
+# Folders of thumbnails, deleted files, snapshots and metadata on Synology, QNAP, Windows, macOS and Linux.
 SYSTEM = {
     *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@sharebin"),
     *("$recycle.bin", "recycler", "system volume information"),
@@ -37,49 +27,49 @@ SYSTEM = {
 
 
 def images_below(root: Path, folder: str, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
-    """The images in a folder of the root and its subfolders, sorted as paths.
+    """The images in a folder and its subfolders, sorted by path.
 
     Args:
         folder: relative to the root; "" for the root itself.
         left_out: counts other entries by reason.
 
     Yields:
-        The path relative to the root, and the size and version.
+        The path relative to the root; the size and version.
 
     Raises:
         ValueError: a name contains a line break or is not valid UTF-8, or a folder is a link.
     """
     prefix = f"{folder}/" if folder else ""
-    found = _objects_below if is_url(root) else _files_below
-    lines = (f"{prefix}{name}\0{status}\n" for name, status in found(root / folder, left_out))
-    for line in sorted_on_disk(lines, _parts):
+    list_files = _objects_below if is_url(root) else _files_below
+    lines = (f"{prefix}{name}\0{status}\n" for name, status in list_files(root / folder, left_out))
+    for line in sorted_on_disk(lines, lambda line: line.partition("\0")[0].split("/")):  # folder by folder
         name, _, status = line[:-1].partition("\0")
         yield name, status
 
 
-def _parts(line: str) -> list[str]:
-    """The parts of a path, so that the images of a folder are together."""
-    return line.partition("\0")[0].split("/")
-
-
 def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
-    """The images in a folder of this machine and its subfolders: paths relative to it, and their status."""
+    """The images in a local folder and its subfolders: paths relative to the folder, and `status_of` each."""
     for entry, inside in _entries_below(root):
         if reason := inside or _why_left_out(entry):
             left_out[reason] += 1
             continue
         name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
-        try:
-            status = entry.stat()
-            yield name, f"{status.st_size} {status.st_mtime_ns}"
-        except OSError as error:  # a broken link, which will be counted as unreadable
-            if error.errno not in UNREACHABLE:
-                raise
-            yield name, "missing"
+        yield name, status_of(entry)
+
+
+def status_of(file: Path | os.DirEntry[str]) -> str:
+    """The size and modification time of a file; "missing" for a broken link, which packing will report."""
+    try:
+        status = file.stat()
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _objects_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
-    """The same for a URL."""
+    """As `_files_below`, for a URL; with the size and the store's version."""
     for name, status in files_below(str(root)):
         reasons = [*map(why_hidden, name.split("/")), wrong_suffix(PurePosixPath(name))]
         if reason := next(filter(None, reasons), ""):
@@ -90,7 +80,7 @@ def _objects_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, st
 
 
 def _entries_below(folder: Path, inside: str = "") -> Iterator[tuple[os.DirEntry[str], str]]:
-    """The files in a folder and its subfolders, with the reason if they are in one to leave out.
+    """The files in a folder and its subfolders, each with the reason if its folder is left out.
 
     A hidden folder counts as one file.
     """
@@ -110,36 +100,36 @@ def _entries_below(folder: Path, inside: str = "") -> Iterator[tuple[os.DirEntry
 
 
 def _why_left_out(entry: os.DirEntry[str]) -> str:
-    """The reason; empty for an image. A broken link counts as one, and fails when it is read."""
+    """The reason; empty for an image. A broken link counts as an image, which packing will report."""
     path = Path(entry.path)
     if reason := why_hidden(path.name) or wrong_suffix(path):
         return reason
     if not entry.is_symlink():
         return "" if entry.is_file() else "no regular files"
-    # unlike pathlib, os.path takes a link into a folder without permission for a broken one
+    # os.path, unlike pathlib, treats a link into a folder without permission as broken
     leads_elsewhere = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
     return "no regular files" if leads_elsewhere else ""
 
 
 def why_hidden(name: str) -> str:
-    """Why a file or folder is left out by its name; empty if it is not."""
+    """Why the name of a file or folder leaves it out; empty if it does not."""
     if name.startswith("."):
         return "hidden"
     return "in folders of the system, such as @eaDir" if name.casefold() in SYSTEM else ""
 
 
 def wrong_suffix(path: PurePath) -> str:
-    """Why a file is not taken for an image; empty if its suffix is that of one."""
+    """Why the suffix of a file leaves it out; empty for an image suffix."""
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
         return ""
-    if suffix[1:].isdecimal():  # DICOM files may end in their number
+    if suffix[1:].isdecimal():  # DICOM files may end in a number
         return "with a number as suffix"
     return f"with suffix {suffix}" if suffix else "without a suffix"
 
 
 def check_name(path: str) -> None:
-    """Refuse a name that cannot be written into a manifest.
+    """Check that a manifest can contain a name.
 
     Raises:
         ValueError: the name contains a line break, or is not valid UTF-8.
@@ -153,9 +143,9 @@ def check_name(path: str) -> None:
 
 
 def summary(root: Path) -> str:
-    """How many files are below a folder, and a hash of their names and of the sizes of the first SIZED ones.
+    """The number of files below a folder, and a hash of their names and of the sizes of the first SIZED.
 
-    Sizes of millions of files take minutes on a network. Hidden files and system folders do not count.
+    On a network, millions of sizes would take minutes. Hidden files and system folders do not count.
     """
     count, digest = 0, hashlib.sha256()
     for folder, folders, files in os.walk(root):
@@ -169,19 +159,19 @@ def summary(root: Path) -> str:
 
 
 def check_class(name: str, place: str) -> None:
-    """Refuse a class whose name no picture or page can show.
+    """Check that pictures and pages can show the name of a class.
 
     Raises:
-        ValueError: the name contains a control character other than a tab, or an unassigned one.
+        ValueError: the name contains a control character other than a tab, or an unassigned character.
     """
-    if found := UNPRINTABLE.search(name):
-        raise ValueError(f"{place}: the name {name!a} contains the control character {found[0]!a}; rename it")
+    if match := UNPRINTABLE.search(name):
+        raise ValueError(f"{place}: the name {name!a} contains the control character {match[0]!a}; rename it")
 
 
 def held_out(name: str, share: float) -> bool:
     """Whether an image or group belongs to the validation split, which holds about `share` of all.
 
-    Only its own name decides, so that it stays where it is when others are added.
+    Only the name decides, so adding images moves no other image.
     """
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
     return number < share * 2**64
