@@ -25,7 +25,7 @@ MISTAKES = {
     "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs? ",
     "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",
     "exp run -S optim.batch_size=4096": "optim: batch_size=4096 exceeds the ",
-    "exp run -S evaluations.knn.k=5000": "evaluations.knn: k (5000) must not be greater than",
+    "exp run -S evaluations.knn.k=5000": "kNN with k=5000 needs at least 5000 ",
     "repro": "params.yaml: optim.batch_size=1: input should be greater than 1",
 }
 
