@@ -1,8 +1,7 @@
-"""baseline: an encoder trained with labels, or untrained, with the same evaluations and transfers."""
+"""baseline: an encoder trained with labels or untrained, with the same evaluations and transfers."""
 
 import copy
 import functools
-from pathlib import Path
 
 import click
 import torch
@@ -49,24 +48,20 @@ def main(name: str) -> None:
                 representations=representations,
                 untrained=config.training is None,
             )
-            out = _folder(results.folder, entry)
+            out = results.folder / entry
+            out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry)
             results.about[entry], numbers = evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
             measured += numbers
         for entry, dataset in datasets.items():
-            out = _folder(results.folder, entry)
+            out = results.folder / entry
+            out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
             measured += transfer(
                 entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )
             results.about[entry] = params.transfers[entry].about
         results.measurements = [number._replace(baseline=name) for number in measured]
-
-
-def _folder(parent: Path, name: str) -> Path:
-    folder = parent / name
-    folder.mkdir()
-    return folder
 
 
 def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> ResNet:

@@ -1,4 +1,4 @@
-"""check: refuses wrong parameters before DVC removes the outputs of the stages that they would run again."""
+"""check: refuse wrong parameters before DVC removes the outputs of the stages that would run again."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ PASSED = "params.yaml passed pipeline.check.\n"
 def main() -> None:
     """Check params.yaml, and whether the raw data is there if `prepare` has to read it.
 
-    A folder of your own images is summarised, so that `prepare` runs again if it is another, or has changed.
+    A folder of your own images is summarised, so that `prepare` runs again if the folder changes.
     """
     _write(PASSED)  # even if the check fails
     dataset, raw = command.params().dataset, locations.raw()
@@ -37,29 +37,29 @@ def main() -> None:
 
 
 def _write(text: str) -> None:
-    """Replace the output, unless this is a run by hand: then it may be a link into the cache."""
+    """Replace the output. A run by hand keeps an existing one, which may be a link into DVC's cache."""
     if "DVC_STAGE" in os.environ or not CHECKED.exists():
         CHECKED.parent.mkdir(exist_ok=True)
         CHECKED.write_text(text)
 
 
 def _of_last_run() -> str:
-    """What the last run wrote, for a machine that has only the shards."""
+    """The output of the last run, for a machine that has only the shards."""
     with Repo() as repo:
         (output,) = repo.stage.load_one(name="check").outs
-        found = output.hash_info.value and Path(repo.cache.local.oid_to_path(output.hash_info.value))
-        return found.read_text() if found and found.is_file() else PASSED
+        cached = output.hash_info.value and Path(repo.cache.local.oid_to_path(output.hash_info.value))
+        return cached.read_text() if cached and cached.is_file() else PASSED
 
 
 def _shards_must_be_prepared() -> bool:
-    """Whether DVC would run `prepare`: its inputs have changed, and DVC's cache has no such run."""
+    """Whether DVC would run `prepare`: its inputs have changed, and no run with these inputs is cached."""
     with Repo() as repo:
         stage = repo.stage.load_one(name="prepare")
         if not any(dependency.status() for dependency in stage.deps):
             return False
         stage.save_deps()
         for output in stage.outs:
-            output.hash_info = HashInfo()  # look for a run with these inputs, not for the last run
+            output.hash_info = HashInfo()  # find a run with these inputs instead of the last run
         try:
             repo.stage_cache.restore(stage, dry=True)
         except RunCacheNotFoundError:
