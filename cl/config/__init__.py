@@ -1,4 +1,4 @@
-"""The parameters of an experiment , the rules between them, and how they are read."""
+"""The parameters of an experiment, the rules between them, and how they are read."""
 
 from cl.config.params import Baseline, Init, Params
 from cl.config.reading import check, load, parse, read, validated

@@ -1,4 +1,4 @@
-"""One evaluation of an encoder: of the pretrained one, a foreign one, or a baseline."""
+"""One evaluation of an encoder: pretrained, foreign, or a baseline's."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def evaluate(
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
 ) -> tuple[str, list[Measurement]]:
-    """What the evaluation NAME measures, and its numbers over its seeds."""
+    """The description of the evaluation `name`, and its numbers over its seeds."""
     config: Any = params.evaluations[name]
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
