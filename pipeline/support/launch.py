@@ -196,8 +196,8 @@ def _connect() -> tuple[Any, int, int]:
         environ = os.environ
         raise ValueError(
             f"process {environ['RANK']} could not join all {environ['WORLD_SIZE']} processes at "
-            f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}, after at most {START.seconds // 60} minutes: "
-            f"{_cause(error)}"
+            f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}, after at most {START.seconds // 60} "
+            f"minutes: {_cause(error)}"
         ) from error
     return dist.PrefixStore("watch", store.clone()), rank, ranks
 

@@ -64,7 +64,7 @@ def _temperature_fits_method(params: Params) -> None:
         raise ValueError(f"method={method.kind} needs a temperature, found temperature=null; 0.1 is common")
     if "contrasts" not in method.gives and temperature is not None:
         raise ValueError(
-            f"temperature={temperature} is unused with method={method.kind}; choose temperature=null"
+            f"temperature={temperature} has no effect with method={method.kind}; choose temperature=null"
         )
 
 

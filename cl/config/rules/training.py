@@ -58,8 +58,8 @@ def _baselines_name_what_exists(params: Params) -> None:
             if unknown := [choice for choice in chosen if choice not in known]:
                 choices = ", ".join(known) or "nothing"
                 raise ValueError(
-                    f"baselines.{name}.{group} names {unknown[0]}, but {group} contains {choices}; choose from "
-                    "these, or all"
+                    f"baselines.{name}.{group} names {unknown[0]}, but {group} contains {choices}; choose "
+                    "from these, or all"
                 )
 
 
