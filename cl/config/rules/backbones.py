@@ -90,8 +90,8 @@ def _detectors_find_their_maps(params: Params, network: nn.Module, name: str) ->
             feature_maps.check(network, transfer.test_side)
         except ValueError as reason:
             raise ValueError(
-                f"transfers.{key} needs maps of stride 4, 8, 16 and 32, or a transformer with patches of 1, 2, "
-                f"4, 8, 16 or 32 px, for images of any size; {name} does not fit ({reason}); choose for "
+                f"transfers.{key} needs maps of stride 4, 8, 16 and 32, or a transformer with patches of 1, "
+                f"2, 4, 8, 16 or 32 px, for images of any size; {name} does not fit ({reason}); choose for "
                 "example backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or transfer=[]"
             ) from None
 
