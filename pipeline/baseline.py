@@ -14,7 +14,6 @@ from cl.data.sets import TrainSet
 from cl.evaluations import Encoder
 from cl.features.extraction import Pixels
 from cl.networks import backbones
-from cl.runtime import machine
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import Measurement
 from cl.training import loop, optim
@@ -71,7 +70,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
     if config.training is None:
         return backbone
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     reader = locations.reader("train", params.dataset)
     transform = locations.transform(params.dataset, reader.manifest.levels)
     settings, labelled = config.training.optim, reader.labelled

@@ -21,7 +21,7 @@ from cl.console.progress import Progress
 from cl.console.wording import counted, memory
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
-from cl.runtime import machine
+from cl.report.experiments import result_names
 from cl.runtime.distributed import max_over_ranks, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.memory import available, peak_of_tree, return_freed
@@ -34,7 +34,6 @@ WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
 FILL = 0.9  # share of the free memory that the largest batch may use
 SMALLEST = 4  # images in the smallest batch that is tried
-STAGES = {"evaluations": "evaluate", "transfers": "transfer", "analyses": "analyze", "baselines": "baseline"}
 
 
 @click.command()
@@ -52,7 +51,7 @@ def main() -> None:
     if params.start_name:
         outputs.require(locations.START)
     progress = command.progress("plan")
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     pretrain.warn(params, progress)
     free, used = _free(here), dict[int, int]()
     for tried in with_smaller_batches(params):
@@ -216,12 +215,12 @@ def _largest(used: dict[int, int], free: int, multiple: int, images: int) -> str
 
 def _earlier(params: Params) -> Iterator[str]:
     """The time of the other stages' last runs, from the provenance of their results."""
-    for group, stage in STAGES.items():
-        for name in getattr(params, group):
-            file = Path("results", stage, f"{name}.provenance.json")
+    for result in result_names(params.model_dump()):
+        if "/" in result:
+            file = command.RESULTS / f"{result}.provenance.json"
             seconds = json.loads(file.read_text())["seconds"] if file.is_file() else None
             known = f"{seconds / 3600:.3g} hours in its last run" if seconds else "not measured yet"
-            yield f"{stage}@{name}: {known}"
+            yield f"{result.replace('/', '@')}: {known}"
 
 
 if __name__ == "__main__":

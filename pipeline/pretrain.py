@@ -51,7 +51,7 @@ def main() -> None:
     params = command.params()
     outputs.require_inputs("pretrain")
     progress = command.progress("pretrain")
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     check_data(params, bank, queries)

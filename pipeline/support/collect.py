@@ -52,8 +52,10 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
             except ValueError as error:
                 say(f"{candidate.name} is left out: {error}")
                 continue
+            if any(experiment.name == other.name for other in experiments):
+                experiment = replace(experiment, name=f"{experiment.name}@{experiment.revision}")
             if set(experiment.provenance) - {"prepare"}:
-                experiments.append(_unique(experiment, experiments))
+                experiments.append(experiment)
     return experiments
 
 
@@ -92,13 +94,6 @@ def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[
             "run `dvc pull` or `dvc exp pull`"
         )
     return experiment
-
-
-def _unique(experiment: Experiment, others: list[Experiment]) -> Experiment:
-    """The experiment, with its commit in the name if another has the same name."""
-    if all(experiment.name != other.name for other in others):
-        return experiment
-    return replace(experiment, name=f"{experiment.name}@{experiment.revision}")
 
 
 class _Outputs:

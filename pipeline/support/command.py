@@ -25,6 +25,8 @@ from cl.config import Params, load, read
 from cl.console.loggers import Loggers
 from cl.console.progress import Progress, Usage
 from cl.console.stop import StoppedError, terminate_when_exists
+from cl.runtime import machine
+from cl.runtime.machine import Machine
 from cl.runtime.metric_info import Measurement, flat, rounded
 from pipeline.support import locations, outputs, provenance
 
@@ -152,6 +154,11 @@ def progress(title: str) -> Progress:
 def usage() -> Usage:
     """What this process has used; shared by all trainings of a stage."""
     return Usage()
+
+
+def find_machine(params: Params) -> Machine:
+    """The device, precision and kernels that params.yaml and CL_FUSED choose."""
+    return machine.find(params.precision, deterministic=params.deterministic, fused=fused())
 
 
 def fused() -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 from cl.config import Params
 from cl.evaluations import Context, Encoder
-from cl.runtime import machine
 from cl.runtime.metric_info import Measurement, measurements
 from cl.runtime.registry import module_of
 from cl.training.checkpoints import Checkpoints
@@ -26,7 +25,7 @@ def evaluate(
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     for module in encoder.modules:
         here.place(module).eval()
     module = module_of("evaluations", config.kind)

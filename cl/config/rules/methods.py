@@ -44,17 +44,18 @@ def _loss_fits_method(params: Params) -> None:
         return
     fitting = losses_for(type(method), gives)
     ways = [f"loss={' or '.join(fitting)}"] if fitting else []
-    for trait in (trait for trait in NEEDED if trait in loss.needs - gives):
-        if trait not in TERMS and (others := _methods_for(type(loss))):
-            ways.append(f"method={' or '.join(others)}{WAYS.get(trait, '')}")
-        found = " and ".join(TERMS[each] for each in TERMS if each in gives)
+    lacking = [trait for trait in NEEDED if trait in loss.needs - gives]
+    if not lacking:
         raise ValueError(
-            f"method={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
-            f"{', or '.join(ways) or 'another method: no loss fits this one'}"
+            f"method={method.kind} needs a decoupled loss: the positive is among its negatives, so "
+            f"loss={loss.kind} would count it twice; choose {', or '.join(ways)}"
         )
+    trait, found = lacking[0], " and ".join(TERMS[each] for each in TERMS if each in gives)
+    if trait not in TERMS and (others := _methods_for(type(loss))):
+        ways.append(f"method={' or '.join(others)}{WAYS.get(trait, '')}")
     raise ValueError(
-        f"method={method.kind} needs a decoupled loss: the positive is among its negatives, so "
-        f"loss={loss.kind} would count it twice; choose {', or '.join(ways)}"
+        f"method={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
+        f"{', or '.join(ways) or 'another method: no loss fits this one'}"
     )
 
 
@@ -80,10 +81,9 @@ def _views_fit_method(params: Params) -> None:
         raise ValueError(
             f"the first {large} views of method={method.kind} must have the same size, found {found}"
         )
-    views = params.views
-    counts = [(view.count, view.jigsaw is not None) for view in views.values()]
+    counts = [(view.count, view.jigsaw is not None) for view in params.views.values()]
     if method.jigsaw and counts != [(large, False), (method.jigsaw, True)]:
-        found = ", ".join(f"{view.count} x {name}" for name, view in views.items())
+        found = ", ".join(f"{view.count} x {name}" for name, view in params.views.items())
         raise ValueError(
             f"method={method.kind} takes {large} x the image, then {method.jigsaw} jigsaw patches, found "
             f"{found}; choose views=pirl or views=pirl_small"
