@@ -69,7 +69,7 @@ def _cached(md5: str, name: str) -> Path:
     if not path.is_file():
         try:
             repo.cloud.pull([HashInfo("md5", digits)])
-        except Exception as error:  # no remote, or one that raises errors of any type
+        except Exception as error:  # no remote, or an error of any type from its library
             reason = f" ({error})"
     if not path.is_file():
         raise ValueError(

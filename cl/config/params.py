@@ -29,7 +29,7 @@ class PretrainingOptim(optim.Config):
     """The optimizer of pretraining, how its steps are computed, and what is measured while it trains.
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
-    backbone_lr_scale: multiplies the learning rate of a backbone that starts from `init`.
+    backbone_lr_scale: multiplies the learning rate of the backbone, for weights given by `init`.
     lr_scale_1d: multiplies the learning rate of biases and norm layers (Barlow Twins).
     microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if its
         activations do not fit in memory; the gradient equals the gradient of the whole batch.
