@@ -3,7 +3,7 @@
 ARG BASE_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG RUNTIME_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04
 
-# detectron2, compiled against the same torch. nvcc and the compiler remain in this stage.
+# detectron2, compiled against the same torch. nvcc and the compiler stay in this stage.
 FROM ${BASE_IMAGE} AS detectron2
 ARG WITH_DETECTRON2=1
 ARG TORCH_CUDA_ARCH_LIST="7.5;8.0;8.6;9.0;10.0;12.0+PTX"
@@ -36,10 +36,10 @@ RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /opt/requirements.lock
 COPY --from=detectron2 /opt/detectron2 /opt/detectron2
 RUN find /opt/detectron2 -name '*.whl' -exec /opt/venv/bin/pip install --no-cache-dir --no-deps {} +
-# DVC asks for the user's name, and a numeric `--user` has none. /tmp is the only folder that any user can write to.
+# DVC needs a user name, which a numeric `--user` lacks. /tmp is the only folder that any user can write to.
 ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_SITE_CACHE_DIR=/tmp/dvc DVC_NO_ANALYTICS=1 PYTHONUNBUFFERED=1
 COPY . /opt/cl
-# `import cl` works everywhere, and in a clone it is the clone's.
+# `import cl` works everywhere; in a clone, it imports the clone's code.
 RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/cl \
     && chmod -R a+rX,go-w /opt/cl
 USER 1000:1000

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-# DVC's stages call plain `python`, and its queue workers plain `dvc`.
+# DVC's stages call `python`, and its queue workers call `dvc`.
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
@@ -22,7 +22,7 @@ help:  ## List the targets.
 test: $(ready)  ## Run the fast tests, in minutes.
 	python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(ready)  ## Run the slow tests, such as learning over three seeds, in hours.
+test-slow: $(ready)  ## Run the slow tests, for example learning over three seeds, in hours.
 	python -m pytest -m slow
 
 golden: $(ready)  ## Record the golden values of methods that have none.
@@ -36,14 +36,14 @@ check: $(ready)  ## Check format, lint, types, shell scripts, Dockerfile and Kub
 	hadolint Dockerfile
 	kubernetes-validate --strict --quiet docker/kubernetes/*.yaml
 
-clean-scratch: $(ready)  ## List what interrupted runs left in scratch/, and remove what belongs to finished runs.
+clean-scratch: $(ready)  ## List the checkpoints in scratch/, and remove those of finished runs.
 	python -m pipeline.scratch --remove
 
 format: $(ready)  ## Format the code and fix what the linter can fix.
 	ruff format .
 	ruff check --fix .
 
-bench: $(ready)  ## Measure speed and memory against dense forms, other libraries and an earlier commit, side by side.
+bench: $(ready)  ## Compare speed and memory with dense forms, other libraries and an earlier commit.
 	python -m benchmarks.log_partition
 	python -m benchmarks.sums
 	python -W ignore -m benchmarks.loading
@@ -70,6 +70,6 @@ $(ready): requirements.lock pyproject.toml
 	touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade
-lock:  ## Resolve the newest versions of all dependencies, for .venv and for the image.
+lock:  ## Lock the newest versions of all dependencies, for .venv and for the image.
 	$(compile) --group dev --output-file requirements.lock
 	$(compile) --extra cloud --extra detectron2 --extra heic --constraint requirements.lock --output-file docker/requirements.lock

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The entry point of the image and of Slurm jobs: `help`, `init`, a stage, or any other command.
 #
-# On SIGTERM it creates the file CL_STOP, and the stages' processes on all nodes save their state. DVC and the launchers in between
-# ignore the signal: they would exit before the state is saved.
+# On SIGTERM it creates the file CL_STOP, and the stages' processes on all nodes save their state. DVC and the launchers ignore the
+# signal; otherwise they would exit before the state is saved.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source=docker/functions.sh

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Run one experiment of a list in a separate clone, so that many can run at once:
+# Run one experiment of a list in a separate clone, so that several can run at once:
 #   docker/entrypoint.sh experiment experiments.txt 3        line 3 contains the arguments of `dvc exp run`: -S loss=dclw -S seed=1
 # The default number is SLURM_ARRAY_TASK_ID, or JOB_COMPLETION_INDEX + 1. The clone is at the commit CL_COMMIT (default: HEAD), shares
-# DVC's cache, and is removed at the end; `dvc exp show` then lists the experiment. Started again, an interrupted experiment resumes
-# and a finished one is left alone.
+# DVC's cache, and is removed at the end; `dvc exp show` then lists the experiment. The same command resumes an interrupted experiment
+# and skips a finished one.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")

@@ -3,8 +3,8 @@
 # node runs the command, and the processes of its stages are started on all nodes. Start this on each node, in that folder:
 #   CL_RUN=name CL_NODES=2 CL_NODE=0 CL_FIRST_NODE=node0.example docker/entrypoint.sh nodes dvc repro
 # Each run needs a different CL_RUN. CL_NODE counts from 0 (in Kubernetes: JOB_COMPLETION_INDEX). CL_PORT (29500) is a port of the first
-# node, CL_PROCESSES the number of processes per node (default: its GPUs). A lost node can be started again, even the first one, whose
-# command then resumes.
+# node, CL_PROCESSES the number of processes per node (default: its GPUs). A lost node can be started again, even the first: its command
+# then resumes.
 set -euo pipefail
 
 : "${CL_RUN:?a name for this run, the same on all nodes}"

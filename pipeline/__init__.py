@@ -9,5 +9,5 @@ if find_spec("click") is None:
         f"{sys.executable} lacks the packages of this project: run `make .venv`, and then "
         "`export PATH=$PWD/.venv/bin:$PATH`"
     )
-# Before PyTorch is imported: every process would warn of an option that the training loop needs.
+# Set before PyTorch is imported: every process would warn about an option that the training loop needs.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -8,7 +8,6 @@ import click
 from cl.analyses import Context
 from cl.methods import Setup
 from cl.networks import backbones
-from cl.runtime import machine
 from cl.runtime.metric_info import BACKBONE, measurements
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
@@ -24,7 +23,7 @@ def main(name: str) -> None:
     config = command.choose(name, params.analyses, "analyses")
     outputs.require_inputs("analyze", name)
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     backbone = backbones.build(params.backbone)

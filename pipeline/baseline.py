@@ -1,8 +1,7 @@
-"""baseline: an encoder trained with labels, or untrained, with the same evaluations and transfers."""
+"""baseline: an encoder trained with labels or untrained, with the same evaluations and transfers."""
 
 import copy
 import functools
-from pathlib import Path
 
 import click
 import torch
@@ -15,7 +14,6 @@ from cl.data.sets import TrainSet
 from cl.evaluations import Encoder
 from cl.features.extraction import Pixels
 from cl.networks import backbones
-from cl.runtime import machine
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import Measurement
 from cl.training import loop, optim
@@ -49,24 +47,20 @@ def main(name: str) -> None:
                 representations=representations,
                 untrained=config.training is None,
             )
-            out = _folder(results.folder, entry)
+            out = results.folder / entry
+            out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry)
             results.about[entry], numbers = evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
             measured += numbers
         for entry, dataset in datasets.items():
-            out = _folder(results.folder, entry)
+            out = results.folder / entry
+            out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
             measured += transfer(
                 entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
             )
             results.about[entry] = params.transfers[entry].about
         results.measurements = [number._replace(baseline=name) for number in measured]
-
-
-def _folder(parent: Path, name: str) -> Path:
-    folder = parent / name
-    folder.mkdir()
-    return folder
 
 
 def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> ResNet:
@@ -76,7 +70,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
     if config.training is None:
         return backbone
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     reader = locations.reader("train", params.dataset)
     transform = locations.transform(params.dataset, reader.manifest.levels)
     settings, labelled = config.training.optim, reader.labelled

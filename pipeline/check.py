@@ -1,4 +1,4 @@
-"""check: refuses wrong parameters before DVC removes the outputs of the stages that they would run again."""
+"""check: refuse wrong parameters before DVC removes the outputs of the stages that would run again."""
 
 import os
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def main() -> None:
     """Check params.yaml, and whether the raw data is there if `prepare` has to read it.
 
     If the shards are there, check also that they have enough images and labels. Summarise a folder of your
-    own images, so that `prepare` runs again if it is another, or has changed.
+    own images, so that `prepare` runs again if the folder changes.
     """
     _write(PASSED)  # even if the check fails
     params, raw = command.params(), locations.raw()
@@ -44,29 +44,29 @@ def main() -> None:
 
 
 def _write(text: str) -> None:
-    """Replace the output, unless this is a run by hand: then it may be a link into the cache."""
+    """Replace the output. A run by hand keeps an existing one, which may be a link into DVC's cache."""
     if "DVC_STAGE" in os.environ or not CHECKED.exists():
         CHECKED.parent.mkdir(exist_ok=True)
         CHECKED.write_text(text)
 
 
 def _of_last_run() -> str:
-    """What the last run wrote, for a machine that has only the shards."""
+    """The output of the last run, for a machine that has only the shards."""
     with Repo() as repo:
         (output,) = repo.stage.load_one(name="check").outs
-        found = output.hash_info.value and Path(repo.cache.local.oid_to_path(output.hash_info.value))
-        return found.read_text() if found and found.is_file() else PASSED
+        cached = output.hash_info.value and Path(repo.cache.local.oid_to_path(output.hash_info.value))
+        return cached.read_text() if cached and cached.is_file() else PASSED
 
 
 def _shards_must_be_prepared() -> bool:
-    """Whether DVC would run `prepare`: its inputs have changed, and DVC's cache has no such run."""
+    """Whether DVC would run `prepare`: its inputs have changed, and no run with these inputs is cached."""
     with Repo() as repo:
         stage = repo.stage.load_one(name="prepare")
         if not _have_changed(stage.deps):
             return False
         stage.save_deps()
         for output in stage.outs:
-            output.hash_info = HashInfo()  # look for a run with these inputs, not for the last run
+            output.hash_info = HashInfo()  # find a run with these inputs instead of the last run
         try:
             repo.stage_cache.restore(stage, dry=True)
         except RunCacheNotFoundError:

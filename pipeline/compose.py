@@ -1,4 +1,4 @@
-"""compose: pipeline/conf to params.yaml, as DVC does. `dvc repro` reads params.yaml and never composes it."""
+"""compose: write params.yaml from pipeline/conf, as DVC does. `dvc repro` only reads params.yaml."""
 
 from pathlib import Path
 

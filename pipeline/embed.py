@@ -23,7 +23,7 @@ from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import exclusive
 from pipeline.support import command, launch, locations
 
-FOREVER = timedelta(days=365)  # `launch` notices processes that die; slow ones may take their time
+FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` detects a dead one
 
 
 @click.command()
@@ -63,7 +63,7 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     Uses all visible GPUs, or CL_PROCESSES processes.
     """
     _check(folder, to, resize, crop)
-    here = machine.find("fp32", deterministic=True)  # a part must not depend on when it is computed
+    here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
     progress = command.progress("embed")
     encoder = cl.load(file, device=here.device, prefix=prefix)
     _choose_size(encoder, resize, crop, progress)
@@ -103,27 +103,22 @@ def _check(folder: Path, to: Path, resize: int | None, crop: int | None) -> None
 
 
 def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, progress: Progress) -> None:
-    """Set the size of images, where the encoder's file does not record it."""
+    """Set the image size if the encoder's file does not record it."""
     if resize and encoder.records_size:
         recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
         raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
     if resize:
         encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
-    elif not encoder.records_size and _has_small_stem(encoder):
+    stem = getattr(encoder.network, "conv1", None)
+    if not resize and not encoder.records_size and stem is not None and stem.stride == (1, 1):
         progress.say(
             f"the encoder was built for small images, but gets crops of {encoder.transform.crop} px, because "
-            "its file records no size: give that of its training, for example --resize 32 --crop 32"
+            "its file records no size: give the size of its training, for example --resize 32 --crop 32"
         )
 
 
-def _has_small_stem(encoder: Encoder) -> bool:
-    """Whether it is a ResNet for small images."""
-    first = getattr(encoder.network, "conv1", None)
-    return first is not None and first.stride == (1, 1)
-
-
 def _barrier() -> Callable[[], None]:
-    """A function that waits for all processes without a deadline: listing and merging may take hours."""
+    """A function that waits for all processes, without a deadline: listing and merging may take hours."""
     if ranks() == 1:
         return lambda: None
     return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))

@@ -79,32 +79,32 @@ def load_foreign(
     """A foreign backbone without heads, and its notes, which include the folder of its results.
 
     Args:
-        crop: side in pixels of the images that it is evaluated on.
-        normalisation: their mean and standard deviation; if the file has others, a line says so.
+        crop: side of the evaluated images in pixels.
+        normalisation: their mean and standard deviation; a line is printed if the file records others.
 
     Raises:
-        ValueError: `cl.hub.foreign.load` refuses the file, or the encoder does not take such images.
+        ValueError: `cl.hub.foreign.load` refuses the file, or the encoder does not take images of this size.
     """
-    found = foreign.load(file, prefix)
-    backbones.check_size(f"{file}, a {found.config.title},", found.network, crop, "dataset.crop")
-    deviation = f", trained {found.deviation}" if found.deviation else ""
+    encoder = foreign.load(file, prefix)
+    backbones.check_size(f"{file}, a {encoder.config.title},", encoder.network, crop, "dataset.crop")
+    deviation = f", trained {encoder.deviation}" if encoder.deviation else ""
     say = command.progress("backbone").say
-    say(f"{file}: {found.config.title}, {found.origin}{deviation}")
-    own = found.normalisation
-    if own is not None and not np.allclose(own, normalisation, atol=1e-3):
-        mean, std = (str(values.tolist()).replace(" ", "") for values in own)
+    say(f"{file}: {encoder.config.title}, {encoder.origin}{deviation}")
+    recorded = encoder.normalisation
+    if recorded is not None and not np.allclose(recorded, normalisation, atol=1e-3):
+        mean, std = (str(values.tolist()).replace(" ", "") for values in recorded)
         say(
-            f"{file} was trained on images normalised otherwise than by dataset.mean and dataset.std; "
-            f"for its own, compose with 'dataset.mean={mean}' 'dataset.std={std}'"
+            f"{file} was trained with another normalisation than dataset.mean and dataset.std; "
+            f"to use its own, compose with 'dataset.mean={mean}' 'dataset.std={std}'"
         )
     notes = {
         "backbone": file,
-        "sha256": found.sha256,
-        "origin": found.origin,
-        "config": found.config.model_dump(),
-        "folder": f"others/{Path(file.replace(':', '-')).stem}-{found.sha256[:8]}",
+        "sha256": encoder.sha256,
+        "origin": encoder.origin,
+        "config": encoder.config.model_dump(),
+        "folder": f"others/{Path(file.replace(':', '-')).stem}-{encoder.sha256[:8]}",
     }
-    return Encoder(found.network), notes
+    return Encoder(encoder.network), notes
 
 
 if __name__ == "__main__":

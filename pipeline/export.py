@@ -23,15 +23,15 @@ from pipeline.support.composition import command_for
 @click.option(
     "--to",
     type=click.Path(path_type=Path),
-    help="The file to write, for timm and hub the folder; default: exports/<format>.<suffix>.",
+    help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
 )
-@click.option("--license", help="For hub: what others may do with it, by the hub's names, such as cc-by-4.0.")
+@click.option("--license", help="For hub: the license by its name on the hub, such as cc-by-4.0.")
 @command.entry_point
 def main(format: str, to: Path | None, license: str | None) -> None:
     """Write models/backbone.safetensors in the FORMAT of another program.
 
-    timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, to be uploaded to
-    the Hugging Face hub.
+    timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, for upload to the
+    Hugging Face hub.
     """
     params = command.params()
     suffix = f".{export.SUFFIXES[format]}" if format in export.SUFFIXES else ""
@@ -41,10 +41,10 @@ def main(format: str, to: Path | None, license: str | None) -> None:
     if not suffix and path.is_file():
         raise ValueError(f"--to {path} is a file, but a folder is expected; choose another name")
     if license and format != "hub":
-        raise ValueError(f"--license {license} is only for hub, found {format}; leave it out")
+        raise ValueError(f"--license {license} is only for hub, not for {format}; leave it out")
     if license and not re.fullmatch(r"[a-z0-9.-]+", license):
         raise ValueError(
-            f"--license {license} is not a name such as mit or cc-by-4.0; choose one of the hub's"
+            f"--license {license} is not a license name of the hub; choose for example mit or cc-by-4.0"
         )
     outputs.require(locations.BACKBONE)
     network = backbones.load(params.backbone, locations.BACKBONE)
@@ -65,7 +65,7 @@ def main(format: str, to: Path | None, license: str | None) -> None:
 def _description(
     params: Params, network: Backbone, transform: Transform, *, required: bool
 ) -> dict[str, Any] | None:
-    """What timm reads; None if it does not have the network, and need not."""
+    """The description that timm reads; None if timm lacks the network and `required` is false."""
     try:
         return export.describe(params.backbone, network.fc_features, transform)
     except ValueError:
@@ -81,7 +81,7 @@ def _card(params: Params, transform: Transform, recorded: dict[str, str], **more
 
 
 def _inputs(transform: Transform) -> str:
-    """What images must look like."""
+    """How images must be preprocessed."""
     mean, std = ([round(value, 4) for value in values] for values in (transform.mean, transform.std))
     return (
         f"RGB in [0, 1], resized to {transform.resize} px and cropped to {transform.crop} px, mean {mean}, "

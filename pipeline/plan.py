@@ -1,4 +1,4 @@
-"""plan: how long pretraining takes, whether it fits into memory, and how large a batch can be."""
+"""plan: estimate the time of pretraining, its memory, and the largest possible batch."""
 
 import gc
 import json
@@ -21,7 +21,7 @@ from cl.console.progress import Progress
 from cl.console.wording import counted, memory
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
-from cl.runtime import machine
+from cl.report.experiments import result_names
 from cl.runtime.distributed import max_over_ranks, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.memory import available, peak_of_tree, return_freed
@@ -30,30 +30,28 @@ from cl.training.start import Start
 from pipeline import pretrain
 from pipeline.support import command, launch, locations, outputs
 
-WARM_UP = 4  # steps that do not count
-LEAST, MOST, SECONDS = 5, 100, 20.0  # steps that count: those of SECONDS, but at least LEAST and at most MOST
-FILL = 0.9  # of the free memory, by the largest batch
-SMALLEST = 4  # images of the smallest batch that is tried
-STAGES = {"evaluations": "evaluate", "transfers": "transfer", "analyses": "analyze", "baselines": "baseline"}
+WARM_UP = 4  # steps before the measurement
+LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
+FILL = 0.9  # share of the free memory that the largest batch may use
+SMALLEST = 4  # images in the smallest batch that is tried
 
 
 @click.command()
 @command.entry_point
 @launch.on_all_devices
 def main() -> None:
-    """Take real steps of the pretraining in params.yaml; say how long all will take, and whether they fit.
+    """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
-    `pretrain` does. The time of the other stages is that of their last run.
+    `pretrain` does. For the other stages, the time of their last run is shown.
     """
     params = command.params()
-
     bank, queries = (locations.reader(split, params.dataset) for split in ("train", "val"))
     check_data(params, bank, queries)
     if params.start_name:
         outputs.require(locations.START)
     progress = command.progress("plan")
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     pretrain.warn(params, progress)
     free, used = _free(here), dict[int, int]()
     for tried in with_smaller_batches(params):
@@ -61,7 +59,7 @@ def main() -> None:
         progress.say(f"steps on {counted(size, 'images')}")
         try:
             if len(used) > 1 and largest_batch(used, free) < size:
-                raise MemoryError  # before it is true: the system might end this process without a word
+                raise MemoryError  # do not try: the system might kill this process without a message
             trial = _try(tried, here, bank, queries, measured=tried is params)
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise ValueError(_remedy(size, used, free)) from error
@@ -72,21 +70,21 @@ def main() -> None:
 
 
 class Trial:
-    """Training data that ends once a step is measured; the training loop takes it for any other.
+    """Training data that measures the training loop's steps, and then ends.
 
     Attributes:
-        used, at_peak: bytes at the peak of the first steps, and of all that is measured.
-        seconds, waiting: of a step, and of its wait for data.
-        monitoring: seconds of the monitoring after the first epoch and after a later one.
+        used, at_peak: peak bytes of the first steps, and of the whole trial.
+        seconds, waiting: seconds per step, and those spent waiting for its data.
+        monitoring: seconds of monitoring after the first epoch, and after a later one.
     """
 
     def __init__(self, data: Data, here: Machine, monitor: Callable[[], float] | None) -> None:
-        """Without `monitor`, it ends after the warm-up, and only `used` is known."""
+        """Without `monitor`, the trial ends after the warm-up and measures only `used`."""
         self.data, self.plan, self.inputs = data, data.plan, data.inputs
         self.here, self.monitor = here, monitor
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
-        """The batches of the first few of these steps."""
+        """The batches of the warm-up and of the measured steps."""
         batches = self.data.batches(start, stop, workers)
         for batch in islice(batches, WARM_UP):
             since = time.monotonic()
@@ -97,8 +95,9 @@ class Trial:
             return
         self.monitoring = [self.monitor() for _ in range(2)]
         for _ in islice(batches, batches_ahead(self.plan.share, workers)):
-            pass  # what workers filled during the monitoring would hide how slow they are
-        (steps,) = map(round, max_over_ranks(min(MOST, max(LEAST, SECONDS / last))))  # the same on all ranks
+            pass  # batches that workers loaded during the monitoring would hide how slow they are
+        (wanted,) = max_over_ranks(min(MOST, max(LEAST, SECONDS / last)))  # the same on all ranks
+        steps = round(wanted)
         since, self.waiting = self._now(), 0.0
         for _ in range(steps):
             asked = time.monotonic()
@@ -109,15 +108,15 @@ class Trial:
         self.at_peak = _used(self.here)
 
     def _now(self) -> float:
-        """The time at which the device has done all that it was given."""
+        """The time once the device has finished its queued work."""
         if self.here.device.type == "cuda":
             torch.cuda.synchronize()
         return time.monotonic()
 
 
 def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measured: bool) -> Trial:
-    """What a few steps use, or if `measured`, enough of them to tell their time."""
-    gc.collect()  # what the trial before has left
+    """Try a few steps for their memory, or if `measured`, enough steps to time them."""
+    gc.collect()  # free the memory of the previous trial
     return_freed()
     if here.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -135,25 +134,25 @@ def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measur
         return time.monotonic() - since
 
     trial = Trial(pretrain.cropped(params, data, here, quiet.say), here, monitor if measured else None)
-    epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # all that a trial may ask for
+    epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # enough for any trial
     train(task, trial, params.optim.model_copy(update={"epochs": epochs}), optimizer, progress=quiet)
     return trial
 
 
 def with_smaller_batches(params: Params) -> list[Params]:
-    """The parameters, after those with batches of a quarter each: they show whether larger ones are safe."""
-    values, multiple, found = config.read(Path("params.yaml")), granularity(params), [params]
-    while (size := found[0].optim.batch_size // 4 // multiple * multiple) >= SMALLEST:
+    """The parameters, preceded by copies with smaller batches, which show whether larger ones are safe."""
+    values, multiple, trials = config.read(Path("params.yaml")), granularity(params), [params]
+    while (size := trials[0].optim.batch_size // 4 // multiple * multiple) >= SMALLEST:
         values["optim"] |= {"batch_size": size, "compile": False}
         try:
-            found.insert(0, config.check(values))
+            trials.insert(0, config.check(values))
         except ValueError:  # the method needs more images
             break
-    return found
+    return trials
 
 
 def granularity(params: Params) -> int:
-    """What a batch is a multiple of: processes, microbatches and batch-norm groups get equal parts."""
+    """A batch must be a multiple of this: processes, microbatches and batch-norm groups get equal parts."""
     bn_group, microbatches = params.bn_group, params.optim.microbatches
     if bn_group == "global":
         return ranks()
@@ -161,19 +160,19 @@ def granularity(params: Params) -> int:
 
 
 def _used(here: Machine) -> int:
-    """Peak bytes of what PyTorch reserves on a GPU; without, of this machine's processes and data workers."""
+    """Peak bytes that PyTorch reserved on the GPU; without one, those of the processes and data workers."""
     if here.device.type == "cuda":
         return round(max_over_ranks(torch.cuda.max_memory_reserved())[0])
     return round(max_over_ranks(peak_of_tree(os.getpid()))[0]) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _free(here: Machine) -> int:
-    """The bytes that this run may use of the same memory."""
+    """The bytes of the same memory that this run may use."""
     return torch.cuda.mem_get_info()[0] if here.device.type == "cuda" else available() + _used(here)
 
 
 def largest_batch(used: dict[int, int], free: int) -> int:
-    """The images that fill FILL of the free bytes, on the line through the two largest batches of `used`."""
+    """The batch that uses FILL of the free bytes, extrapolated from the two largest batches in `used`."""
     (small, low), (large, high) = sorted(used.items())[-2:]
     slope = max(1.0, (high - low) / (large - small))
     return max(0, int(small + (FILL * free - low) / slope))
@@ -182,8 +181,8 @@ def largest_batch(used: dict[int, int], free: int) -> int:
 def _remedy(size: int, used: dict[int, int], free: int) -> str:
     fewer = f"{largest_batch(used, free)} images or fewer" if len(used) > 1 else "fewer images"
     return (
-        f"optim.batch_size={size} does not fit into {FILL:.0%} of the {memory(free)} that are free; choose "
-        f"{fewer}, or encode the batch in parts, such as optim.microbatches=4 with bn_group=16"
+        f"optim.batch_size={size} does not fit into {FILL:.0%} of the free {memory(free)}; choose {fewer}, "
+        "or encode the batch in parts, such as optim.microbatches=4 with bn_group=16"
     )
 
 
@@ -199,29 +198,29 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
         f"step: {trial.seconds:.3g} s for {images} images, {rate:g} images/s on "
         f"{trial.plan.ranks} x {here.device.type} in {here.precision}"
     )
-    yield f"waiting for data: {waiting:.0%} of a step" + (", which it slows" if waiting > 0.1 else "")
-    yield f"kNN: {first:.3g} s after the first epoch, {later:.3g} s after each other one"
+    yield f"waiting for data: {waiting:.0%} of a step" + (", which slows training" if waiting > 0.1 else "")
+    yield f"kNN: {first:.3g} s after the first epoch, {later:.3g} s after each later epoch"
     verdict = "fits" if trial.at_peak <= free else "does not fit"
-    kind = "that PyTorch reserves on a GPU" if here.device.type == "cuda" else "with data workers"
-    yield f"memory: {memory(trial.at_peak)} {kind}, which {verdict} into the {memory(free)} that are free"
+    kind = "reserved by PyTorch on a GPU" if here.device.type == "cuda" else "with data workers"
+    yield f"memory: {memory(trial.at_peak)} {kind}, which {verdict} into the free {memory(free)}"
 
 
 def _largest(used: dict[int, int], free: int, multiple: int, images: int) -> str:
     if len(used) < 2:
         return "largest batch: not estimated, since no smaller batch could be tried"
     largest, tried = largest_batch(used, free), " and ".join(str(size) for size in sorted(used)[-2:])
-    found = f"all {images}" if largest >= images else f"about {largest // multiple * multiple}"
-    return f"largest batch: {found} images in {FILL:.0%} of that, as far as batches of {tried} show"
+    size = f"all {images}" if largest >= images else f"about {largest // multiple * multiple}"
+    return f"largest batch: {size} images in {FILL:.0%} of that, extrapolated from batches of {tried}"
 
 
 def _earlier(params: Params) -> Iterator[str]:
-    """The time that the other stages took in their last run, from the provenance of their results."""
-    for group, stage in STAGES.items():
-        for name in getattr(params, group):
-            file = Path("results", stage, f"{name}.provenance.json")
+    """The time of the other stages' last runs, from the provenance of their results."""
+    for result in result_names(params.model_dump()):
+        if "/" in result:
+            file = command.RESULTS / f"{result}.provenance.json"
             seconds = json.loads(file.read_text())["seconds"] if file.is_file() else None
             known = f"{seconds / 3600:.3g} hours in its last run" if seconds else "not measured yet"
-            yield f"{stage}@{name}: {known}"
+            yield f"{result.replace('/', '@')}: {known}"
 
 
 if __name__ == "__main__":

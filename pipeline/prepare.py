@@ -29,8 +29,7 @@ NAMED = 10  # unreadable images
 def main() -> None:
     """Write data/shards and data/scenes from the data set that params.yaml names.
 
-    Raw data is expected below CL_RAW (default data/raw). Several processes, of one machine or many, share the
-    work.
+    Raw data is expected below CL_RAW (default data/raw). Processes on one machine or several share the work.
     """
     dataset = command.params().dataset
 
@@ -49,7 +48,7 @@ def main() -> None:
         table_sha256 = locations.table_sha256(dataset)
         splits = _listed(dataset)
         scenes.write(dataset.scenes, scenes_folder)
-        # Shards come last: a run killed after the last of them starts over.
+        # Shards come last: a run killed after they are complete would start over.
         manifest = writing.write(
             splits, dataset.kind, dataset, shards_folder, team, table_sha256=table_sha256
         )
@@ -57,14 +56,7 @@ def main() -> None:
         unreadable = _unreadable(splits, manifest)
         _say_what_was_left_out(progress, splits, unreadable)
         _say_how_many_are_copies(progress, manifest)
-        if several := sum(split.several_frames for split in manifest.splits.values()):
-            progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
-        if flat := sum(split.flat for split in manifest.splits.values()):
-            between = f"the black and white levels {dict(manifest.levels)}"
-            progress.say(
-                f"{counted(flat, 'gray images')} of more than 8 bits show nothing between {between}: check "
-                "dataset.percentiles, and whether some values stand for missing data"
-            )
+        _say_what_images_lose(progress, manifest)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
@@ -83,25 +75,22 @@ def _listed(dataset: Source) -> Splits:
 
 
 def _team(progress: Progress) -> Team:
-    """This process among those that prepare together; those of one machine share its cores."""
-    here, rank, ranks = (
-        int(os.environ.get(name, default))
-        for name, default in (("LOCAL_WORLD_SIZE", "1"), ("RANK", "0"), ("WORLD_SIZE", "1"))
-    )
-    workers = max(1, cores() // here)
+    """The processes that share the work; those on one machine share its cores."""
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    workers = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if ranks == 1:
         return Team(workers, progress.count)
 
     def gather(mine: Any) -> list[Any]:
-        found = [None] * ranks
-        dist.all_gather_object(found, mine)
-        return found
+        gathered = [None] * ranks
+        dist.all_gather_object(gathered, mine)
+        return gathered
 
     return Team(workers, progress.count, rank, ranks, gather)
 
 
 def _unreadable(splits: Splits, manifest: Manifest) -> dict[str, str]:
-    """Suffix and reason of the images that cannot be read, by key."""
+    """File suffix and reason for each unreadable image, by key."""
     skipped = {key: reason for split in manifest.splits.values() for key, reason in split.skipped.items()}
     images = (*splits.train, *splits.val) if skipped else ()
     suffixes = {image.key: image.path.suffix for image in images if image.key in skipped}
@@ -122,18 +111,29 @@ def _say_what_was_left_out(progress: Progress, splits: Splits, unreadable: dict[
 
 
 def _say_how_many_are_copies(progress: Progress, manifest: Manifest) -> None:
-    found = manifest.duplicates
-    if "left_out" in found:
+    counts = manifest.duplicates
+    if "left_out" in counts:
         progress.say(
-            f"left out {counted(found['left_out'], 'files')}: {A_COPY}; "
+            f"left out {counted(counts['left_out'], 'files')}: {A_COPY}; "
             f"{locations.SHARDS}/duplicates.csv lists them"
         )
-    elif found:
+    elif counts:
         progress.say(
-            f"{counted(found['copies'], 'images')} with the same content as another, "
-            f"{found['in_other_split']} of them in the other split and {found['with_other_label']} with "
+            f"{counted(counts['copies'], 'images')} with the same content as another, "
+            f"{counts['in_other_split']} of them in the other split and {counts['with_other_label']} with "
             f"another label; {locations.SHARDS}/duplicates.csv lists them, and dataset.deduplicate=true "
             "leaves them out"
+        )
+
+
+def _say_what_images_lose(progress: Progress, manifest: Manifest) -> None:
+    if several := sum(split.several_frames for split in manifest.splits.values()):
+        progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
+    if flat := sum(split.flat for split in manifest.splits.values()):
+        progress.say(
+            f"{counted(flat, 'gray images')} of more than 8 bits show nothing between the black and white "
+            f"levels {dict(manifest.levels)}: check dataset.percentiles, and whether some values mean "
+            "missing data"
         )
 
 

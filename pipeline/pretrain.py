@@ -45,13 +45,13 @@ from pipeline.support import command, launch, locations, outputs, provenance, ru
 def main() -> None:
     """Pretrain the backbone as params.yaml says, from data/shards.
 
-    A run that was stopped or killed continues from its checkpoints in CL_SCRATCH (default scratch/).
-    It uses all visible GPUs, or CL_PROCESSES processes.
+    An interrupted run continues from its checkpoints in CL_SCRATCH (default scratch/).
+    Uses all visible GPUs, or CL_PROCESSES processes.
     """
     params = command.params()
     outputs.require_inputs("pretrain")
     progress = command.progress("pretrain")
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     warn(params, progress)
     bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
     check_data(params, bank, queries)
@@ -92,17 +92,17 @@ def load_start(params: Params) -> Start:
     """The weights that `init` or `start_from` name.
 
     Raises:
-        ValueError: models/start.safetensors has others, or they do not fit the parameters.
+        ValueError: models/start.safetensors contains other weights, or they do not fit the parameters.
     """
-    found = start.load(locations.START)
-    found.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
-    return found
+    weights = start.load(locations.START)
+    weights.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
+    return weights
 
 
 def prepare(
     params: Params, here: Machine, bank: Reader, start: Start
 ) -> tuple[PretrainingTask, Optimizer, TrainSet]:
-    """What a run trains, before its first step: the task and its optimizer, and the training images."""
+    """The task, its optimizer and the training images before the first step."""
     task = build(params, here, len(bank), start)
     optimizer = _optimizer(params, task)
     start.load_state(task.method, optimizer)
@@ -112,7 +112,7 @@ def prepare(
 def monitoring(
     params: Params, task: PretrainingTask, data: TrainSet, queries: Reader
 ) -> Callable[..., dict[str, float]]:
-    """What is measured at the end of every epoch; images that take little memory are read only once."""
+    """The measurements after each epoch; images that take little memory are read only once."""
     return partial(
         measure_epoch, task, params.optim.monitor, data.reader, queries, transform=data.transform, cache={}
     )
@@ -122,8 +122,8 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
     """The method with its loss, initialised from the seed, on the device.
 
     Args:
-        images: in the training split.
-        start: has the weights of the backbone, if they are given.
+        images: number of training images.
+        start: weights to start from; the backbone's are loaded here.
     """
     _check_microbatches(params)
     torch.manual_seed(params.seed)
@@ -172,9 +172,7 @@ def cropped(
     params: Params, data: TrainSet, here: Machine, say: Callable[[str], None]
 ) -> TrainSet | DeviceTrainSet:
     """The same batches, cropped where `optim.cropping` says."""
-    if params.optim.cropping == "workers":
-        return data
-    return on_device(data, here, say)
+    return data if params.optim.cropping == "workers" else on_device(data, here, say)
 
 
 def _optimizer(params: Params, task: PretrainingTask) -> Optimizer:
@@ -199,10 +197,9 @@ def _summary(params: Params, data: TrainSet, here: Machine) -> str:
     sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
     return (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
-        f"({_images_left_out(data)} left out of each epoch), views of {sizes} px, evaluated at "
-        f"{params.dataset.crop} px, "
-        f"batch {params.optim.batch_size}, learning rate {params.optim.lr():.4g}, "
-        f"on {data.plan.ranks} x {here.device.type} in {here.precision}"
+        f"({_images_left_out(data)} left out of each epoch), views of {sizes} px, "
+        f"evaluated at {params.dataset.crop} px, batch {params.optim.batch_size}, learning rate "
+        f"{params.optim.lr():.4g}, on {data.plan.ranks} x {here.device.type} in {here.precision}"
     )
 
 
@@ -236,7 +233,7 @@ def _save_models(
     *,
     epochs: int,
 ) -> None:
-    """The backbone for evaluations, the method for analyses, the optimizer for runs that continue."""
+    """Save the backbone for evaluations, the method for analyses, the optimizer for later runs."""
     metadata = {
         "transform": transform.model_dump_json(),
         "parameters": json.dumps(provenance.declared("pretrain")[1]),

@@ -27,17 +27,17 @@ REPORT, SUMMARY = Path("report"), Path("summary")
 def main(everything: bool) -> None:
     """Write index.html and tables.md to report/, from params.yaml and results/; or with --all to summary/."""
     if everything:
-        return summarise()
+        summarise()
+        return
     params = command.params()
     values = params.model_dump(mode="json")
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
     _publish(REPORT, *render(values, command.RESULTS, command_for(params)))
-    return None
 
 
 def _fetch(params: dict[str, Any]) -> None:
-    """Pull results that `dvc repro --pull --allow-missing` left in the remote; they would read "not run".
+    """Pull results that `dvc repro --pull --allow-missing` left in the remote; the report would lack them.
 
     Raises:
         ValueError: a result in dvc.lock cannot be pulled.
@@ -45,14 +45,16 @@ def _fetch(params: dict[str, Any]) -> None:
     missing = _missing_results(params)
     if not missing:
         return
-    done = subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)
-    if done.returncode:
-        found = f"{missing[0]} is in dvc.lock, but neither in the workspace nor in DVC's cache or remote"
-        raise ValueError(f"{found}: {done.stderr.strip()}")
+    pulled = subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)
+    if pulled.returncode:
+        raise ValueError(
+            f"{missing[0]} is in dvc.lock, but neither in the workspace nor in DVC's cache or remote: "
+            f"{pulled.stderr.strip()}"
+        )
 
 
 def _missing_results(params: dict[str, Any]) -> list[str]:
-    """The outputs below results/ that dvc.lock names for these parameters and that do not exist."""
+    """The missing outputs below results/ that dvc.lock names for these parameters."""
     stages = read(Path("dvc.lock"))["stages"]
     outputs = [
         output["path"]

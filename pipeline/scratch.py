@@ -1,4 +1,4 @@
-"""scratch: list what interrupted runs left in CL_SCRATCH, and remove what belongs to finished ones."""
+"""scratch: list the checkpoints of interrupted runs in CL_SCRATCH, and remove those of finished runs."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each run's folder; see `pi
 def main(remove: bool) -> None:
     """List the checkpoints in CL_SCRATCH (default scratch/), newest first.
 
-    A run is finished if its results are in this folder, or in an experiment or branch that DVC knows.
+    A run is finished if its results are in this folder, in a DVC experiment or on a branch.
     """
     folders = {lock.parent: _usage(lock.parent) for lock in command.scratch().glob(LOCKS)}
     if not folders:
@@ -35,7 +35,7 @@ def main(remove: bool) -> None:
 
 
 def _usage(folder: Path) -> tuple[float, int]:
-    """When something was last written to the folder, and its bytes; its run may remove files meanwhile."""
+    """The time of the folder's last change, and its bytes. A run may remove files meanwhile."""
     written, used = 0.0, 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -46,7 +46,7 @@ def _usage(folder: Path) -> tuple[float, int]:
 
 
 def _state(folder: Path, *, is_finished: bool, remove: bool) -> str:
-    """The state of a folder's run; removes the folder of a finished one if asked to."""
+    """The state of a folder's run; removes the folder of a finished run if `remove`."""
     try:
         with files.exclusive(folder, folder):  # no run may begin until it is removed
             if is_finished and remove:
@@ -60,9 +60,9 @@ def _state(folder: Path, *, is_finished: bool, remove: bool) -> str:
 
 
 def _finished() -> set[str]:
-    """The names of the folders of the runs whose results exist."""
-    found = [made for experiment in collect(lambda _: None) for made in experiment.provenance.values()]
-    return {made["run_key"] for made in found if "run_key" in made}
+    """The keys of the runs whose results exist; each is the name of a run's folder."""
+    records = [record for experiment in collect(lambda _: None) for record in experiment.provenance.values()]
+    return {record["run_key"] for record in records if "run_key" in record}
 
 
 if __name__ == "__main__":

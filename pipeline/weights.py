@@ -1,4 +1,4 @@
-"""weights: what `init` or `start_from` name, to models/start.safetensors; an empty file without them."""
+"""weights: the weights of `init` or `start_from`, to models/start.safetensors; empty without either."""
 
 from pathlib import Path
 
@@ -18,19 +18,19 @@ from pipeline.support.weight_hashes import file_and_prefix, sha256
 @click.command()
 @command.entry_point
 def main() -> None:
-    """Fetch the weights that params.yaml names: a checkpoint, torchvision's, or those of an experiment."""
+    """Fetch the weights that params.yaml names: a checkpoint's, torchvision's or an experiment's."""
     params = command.params()
     progress = command.progress("weights")
-    found = Start()
+    weights = Start()
     if params.init:
-        found = _backbone(params.init)
+        weights = _backbone(params.init)
     elif params.start_from:
         parent = params.start_from
         method, optimizer = (_cached(md5, parent.name) for md5 in params.start_hashes)
-        found = start.from_run(method, optimizer, params.start_hashes)
-    if found.tensors:
-        progress.say(f"{params.start_name} (licence: {found.origin['licence']})")
-    start.save(found, locations.START)
+        weights = start.from_run(method, optimizer, params.start_hashes)
+    if weights.tensors:
+        progress.say(f"{params.start_name} (licence: {weights.origin['licence']})")
+    start.save(weights, locations.START)
 
 
 def _backbone(init: Init) -> Start:
@@ -47,7 +47,7 @@ def _backbone(init: Init) -> Start:
 
 
 def _checked_file(init: Init) -> tuple[str, str | None]:
-    """The file and prefix of `init`; raises ValueError unless its hash is the one in params.yaml."""
+    """The file and prefix of `init`; raises ValueError if its hash differs from params.yaml."""
     if init.name.startswith("torchvision:"):  # `published` checks the hash
         return init.name, None
     is_name = published.is_name(init.name)
@@ -62,14 +62,14 @@ def _checked_file(init: Init) -> tuple[str, str | None]:
 
 
 def _cached(md5: str, name: str) -> Path:
-    """The file with this hash in DVC's cache; from DVC's remote, if it is missing."""
+    """The file with this hash in DVC's cache, pulled from DVC's remote if necessary."""
     repo, digits = Repo(), md5.removeprefix("md5:")
     path = Path(repo.cache.local.oid_to_path(digits))
     reason = ""
     if not path.is_file():
         try:
             repo.cloud.pull([HashInfo("md5", digits)])
-        except Exception as error:  # no remote, or one that raises errors of any type
+        except Exception as error:  # no remote, or an error of any type from its library
             reason = f" ({error})"
     if not path.is_file():
         raise ValueError(

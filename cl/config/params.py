@@ -29,13 +29,13 @@ class PretrainingOptim(optim.Config):
     """The optimizer of pretraining, how its steps are computed, and what is measured while it trains.
 
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
-    backbone_lr_scale: the backbone's learning rate relative to that of the rest, for weights given by `init`.
-    lr_scale_1d: the learning rate of biases and norm layers relative to that of matrices (Barlow Twins).
-    microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if the
-        activations of all of it do not fit in memory; the gradient is that of the whole batch.
+    backbone_lr_scale: multiplies the learning rate of the backbone, for weights given by `init`.
+    lr_scale_1d: multiplies the learning rate of biases and norm layers (Barlow Twins).
+    microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if its
+        activations do not fit in memory; the gradient equals the gradient of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start.
-    cropping: where images are decoded and cropped: in data workers, or on the device that trains
-        (`cl.data.device_crops`), which changes pixels by rounding, and by another JPEG decoder on a GPU.
+    cropping: where images are decoded and cropped: in data workers, or on the training device
+        (`cl.data.device_crops`), where pixels differ by rounding, and on a GPU by its JPEG decoder.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]
@@ -66,7 +66,7 @@ Hash = Annotated[str, Field(pattern=r"^(sha256|md5):[0-9a-f]+$")]
 
 
 class Init(BaseConfig):
-    """A trained backbone to start from: torchvision's, a checkpoint's or an experiment's, and its hash."""
+    """A trained backbone to start from (torchvision's, a checkpoint's or an experiment's), and its hash."""
 
     name: str
     hash: Hash = Field(description="for torchvision's weights, the first digits")
@@ -81,7 +81,7 @@ class Parent(BaseConfig):
 
 
 class Report(BaseConfig):
-    """What the report shows: `pictures: false` keeps private images out of it."""
+    """What the report shows; `pictures: false` keeps private images out of it."""
 
     pictures: bool
 
@@ -109,7 +109,7 @@ class Params(BaseConfig):
     analyses: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("analyses")]]
     baselines: dict[str, Baseline]
     report: Report
-    overrides: list[str] = Field(description="those of the composition, which gave all other parameters")
+    overrides: list[str] = Field(description="the overrides that all other parameters were composed from")
 
     @property
     def start_name(self) -> str | None:
@@ -126,11 +126,11 @@ class Params(BaseConfig):
 
     @property
     def bn_groups(self) -> int:
-        """Groups of batch norm in a batch."""
+        """The number of batch-norm groups in a batch."""
         return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group
 
     def selected(self, baseline: Baseline) -> tuple[list[str], list[str]]:
-        """The names of the evaluations and of the transfers of a baseline."""
+        """The names of a baseline's evaluations, and of its transfers."""
         evaluations = list(self.evaluations) if baseline.evaluations == "all" else baseline.evaluations
         transfers = list(self.transfers) if baseline.transfers == "all" else baseline.transfers
         return evaluations, transfers

@@ -1,4 +1,4 @@
-"""Reads parameter files, and checks the values as a whole before anything is read or written."""
+"""Read parameter files, and check all values before anything else is read or written."""
 
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -16,15 +16,15 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A parameter file, read as YAML 1.2 as DVC does: `1e-3` is a number."""
+    """A parameter file, read as YAML 1.2 like DVC: `1e-3` is a number."""
     return parse(path.read_text(), str(path))
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The same from a string; errors refer to it as `name`.
+    """The same from a string; errors call it `name`.
 
     Raises:
-        ValueError: it is not valid YAML, or contains an alias, which could expand without bound.
+        ValueError: not valid YAML, or an alias, which could expand without bound.
     """
     reader = YAML(typ="safe", pure=True)
     try:
@@ -73,7 +73,7 @@ def load(path: Path) -> Params:
     values = read(path)
     if "overrides" not in values:
         raise ValueError(
-            f"{path.name} has no key overrides, so an earlier version composed it: compose it again with "
+            f"{path.name} lacks the key overrides, so an earlier version composed it: compose it again with "
             "`python -m pipeline.compose`, followed by the overrides of this experiment"
         )
     try:
@@ -90,7 +90,7 @@ def check(values: dict[str, Any]) -> Params:
 
 
 def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """A mapping as a model of this kind.
+    """Validate a mapping as a model of this kind.
 
     Raises:
         ValueError: some values are wrong; the message names each, and the choices.

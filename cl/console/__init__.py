@@ -1,1 +1,1 @@
-"""Progress on the terminal, and signals to stop. Editing this package never triggers a new training."""
+"""Progress on the terminal, loggers, and signals to stop. Edits to this package never retrain a model."""

@@ -1,7 +1,7 @@
 """Live progress: a bar with the time left, and a line for each epoch with its loss, accuracy and speed.
 
-On a terminal of 80 columns, the bar stays below these lines. A log file gets a plain line for an epoch, at
-most one every few seconds, and about every half minute within an epoch.
+On a terminal, the bar stays below these lines. A log file gets one plain line per epoch, at most every few
+seconds, and about every half minute within an epoch.
 """
 
 import functools
@@ -25,8 +25,8 @@ Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # suc
 QUIET = 5.0  # seconds between plain lines of a training's epochs
 RARELY = 30.0  # seconds between plain lines of a count, and within an epoch
 WIDTH = 12  # columns of the bar itself
-SPEED = 600.0  # seconds whose speed gives the time left on a terminal
-# What the line of an epoch says, by column of its row.
+SPEED = 600.0  # seconds over which the speed is averaged for the time left on a terminal
+# Columns shown in an epoch's line, and their format.
 SCORES = {
     "loss": "loss {:.4f}",
     "knn_top1": "kNN {:.1f} %",
@@ -39,8 +39,8 @@ SCORES = {
 class Usage:
     """What a process has used: seconds, and images trained on.
 
-    An image counts once per step, however many views it has. Cached features count as their images. What a
-    resumed training had used when its checkpoint was written counts from the moment of resuming.
+    An image counts once per step, however many views it has. Cached features count as images. When a training
+    resumes, the usage recorded in its checkpoint is added.
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,7 @@ class Usage:
 
 
 class Progress:
-    """Where progress is shown, under a title.
-
-    loggers: get every epoch's row.
-    """
+    """Shows progress under a title; the loggers get the row of each epoch."""
 
     def __init__(
         self,
@@ -83,7 +80,7 @@ class Progress:
         """Show the progress of a training of `steps` steps that begins at step `start`.
 
         Args:
-            history: of the run's earlier sessions: what they have `used`, and their `rows`.
+            history: what earlier sessions of the run have `used`, and their `rows`.
         """
         if start:
             self.say(f"continuing after step {start} of {steps}")
@@ -99,10 +96,10 @@ class Progress:
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
-        """Show the progress of `total` units, a plural.
+        """Show the progress of `total` units; `unit` is a plural.
 
         Yields:
-            `add(done, kept=False)`, for `done` more units; `kept=True` for work done by an earlier run.
+            `add(done, kept=False)`, which counts `done` more units; `kept=True` for work of an earlier run.
         """
         if self.console.is_terminal:
             with _bar(self.console) as bar:
@@ -113,7 +110,7 @@ class Progress:
             yield self._plain_count(total, unit)
 
     def _plain_count(self, total: int, unit: str) -> Callable[..., None]:
-        """Counts, and sometimes says how far it is and how long the rest takes, judged from new work only."""
+        """Count units, and sometimes print the progress and the time left, estimated from new work only."""
         done = kept_before = 0
         began = said = time.monotonic()
 
@@ -130,19 +127,19 @@ class Progress:
         return add
 
     def say(self, text: str) -> None:
-        """Print one line, in which control characters, as of names of files, are visible and harmless."""
+        """Print one line; control characters, for example in file names, are escaped."""
         line = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in f"{self.title}: {text}")
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def silent(total: int, unit: str) -> Iterator[Callable[..., None]]:
-    """Take the place of `Progress.count`, and show nothing."""
+    """Replaces `Progress.count` and shows nothing."""
     yield lambda done, kept=False: None
 
 
 def _bar(console: Console) -> Bar:
-    """A bar whose note gets the space that is left, so that a narrow terminal cuts only the note."""
+    """A bar with a note at the end, so that a narrow terminal cuts only the note."""
     note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
     columns = ("{task.description}", BarColumn(WIDTH), MofNCompleteColumn(), TimeRemainingColumn(), note)
     return Bar(*columns, console=console, expand=True, speed_estimate_period=SPEED)
@@ -156,7 +153,6 @@ def _advance(bar: Bar, done: int, kept: bool = False) -> None:
 
 
 def _left(seconds: float) -> str:
-    """The time left."""
     return f"{seconds:.0f} s left" if seconds < 60 else f"{timedelta(seconds=round(seconds))} left"
 
 
@@ -196,7 +192,7 @@ class Meter:
             yield batch
 
     def step(self, images: int, loss: float, lr: float) -> None:
-        """A step on `images` images is done; `loss` is NaN while it is not known."""
+        """Record a step on `images` images; `loss` is NaN while it is unknown."""
         self.images += images
         self.progress.usage.images += images
         self.done += 1
@@ -209,23 +205,23 @@ class Meter:
             self._say_plainly({"epoch": epoch, **row})
 
     def used(self) -> dict[str, float]:
-        """What all sessions of this run have used so far; see `Usage`."""
+        """Usage of all sessions of this run so far; see `Usage`."""
         return self.progress.usage.since(self._then)
 
     def rates(self) -> dict[str, float]:
-        """Images per second and the percentage of time spent waiting for data, in this epoch so far."""
+        """This epoch's images per second so far, and its percentage of time spent waiting for data."""
         seconds = max(time.monotonic() - self.since, 1e-9)
         return {"images_per_second": self.images / seconds, "waiting_percent": 100 * self.waited / seconds}
 
     def monitoring(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The result of `measure`, and the time it took as a percentage of the epoch before it."""
+        """The result of `measure`, and its time as a percentage of the epoch's time."""
         before = time.monotonic()
         measured = measure()
         took = time.monotonic() - before
         return {**measured, "monitor_percent": 100 * took / max(before - self.since, 1e-9)}
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch is done: show its row, in a log file at most every few seconds, and log it."""
+        """Log the row of a finished epoch and show it, in a log file at most every few seconds."""
         self.log(row)
         if self.bar:
             self.progress.say(f"epoch {row['epoch']}, {_scores(row)}")
@@ -234,7 +230,6 @@ class Meter:
         self._reset()
 
     def _say_plainly(self, row: dict[str, Any]) -> None:
-        """A line for a log file."""
         self._said = time.monotonic()
         seconds_per_step = (self._said - self._began) / max(self.done - self.start, 1)
         self.progress.say(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 POLL = 0.5  # seconds
-requests: list[int] = []  # the numbers of the signals that `signals` has received last
+requests: list[int] = []  # the signals that the last `signals` has received
 
 
 class StoppedError(Exception):
@@ -25,9 +25,9 @@ class StoppedError(Exception):
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """A list that receives the numbers of SIGTERM and SIGINT, so that a run can finish its step.
+    """Collect SIGTERM and SIGINT in a list, so that a run can finish its step.
 
-    A second Ctrl-C ends the run at once; a second SIGTERM may come from a launcher that passes it on.
+    A second Ctrl-C ends the run at once. A second SIGTERM does not, since a launcher may pass on the first.
     """
     requests.clear()
 
@@ -51,7 +51,7 @@ def terminate_when_exists(path: Path) -> None:
     """
 
     def watch() -> None:
-        while not os.path.exists(path):  # noqa: PTH110  false while a network file system does not answer
+        while not os.path.exists(path):  # noqa: PTH110  false if a network file system does not respond
             time.sleep(POLL)
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -3,8 +3,8 @@
 #   sbatch --gpus=8 docker/slurm/job.sh dvc repro                                    on one node
 #   sbatch --nodes=2 --gpus-per-node=8 --exclusive docker/slurm/job.sh dvc repro     its training on two nodes
 #   sbatch --array=1-4 --gpus=1 docker/slurm/job.sh experiment experiments.txt       four experiments, each on its own GPU
-# The folder and CL_SCRATCH must be on a file system that all nodes share. When the job is asked to stop (two minutes before its time
-# limit, or by `scancel --batch --signal=TERM <job>`), the training saves its state and the job is queued again and resumes.
+# The folder and CL_SCRATCH must be on a file system that all nodes share. Two minutes before its time limit, or on
+# `scancel --batch --signal=TERM <job>`, the training saves its state; the job is queued again and resumes.
 #SBATCH --job-name=cl
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -29,7 +29,7 @@ docker/entrypoint.sh "$@" &
 child=$! code=0
 trap 'kill -TERM "$child" || true' TERM
 wait_for "$child" || code=$?
-# Requeue if stopped, unless by a plain `scancel`, after which the job is no longer running. For an array, requeue only this task.
+# Requeue a stopped job. After a plain `scancel`, it is no longer RUNNING and stays ended. For an array, requeue only this task.
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 if ((code == 143)) && [[ $(squeue --noheader --format %T --jobs "$job") == RUNNING ]]; then
   scontrol requeue "$job"

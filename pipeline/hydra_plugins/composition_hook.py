@@ -1,6 +1,6 @@
 """A Hydra plugin: `dvc exp run -S` completes and checks parameters with `pipeline.support.composition`.
 
-Neither Hydra nor DVC calls plugins when they compose, so it wraps `Hydra.compose_config`.
+Neither Hydra nor DVC calls plugins during composition, so this wraps `Hydra.compose_config`.
 """
 
 import functools
@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def completed(compose: Callable[..., Any]) -> Callable[..., Any]:
-    """`Hydra.compose_config` with what `pipeline.support.composition` adds."""
+    """`Hydra.compose_config`, completed by `pipeline.support.composition`."""
 
     @functools.wraps(compose)
     def wrapped(self: Hydra, *args: Any, overrides: list[str], **kwargs: Any) -> Any:

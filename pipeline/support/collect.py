@@ -38,8 +38,8 @@ class _Candidate(NamedTuple):
 def collect(say: Callable[[str], None]) -> list[Experiment]:
     """All finished experiments, newest DVC experiment first; `say` reports what is left out or missing.
 
-    Results are those that dvc.lock names, read from DVC's cache by hash. Neither a stale workspace file
-    nor the output of a stage that was not re-run after a dependency changed counts as a result.
+    Results are read by their hashes in dvc.lock from DVC's cache. Stale workspace files do not count, nor do
+    outputs of stages whose dependencies have changed since.
 
     Raises:
         ValueError: the current folder is not in a DVC repository.
@@ -48,7 +48,7 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
         opened = Repo()
     except DvcException as error:
         raise ValueError(f"{error}; run this from the top folder of the project") from error
-    found: list[Experiment] = []
+    experiments: list[Experiment] = []
     with opened as repo:
         for candidate in _candidates():
             try:
@@ -56,9 +56,11 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
             except ValueError as error:
                 say(f"{candidate.name} is left out: {error}")
                 continue
+            if any(experiment.name == other.name for other in experiments):
+                experiment = replace(experiment, name=f"{experiment.name}@{experiment.revision}")
             if set(experiment.provenance) - {"prepare"}:
-                found.append(_unique(experiment, found))
-    return found
+                experiments.append(experiment)
+    return experiments
 
 
 def _candidates() -> Iterator[_Candidate]:
@@ -98,18 +100,8 @@ def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[
     return experiment
 
 
-def _unique(experiment: Experiment, others: list[Experiment]) -> Experiment:
-    """The experiment, with its commit in the name if another has the same name."""
-    if all(experiment.name != other.name for other in others):
-        return experiment
-    return replace(experiment, name=f"{experiment.name}@{experiment.revision}")
-
-
 class _Outputs:
-    """The result files that a dvc.lock names, read from the cache.
-
-    Outputs of stages whose dependencies have changed since are ignored.
-    """
+    """The up-to-date result files of a dvc.lock, read from DVC's cache."""
 
     def __init__(self, lock: dict[str, Any], path_of: Callable[[str], Path]) -> None:
         self._path_of = path_of
@@ -141,7 +133,7 @@ class _Outputs:
 
 
 def _up_to_date_outputs(stages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The outputs of the stages that used the current outputs of the stages before them."""
+    """The outputs of stages whose inputs are the current outputs of earlier stages."""
     current = {output["path"]: output["md5"] for stage in stages for output in stage.get("outs", [])}
     for stage in stages:
         if all(current.get(used["path"], used["md5"]) == used["md5"] for used in stage.get("deps", [])):
@@ -149,29 +141,29 @@ def _up_to_date_outputs(stages: list[dict[str, Any]]) -> Iterator[dict[str, Any]
 
 
 def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs) -> Experiment:
-    """The results that the parameters name; one made with different parameters becomes a problem instead."""
-    found = Experiment(candidate.name, candidate.revision, params, {}, {})
+    """The results that the parameters name; a result of other parameters is listed as a problem."""
+    experiment = Experiment(candidate.name, candidate.revision, params, {}, {})
     for result in result_names(params):
         path = f"{command.RESULTS}/{result}"
         metrics, provenance = outputs.read(f"{path}.json"), outputs.read(f"{path}.provenance.json")
         if metrics is None or provenance is None:
             continue
         is_independent = result in ("prepare", "pretrain") or result.startswith("baseline/")
-        if not (is_independent or "pretrain" in found.provenance):
+        if not (is_independent or "pretrain" in experiment.provenance):
             continue
         origin = json.loads(provenance)
         if changed := changed_params(origin, params):
-            found.problems.append(f"{result} was made with a different {', '.join(changed[:3])}")
+            experiment.problems.append(f"{result} was made with a different {', '.join(changed[:3])}")
             continue
-        found.metrics.update(json.loads(metrics))
-        found.provenance[result] = origin
+        experiment.metrics.update(json.loads(metrics))
+        experiment.provenance[result] = origin
         if "/" in result:
-            found.measurements.extend(recorded(origin, result))
+            experiment.measurements.extend(recorded(origin, result))
         if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
-            found.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
+            experiment.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):
-            found.charts[result.removeprefix("analyze/")] = _charts(path, outputs)
-    return found
+            experiment.charts[result.removeprefix("analyze/")] = _charts(path, outputs)
+    return experiment
 
 
 def _charts(folder: str, outputs: _Outputs) -> list[charts.Chart]:

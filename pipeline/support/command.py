@@ -25,6 +25,8 @@ from cl.config import Params, load, read
 from cl.console.loggers import Loggers
 from cl.console.progress import Progress, Usage
 from cl.console.stop import StoppedError, terminate_when_exists
+from cl.runtime import machine
+from cl.runtime.machine import Machine
 from cl.runtime.metric_info import Measurement, flat, rounded
 from pipeline.support import locations, outputs, provenance
 
@@ -38,8 +40,8 @@ TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
 
-    The file that CL_STOP names, as `docker/entrypoint.sh` does, acts like SIGTERM. Nothing that Pillow notes
-    about images is printed: what cannot be read is counted.
+    Once the file CL_STOP exists, the process gets SIGTERM (see docker/entrypoint.sh). Pillow's notes about
+    images are hidden, since stages count the images that cannot be read.
     """
 
     @functools.wraps(function)
@@ -57,7 +59,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _hint_of_lost_outputs() -> Iterator[None]:
-    """Where a stage fails that DVC runs, say how to get back the outputs that DVC removed before it ran."""
+    """If a stage fails under DVC, say how to restore the outputs that DVC removed before it."""
     try:
         yield
     except StoppedError:
@@ -89,8 +91,8 @@ def _one_line_errors() -> Iterator[None]:
         if not re.match(r"DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
             raise
         raise click.ClickException(
-            "a data worker was killed, probably because the memory is full: free some, or start fewer "
-            "processes, and run again; a training continues from its checkpoint"
+            "a data worker was killed, probably because memory is full: free some, or start fewer processes, "
+            "and run again; training continues from its checkpoint"
         ) from error
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
@@ -106,7 +108,7 @@ _loggers: Loggers | None = None  # of this process
 
 @contextmanager
 def _logging() -> Iterator[None]:
-    """Log the main process's trainings as CL_LOG says; the loggers end with the block, whatever happens."""
+    """Log the main process's trainings to the loggers in CL_LOG, which end with the block."""
     global _loggers
     names = [name.strip() for name in os.environ.get("CL_LOG", "").split(",") if name.strip()]
     if not names or not is_main_process():
@@ -127,7 +129,11 @@ def params() -> Params:
 
 
 def choose(name: str, known: dict[str, Any], group: str) -> Any:
-    """The entry of a group in params.yaml that the command line names."""
+    """The entry `name` of a group in params.yaml.
+
+    Raises:
+        ValueError: the group does not contain it.
+    """
     if name not in known:
         remedy = f"choose one of {', '.join(known)}" if known else "the group is empty"
         raise ValueError(f"{group} in params.yaml does not contain {name!r}; {remedy}")
@@ -135,7 +141,7 @@ def choose(name: str, known: dict[str, Any], group: str) -> Any:
 
 
 def is_main_process() -> bool:
-    """Whether this process, of those that share a stage, is the one that writes and prints."""
+    """Whether this process writes and prints for all processes of the stage."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -150,8 +156,13 @@ def usage() -> Usage:
     return Usage()
 
 
+def find_machine(params: Params) -> Machine:
+    """The device, precision and kernels that params.yaml and CL_FUSED choose."""
+    return machine.find(params.precision, deterministic=params.deterministic, fused=fused())
+
+
 def fused() -> bool:
-    """Whether CL_FUSED asks for the fused kernels, which no GPU has verified."""
+    """Whether CL_FUSED enables the fused kernels, which are not verified on GPUs yet."""
     asked = os.environ.get("CL_FUSED") or "0"
     if asked not in ("0", "1"):
         raise ValueError(
@@ -161,16 +172,17 @@ def fused() -> bool:
 
 
 def scratch() -> Path:
-    """The folder of working files."""
+    """The folder of checkpoints and other working files."""
     return Path(os.environ.get("CL_SCRATCH") or "scratch")
 
 
 @dataclass
 class Results:
-    """What a stage produces: numbers, notes for the provenance, and files in `folder`.
+    """The results of a stage: numbers, notes for the provenance, and files in `folder`.
 
-    metrics: numbers of the stage itself, by name; measurements: of evaluations, transfers and analyses.
-    about: what each of these measures, by its name in params.yaml.
+    metrics: numbers of the stage itself, by name.
+    measurements: numbers of evaluations, transfers and analyses.
+    about: what each evaluation, transfer and analysis measures, by its name in params.yaml.
     """
 
     folder: Path
@@ -186,12 +198,12 @@ def results(
 ) -> Iterator[Results]:
     """Write `results/<stage>[/<name>].json`, its provenance and a folder of files; on failure, nothing.
 
-    The JSON file has the numbers by DVC's names, the provenance has the measurements that they come from.
+    The JSON file contains the numbers by DVC's names, the provenance the measurements behind them.
     Only the main process writes; results of other processes are dropped.
 
     Args:
         root: a folder to use instead of `results/<stage>`.
-        folder: whether there is a folder of files.
+        folder: whether the stage writes a folder of files.
     """
     if not is_main_process():
         with tempfile.TemporaryDirectory() as dropped:
@@ -227,9 +239,9 @@ def results(
 
 
 def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: int, out: Path) -> list[T]:
-    """What `run(seed, folder)` gives for each of the seeds, or for the default one.
+    """The results of `run(seed, folder)` for each seed, or for the default seed.
 
-    Each of several seeds gets its own folder in `out`.
+    With several seeds, each gets its own folder in `out`.
     """
     if seeds is None or len(seeds) == 1:
         return [run(seeds[0] if seeds else default, out)]
@@ -242,7 +254,7 @@ def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: in
 
 
 def say(progress: Progress, measurements: list[Measurement]) -> None:
-    """Say a result's numbers on one line."""
+    """Print a result's numbers on one line."""
     progress.say(", ".join(f"{name} {value:.4g}" for name, value in flat(measurements).items()) or "done")
 
 

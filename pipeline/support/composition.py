@@ -1,8 +1,8 @@
-"""Parameters composed from pipeline/conf: complete, checked, and with the overrides that they come from.
+"""Compose parameters from pipeline/conf: complete, checked, and with the overrides that they come from.
 
 `dvc exp run -S` composes with Hydra, whose plugin in pipeline/hydra_plugins calls `completed`. Everything
-else calls `compose` or `write`. A mistaken override is a ValueError with one sentence, and nothing is
-written. The exit code is then 255 from DVC, and 1 from `python -m pipeline.compose` as from every stage.
+else calls `compose` or `write`. A wrong override raises ValueError with one sentence, and nothing is written.
+DVC then exits with 255, and `python -m pipeline.compose` with 1, like every stage.
 """
 
 import functools
@@ -28,12 +28,12 @@ from pipeline.support import weight_hashes
 
 CONF = Path(__file__).parents[1] / "conf"
 WEIGHTS = ("init", "start_from")
-NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # parameters that may be any text
+NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # parameters that accept any text
 Compose = Callable[[list[str]], DictConfig]
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
-    """The parameters that `dvc exp run -S ...` would run with.
+    """The parameters of `dvc exp run -S ...` with these overrides.
 
     Raises:
         ValueError: they are wrong.
@@ -44,19 +44,19 @@ def compose(overrides: list[str]) -> dict[str, Any]:
 
 
 def write(file: Path, overrides: list[str]) -> None:
-    """Write these parameters, byte for byte as DVC does."""
+    """Write the composed parameters, byte for byte as DVC does."""
     file.write_text(OmegaConf.to_yaml(OmegaConf.create(compose(overrides))))
 
 
 def command_for(params: config.Params) -> str | None:
-    """The command that runs these parameters; None if they are not what their overrides compose to.
+    """The command that runs these parameters; None if their overrides compose to others.
 
-    Someone has edited params.yaml by hand then, or pipeline/conf has changed since it was composed.
+    In that case params.yaml was edited by hand, or pipeline/conf has changed since it was composed.
     """
     try:
         given = OverridesParser.create().parse_overrides(params.overrides)
         others = [str(override.input_line) for override in given if override.key_or_group not in WEIGHTS]
-        found = config.check(compose(others))  # without weights, whose files need not exist any more
+        composed = config.check(compose(others))  # without weights: their files may be gone
     except (HydraException, ValueError):
         return None
     names = {override.key_or_group: override.value() for override in given}
@@ -64,15 +64,15 @@ def command_for(params: config.Params) -> str | None:
         if names.get(key) != getattr(getattr(params, key), "name", None):
             return None
     rest = {"overrides", *WEIGHTS}
-    if found.model_dump(exclude=rest) != params.model_dump(exclude=rest):
+    if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
     return " ".join(["dvc exp run", *(f"-S {shlex.quote(override)}" for override in params.overrides)])
 
 
 def completed(compose: Compose, overrides: list[str]) -> DictConfig:
-    """What `compose` gives for these overrides, completed and checked.
+    """The composition of these overrides, completed and checked.
 
-    Entries that need labels are dropped for unlabelled data; the hashes of the starting weights and the
+    For unlabelled data, entries that need labels are dropped. The hashes of the starting weights and the
     overrides themselves are added.
 
     Raises:
@@ -83,20 +83,20 @@ def completed(compose: Compose, overrides: list[str]) -> DictConfig:
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
     overrides = [_quoted(override) for override in overrides]
     try:
-        found = compose(overrides)
-        _drop_what_needs_labels(found)
-        _add_hashes(found)
-        OmegaConf.update(found, "overrides", overrides, force_add=True)
-        config.check(_parameters(found))
+        composed = compose(overrides)
+        _drop_what_needs_labels(composed)
+        _add_hashes(composed)
+        OmegaConf.update(composed, "overrides", overrides, force_add=True)
+        config.check(_parameters(composed))
     except HydraException as error:
         raise ValueError(_explain(error, compose, overrides)) from None
     except OmegaConfBaseException as error:
         raise ValueError(str(error)) from None
-    return found
+    return composed
 
 
 def _quoted(override: str) -> str:
-    """With quotes around a name that Hydra would refuse, or read as a number or the like."""
+    """The override, quoted if Hydra would refuse its text or would not read it as a string."""
     key, _, text = override.partition("=")
     if key not in NAMES or text in ("", "null") or text[0] in "\"'":
         return override
@@ -106,35 +106,36 @@ def _quoted(override: str) -> str:
             return override
     except HydraException:
         pass
-    return f"""{key}='{text.replace("'", chr(92) + "'")}'"""
+    escaped = text.replace("'", r"\'")
+    return f"{key}='{escaped}'"
 
 
-def _parameters(found: DictConfig) -> dict[str, Any]:
-    ours = [str(key) for key in found if key != "hydra"]
-    return OmegaConf.to_container(OmegaConf.masked_copy(found, ours), resolve=True)  # type: ignore[return-value]
+def _parameters(composed: DictConfig) -> dict[str, Any]:
+    ours = [str(key) for key in composed if key != "hydra"]
+    return OmegaConf.to_container(OmegaConf.masked_copy(composed, ours), resolve=True)  # type: ignore[return-value]
 
 
-def _drop_what_needs_labels(found: DictConfig) -> None:
+def _drop_what_needs_labels(composed: DictConfig) -> None:
     """Drop the evaluations, analyses and baselines that need labels if the data has none."""
-    if OmegaConf.select(found, "dataset.labels") != "none":
+    if OmegaConf.select(composed, "dataset.labels") != "none":
         return
-    left_out = rules.needing_labels(_parameters(found))
-    with open_dict(found):
+    left_out = rules.needing_labels(_parameters(composed))
+    with open_dict(composed):
         for group, name in left_out:
-            del found[group][name]
+            del composed[group][name]
     if left_out:
         names = ", ".join(name for _, name in left_out)
         print(f"dataset.labels=none: left out {names}, which need labels", file=sys.stderr)
 
 
-def _add_hashes(found: DictConfig) -> None:
-    """Put the content of `init` and `start_from` beside their names."""
-    init, start_from = (OmegaConf.select(found, key) for key in WEIGHTS)
+def _add_hashes(composed: DictConfig) -> None:
+    """Record the hashes of `init` and `start_from` beside their names."""
+    init, start_from = (OmegaConf.select(composed, key) for key in WEIGHTS)
     if init is not None:
-        OmegaConf.update(found, "init", weight_hashes.resolve_init(str(init)), force_add=True)
+        OmegaConf.update(composed, "init", weight_hashes.resolve_init(str(init)), force_add=True)
     if start_from is not None:
-        resolved = weight_hashes.resolve_start(str(start_from), _parameters(found))
-        OmegaConf.update(found, "start_from", resolved, force_add=True)
+        resolved = weight_hashes.resolve_start(str(start_from), _parameters(composed))
+        OmegaConf.update(composed, "start_from", resolved, force_add=True)
 
 
 def _explain(error: HydraException, compose: Compose, overrides: list[str]) -> str:
@@ -154,14 +155,14 @@ def _wrong_key(override: Override, compose: Compose, overrides: list[Override]) 
     if key in _groups() or override.is_add() or override.is_force_add():
         return None
     try:
-        found = compose([str(other.input_line) for other in overrides if other.key_or_group in _groups()])
+        composed = compose([str(other.input_line) for other in overrides if other.key_or_group in _groups()])
     except HydraException:  # a choice is wrong too
-        found = compose([])
-    return _unknown_part(key, {**dict.fromkeys(_groups()), **_parameters(found)})
+        composed = compose([])
+    return _unknown_part(key, {**dict.fromkeys(_groups()), **_parameters(composed)})
 
 
 def _unknown_part(key: str, values: Any) -> str | None:
-    """What is wrong with the dotted name of a parameter, from its first part that does not exist."""
+    """Names the first part of a dotted name that does not exist; None if all do."""
     path = ""
     for part in key.split("."):
         if not isinstance(values, dict):

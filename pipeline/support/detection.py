@@ -1,4 +1,4 @@
-"""One transfer to object detection: of the pretrained encoder, or of a baseline."""
+"""One transfer of an encoder to object detection: pretrained, or a baseline's."""
 
 import copy
 from collections.abc import Callable
@@ -33,16 +33,15 @@ def transfer(
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
 ) -> list[Measurement]:
-    """The numbers of the transfer NAME over its seeds."""
+    """The numbers of the transfer `name` over its seeds."""
     config = params.transfers[name]
     progress = command.progress(name)
     for line in dataset.findings.lines():
         progress.say(line)
     deterministic = params.deterministic and not torch.cuda.is_available()
     if deterministic != params.deterministic:
-        progress.say("RoIAlign has no deterministic form on a GPU: deterministic=true is without effect here")
+        progress.say("deterministic=true has no effect here: RoIAlign is not deterministic on a GPU")
     here = machine.find(config.precision, deterministic=deterministic, fixed_shapes=False)
-
     transform = locations.transform(params.dataset)
 
     def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:

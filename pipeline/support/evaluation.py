@@ -1,4 +1,4 @@
-"""One evaluation of an encoder: of the pretrained one, a foreign one, or a baseline."""
+"""One evaluation of an encoder: pretrained, foreign, or a baseline's."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 from cl.config import Params
 from cl.evaluations import Context, Encoder
-from cl.runtime import machine
 from cl.runtime.metric_info import Measurement, measurements
 from cl.runtime.registry import module_of
 from cl.training.checkpoints import Checkpoints
@@ -21,12 +20,12 @@ def evaluate(
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
 ) -> tuple[str, list[Measurement]]:
-    """What the evaluation NAME measures, and its numbers over its seeds."""
+    """The description of the evaluation `name`, and its numbers over its seeds."""
     config: Any = params.evaluations[name]
     train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
     config.check(train, val)
     progress = command.progress(name)
-    here = machine.find(params.precision, deterministic=params.deterministic, fused=command.fused())
+    here = command.find_machine(params)
     for module in encoder.modules:
         here.place(module).eval()
     module = module_of("evaluations", config.kind)

@@ -1,6 +1,6 @@
 """The processes of a stage: one per GPU, as many as CL_PROCESSES says, or those of CL_LAUNCH or torchrun.
 
-`torch.distributed.elastic`, of which torchrun is made, starts them and ends all when one fails.
+`torch.distributed.elastic`, which torchrun uses too, starts them and ends all when one fails.
 """
 
 import functools
@@ -30,19 +30,19 @@ from pipeline.support import command
 
 BEAT = 2.0  # seconds between signs of life
 LOST = 20.0  # seconds without a sign of life after which a process counts as lost
-GRACE = 3.0  # seconds in which a launcher ends a process whose failure another one has already explained
+GRACE = 3.0  # seconds before a process reports a failure, so that the launcher can end it first
 START = timedelta(minutes=5)  # for all processes to join
-PATIENCE = timedelta(minutes=30)  # for a process that is alive but slow
+PATIENCE = timedelta(minutes=30)  # for a slow process
 LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")
 
 
 def on_all_devices(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the stage in all its processes, one for each GPU unless told otherwise; each calls `function`."""
+    """Run the stage in all its processes, by default one per GPU; each calls `function`."""
     return _in_all_processes(function, processes)
 
 
 def in_one_process(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the stage in this process, or in those of CL_PROCESSES, CL_LAUNCH or torchrun."""
+    """Run the stage in this process, unless CL_PROCESSES, CL_LAUNCH or torchrun asks for others."""
     return _in_all_processes(function, lambda: processes() if os.environ.get("CL_PROCESSES") else 1)
 
 
@@ -57,7 +57,7 @@ def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) ->
             sys.exit(_run([*shlex.split(launcher), *_stage()], [_launcher_variables(launcher)]))
         if (number := count()) == 1:
             return function(*args, **kwargs)
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # holds a free port
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # binds a free port
         variables = [_process_variables(rank, number, store.port) for rank in range(number)]
         sys.exit(_run([sys.executable, *_stage()], variables))
 
@@ -65,7 +65,7 @@ def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) ->
 
 
 def _stage() -> list[str]:
-    """What runs this stage in another Python."""
+    """The arguments with which another Python runs this stage."""
     return ["-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]  # type: ignore[union-attr]
 
 
@@ -81,7 +81,7 @@ def _launcher_variables(launcher: str) -> dict[str, str]:
 
 
 def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
-    """What torchrun would set."""
+    """The environment variables that torchrun would set."""
     return {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -94,7 +94,7 @@ def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
 
 
 def processes() -> int:
-    """How many processes this machine runs: CL_PROCESSES, or one for each visible GPU, at least one."""
+    """The number of processes on this machine: CL_PROCESSES, or one per visible GPU, at least one."""
     asked, gpus = os.environ.get("CL_PROCESSES"), torch.cuda.device_count()
     if not asked:
         return max(1, gpus)
@@ -108,13 +108,13 @@ def processes() -> int:
 
 
 def _run(words: list[str], variables: list[dict[str, str]]) -> int:
-    """Run the command once with each of the variables, side by side; returns the stage's exit code.
+    """Run the command in parallel, once per entry of `variables`; returns the stage's exit code.
 
-    When a process fails, elastic sends SIGTERM to the others, and SIGKILL 30 s later. The first process's
-    stderr is shown as it comes, that of another one only if it was the first to fail.
+    When a process fails, elastic sends SIGTERM to the others, and SIGKILL 30 s later. Stderr of process 0 is
+    shown as it comes; stderr of another process is shown only if that process failed first.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it would say all again
-    stops = [signal.SIGTERM, signal.SIGINT]  # not SIGHUP, which `nohup` ignores and elastic would not
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it repeats all errors
+    stops = [signal.SIGTERM, signal.SIGINT]  # not SIGHUP: elastic would handle it even under `nohup`
     if "CL_STOP" in os.environ:  # each process watches for the file itself
         signal.signal(stops.pop(0), signal.SIG_IGN)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(number.name for number in stops)
@@ -131,10 +131,10 @@ def _run(words: list[str], variables: list[dict[str, str]]) -> int:
             for handler in group.subprocess_handlers.values():
                 handler.proc.send_signal(number)
 
-        # Elastic would kill them 30 s later, in the middle of a slow step or save.
+        # Elastic's own handlers kill the processes after 30 s, even during a slow step or save.
         for number in stops:
             signal.signal(number, pass_on)
-        failures = group.wait(period=0.05).failures  # by rank, the first to fail first
+        failures = group.wait(period=0.05).failures  # by rank, in the order of failure
         if not failures:
             return 0
         rank, failure = next(iter(failures.items()))
@@ -152,7 +152,7 @@ def _run(words: list[str], variables: list[dict[str, str]]) -> int:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Join the processes that the environment names, and watch over a neighbour.
+    """Join the process group that the environment describes, and watch one of its processes.
 
     Raises:
         ValueError: a process did not join, or contact with one was lost.
@@ -164,15 +164,15 @@ def joined() -> Iterator[None]:
     try:
         yield
         dist.barrier()
-    except stop.StoppedError:  # raised by all after the same step
-        dist.barrier()  # a launcher ends the others once one exits, so all must have saved
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which it ends them
+    except stop.StoppedError:  # raised by all processes after the same step
+        dist.barrier()  # all must have saved before one exits, since the launcher then ends the others
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's signal must not change the exit code
         raise
     except Exception as error:
         is_lost = any(sign in str(error) for sign in LOST_CONTACT)
         if is_lost and stop.requests:  # the launcher has already sent SIGTERM
             sys.exit(128 + stop.requests[0])
-        if is_lost or os.environ.get("LOCAL_RANK", "0") != "0":  # where all fail alike, the first one says so
+        if is_lost or os.environ.get("LOCAL_RANK", "0") != "0":  # if all fail alike, one of them reports it
             time.sleep(GRACE)
         if not is_lost:
             raise
@@ -186,18 +186,18 @@ def joined() -> Iterator[None]:
 
 
 def _connect() -> tuple[Any, int, int]:
-    """Join the process group; returns a store that all processes share, the rank, and the number of ranks."""
+    """Join the process group; returns a store shared by all processes, the rank, and the number of ranks."""
     _check_address()
     try:
         store, rank, ranks = next(dist.rendezvous("env://", timeout=START))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
-    except RuntimeError as error:  # also gloo's, if GLOO_SOCKET_IFNAME names no interface of this node
+    except RuntimeError as error:  # also if GLOO_SOCKET_IFNAME is not an interface of this node
         environ = os.environ
         raise ValueError(
-            f"process {environ['RANK']} did not meet all {environ['WORLD_SIZE']} processes at "
-            f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}, for at most {START.seconds // 60} minutes: "
-            f"{_cause(error)}"
+            f"process {environ['RANK']} could not join all {environ['WORLD_SIZE']} processes at "
+            f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}, after at most {START.seconds // 60} "
+            f"minutes: {_cause(error)}"
         ) from error
     return dist.PrefixStore("watch", store.clone()), rank, ranks
 
@@ -207,7 +207,7 @@ def _check_address() -> None:
     environ, name, address = os.environ, socket.gethostname(), ""
     several = int(environ["WORLD_SIZE"]) > int(environ.get("LOCAL_WORLD_SIZE", "1"))
     if several and not environ.get("GLOO_SOCKET_IFNAME"):
-        with suppress(OSError):  # a name without address: gloo tries the interfaces
+        with suppress(OSError):  # without an address, gloo tries the interfaces
             address = socket.gethostbyname(name)
     if address.startswith("127.") and environ["MASTER_ADDR"] not in ("127.0.0.1", "localhost"):
         raise ValueError(
@@ -224,10 +224,10 @@ def _cause(error: Exception) -> str:
 
 
 def _watch(store: Any, rank: int, ranks: int, over: threading.Event) -> None:
-    """Exit if the next process, on any node, shows no sign of life, or if the launcher is gone.
+    """Exit if the next rank, on any node, shows no sign of life, or if the launcher is gone.
 
-    Elastic watches the processes of its own machine only, and only for their end. Without this, a process
-    that hangs, or a node that loses power, would leave the others waiting for PATIENCE.
+    Elastic only notices processes that end on its own machine. Without this function, the others would wait
+    for a hung process or a dead node until PATIENCE is over.
     """
     launcher, neighbour = os.getppid(), (rank + 1) % ranks
     beats, since, failure = -1, time.monotonic(), ""

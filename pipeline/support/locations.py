@@ -1,4 +1,4 @@
-"""Where stages find their data and models."""
+"""The places of the stages' data and models."""
 
 import hashlib
 import json
@@ -19,24 +19,24 @@ SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
 START, OPTIMIZER = Path("models/start.safetensors"), Path("models/optimizer.safetensors")
 PREPARED = Path("results/prepare.provenance.json")
-AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # parameters of the data set that `prepare` does not use
+AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # data set parameters that `prepare` ignores
 
 
 def is_temporary_copy() -> bool:
-    """Whether DVC made this copy of the project for one run (`--temp`, `--queue`), and will remove it."""
+    """Whether DVC created this copy of the project for one run (`--temp`, `--queue`) and will remove it."""
     return ".dvc/tmp/exps" in Path.cwd().as_posix()
 
 
 def raw() -> Path:
-    """The folder of the raw data sets, or a URL that can be used like one; relative to the project."""
-    found = path_of(os.environ.get("CL_RAW") or "data/raw")
-    if is_temporary_copy() and not is_url(found) and not found.is_absolute():
-        return Path(str(Path.cwd()).partition("/.dvc/tmp/exps")[0]) / found
-    return found
+    """The folder or URL of the raw data sets; a relative path starts at the project, not at its copy."""
+    folder = path_of(os.environ.get("CL_RAW") or "data/raw")
+    if is_temporary_copy() and not is_url(folder) and not folder.is_absolute():
+        return Path(str(Path.cwd()).partition("/.dvc/tmp/exps")[0]) / folder
+    return folder
 
 
 def raw_folder() -> Path:
-    """The folder of the raw data sets, for what cannot read from a URL.
+    """The folder of the raw data sets, for readers that do not support URLs.
 
     Raises:
         ValueError: CL_RAW is a URL.
@@ -49,14 +49,17 @@ def raw_folder() -> Path:
 def table_sha256(dataset: Source) -> str | None:
     """The hash of the table that lists the images; None without a table, or if it is not on this machine."""
     table = dataset.table_path(raw())
-    if table is None or not table.is_file():
-        return None
-    with table.open("rb") as file:
+    return file_sha256(table) if table and table.is_file() else None
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 hash of a file's content."""
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def missing(transfers: dict[str, Transfer]) -> Iterator[str]:
-    """One line for each thing that the transfers will need and that is not available yet."""
+    """One line for each package or folder that a transfer will need and that is missing."""
     for name, transfer in transfers.items():
         if transfer.engine == "detectron2" and find_spec("detectron2") is None:
             yield f"transfers.{name} will need detectron2, which is not installed: run `make detectron2`"
@@ -69,32 +72,31 @@ def reader(split: str, dataset: Source) -> Reader:
     """The images of one split, from data/shards or from the store that `dataset.store` names.
 
     Raises:
-        ValueError: the shards are missing or damaged, or of other data, or the table that lists the images
-            has changed.
+        ValueError: the shards are missing, damaged or from other data, or the table of images has changed.
     """
-    found = Reader(SHARDS, split, dataset.store, _cache())
-    _check_source(dataset, found.manifest.kind)
-    known, now = found.manifest.table_sha256, table_sha256(dataset)
+    images = Reader(SHARDS, split, dataset.store, _cache())
+    _check_source(dataset, images.manifest.kind)
+    known, now = images.manifest.table_sha256, table_sha256(dataset)
     if known and now and known != now:
         raise ValueError(
             f"{dataset.table_path(raw())} has changed since the images were prepared: run "
             "`dvc repro -f prepare`"
         )
-    return found
+    return images
 
 
 def transform(dataset: Source, levels: Mapping[str, tuple[float, float]] = {}) -> Transform:
     """How the images of a data set are normalised, and their evaluation view.
 
     Args:
-        levels: those of the manifest, which files of weights record for deep gray images.
+        levels: the manifest's black and white levels of deep gray images, recorded with the weights.
     """
     shared = dataset.model_dump(include=set(Transform.model_fields))
     return Transform.model_validate({**shared, "levels": levels})
 
 
 def _check_source(dataset: Source, kind: str) -> None:
-    """Raises ValueError if the shards were prepared from another source, or in another way."""
+    """Raises ValueError if the shards come from another source or were prepared differently."""
     prepared = {"kind": kind}
     if PREPARED.is_file():
         prepared = json.loads(PREPARED.read_text())["parameters"]["dataset"]

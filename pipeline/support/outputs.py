@@ -1,4 +1,4 @@
-"""Outputs of stages: published once complete; where a stage misses one, how to get it."""
+"""Outputs of stages: publish them once complete, and say how to get a missing one."""
 
 import os
 import shutil
@@ -12,10 +12,10 @@ from pipeline.support import locations, provenance
 
 
 def require_inputs(stage: str, name: str | None = None, *, models: bool = True) -> None:
-    """Check that a stage finds the outputs of other stages that it reads; see `require`.
+    """Check that the outputs of other stages that a stage reads exist; see `require`.
 
     Args:
-        models: whether it reads the pretrained models.
+        models: whether the stage reads the pretrained models.
     """
     unread = [] if models else [locations.BACKBONE, locations.METHOD]
     require(*(path for path in provenance.declared(stage, name)[0] if path not in unread))
@@ -35,16 +35,16 @@ def require(*paths: Path) -> None:
 
 
 def partial(path: Path) -> Path:
-    """Where an output is written before it gets its name."""
+    """The place of an output that is not complete yet."""
     return path.with_name(f"{path.name}.partial")
 
 
 @contextmanager
 def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
-    """A folder to write to, which gets its name `path` only on success.
+    """A folder to write to, which is renamed to `path` on success.
 
     Args:
-        resumable: whether the next run continues from what an interrupted run has finished.
+        resumable: whether the next run continues the work of an interrupted run.
     """
     unfinished, old = partial(path), path.with_name(f"{path.name}.old.partial")
     if not resumable:

@@ -1,4 +1,4 @@
-"""What a stage's result depends on and how it was made: parameters, data, code, hardware, time."""
+"""The provenance of a stage's result: parameters, data, code, hardware, time."""
 
 import contextlib
 import functools
@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from cl.config import read
-from pipeline.support.locations import SHARDS, manifest_hash
+from pipeline.support.locations import SHARDS, file_sha256, manifest_hash
 
-RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code; recorded elsewhere, or results
+RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code: recorded elsewhere, or results
 VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
 OPTIONAL = ("detectron2",)  # recorded if installed
-DRIVER = Path("/sys/module/nvidia/version")  # as the Linux kernel has loaded it
+DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
 
 
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
@@ -48,7 +48,7 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
     """How a result was made: parameters, data, code, versions, hardware, time; null if unknown.
 
     Args:
-        used: seconds and images, as in `cl.console.progress.Usage`; including earlier parts of resumed runs.
+        used: seconds and images of `cl.console.progress.Usage`, including earlier parts of a resumed run.
     """
     files, values = declared(stage, name)
     everything, (commit, changed) = read(Path("params.yaml")), code()
@@ -70,7 +70,7 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
 
 
 def code() -> tuple[str | None, bool | None]:
-    """The commit, and whether there are uncommitted changes of code; None outside a repository."""
+    """The commit, and whether code has uncommitted changes; None outside a repository."""
     commit = git("rev-parse", "HEAD") or None
     changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
     return commit, bool(changes) if commit else None
@@ -78,7 +78,7 @@ def code() -> tuple[str | None, bool | None]:
 
 def _manifest_hash(stage: str, files: list[Path]) -> str | None:
     if stage == "prepare":
-        return hashlib.sha256((SHARDS / "manifest.json").read_bytes()).hexdigest()
+        return file_sha256(SHARDS / "manifest.json")
     return manifest_hash() if SHARDS in files else None
 
 

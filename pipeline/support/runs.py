@@ -1,4 +1,4 @@
-"""The run of a stage: its folder of checkpoints in CL_SCRATCH, from which an interrupted run continues."""
+"""Runs of stages: each has a folder of checkpoints in CL_SCRATCH, from which it continues if interrupted."""
 
 import hashlib
 import json
@@ -17,14 +17,13 @@ from cl.runtime import files
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import command, locations, provenance
 
-# Hashes of the code that saved the checkpoints, and the files that changed while the run went on.
-CODE = "code.json"
-SHOWN = 5  # changed files that the error message names
+CODE = "code.json"  # hashes of the code that saved the checkpoints, and the files that changed during the run
+SHOWN = 5  # changed files in the error message
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that no other process may continue meanwhile, and notes about it for the provenance."""
+    """A run, which no other process can continue at the same time, and notes for its provenance."""
 
     folder: Path
     seconds: float
@@ -37,11 +36,11 @@ class Run:
 
 @contextmanager
 def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str = "") -> Iterator[Run]:
-    """A new run of the stage or the one that was interrupted; on success, its checkpoints are removed.
+    """A new run of the stage, or an interrupted one; on success, its checkpoints are removed.
 
     Args:
-        data: a hash of data that no manifest describes.
-        encoder: the hash of a foreign encoder, which is used instead of the pretrained models.
+        data: a hash of data outside the shards' manifest.
+        encoder: the hash of a foreign encoder used instead of the pretrained models.
 
     Raises:
         ValueError: another process continues this run, or its checkpoints were saved by other code.
@@ -50,7 +49,7 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
     inputs = [path for path in dependencies if not _is_code(path)]
     if encoder:
         inputs = [path for path in inputs if path not in (locations.BACKBONE, locations.METHOD)]
-    if stage == "baseline":  # experiments with equal baselines may train at the same time, each in its copy
+    if stage == "baseline":  # experiments in other copies may train the same baseline at the same time
         data += str(Path.cwd())
     key = run_key(f"{stage}@{name}", parameters, inputs, data + encoder)
     run = Run(_scratch(stage) / key, _seconds())
@@ -65,14 +64,13 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
 
 
 def run_key(stage: str, parameters: dict[str, Any], inputs: list[Path], more: str = "") -> str:
-    """A hash of all that a run depends on except its code: parameters, images, models, and `more`."""
+    """A hash of everything that a run depends on, except its code: parameters, images, models and `more`."""
     sha = hashlib.sha256(json.dumps([stage, parameters, more], sort_keys=True).encode())
     for path in inputs:
         if path == locations.SHARDS:
             sha.update(f"\0{path}\0{locations.manifest_hash()}".encode())
         elif path.is_file():
-            with path.open("rb") as file:
-                sha.update(f"\0{path}\0{hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
+            sha.update(f"\0{path}\0{locations.file_sha256(path)}".encode())
     return sha.hexdigest()[:16]
 
 
@@ -81,7 +79,7 @@ def _is_code(path: Path) -> bool:
 
 
 def _check_code(folder: Path, paths: list[Path]) -> list[str]:
-    """Record the code that saves checkpoints from now on; returns the files that changed during the run.
+    """Record the code that saves the next checkpoints; returns the files that changed during the run.
 
     Raises:
         ValueError: files changed since the last checkpoint, and CL_CODE_CHANGED does not allow it.
@@ -106,7 +104,7 @@ def _check_code(folder: Path, paths: list[Path]) -> list[str]:
 
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """Keep other processes from the folder; remove it on success, and if it has no checkpoints."""
+    """Lock the folder; remove it on success, or if it contains no checkpoints."""
     with files.exclusive(folder, folder):
         try:
             yield
@@ -127,7 +125,7 @@ def _scratch(stage: str) -> Path:
 
 
 def _seconds() -> float:
-    """Between checkpoints."""
+    """Seconds between checkpoints."""
     text = os.environ.get("CL_CHECKPOINT_SECONDS") or "60"
     if not re.fullmatch(r"\d*\.?\d+", text):
         raise ValueError(f"CL_CHECKPOINT_SECONDS={text}: give a number of seconds, such as 60")

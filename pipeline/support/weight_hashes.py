@@ -1,6 +1,5 @@
 """The hashes of the weights that `init` and `start_from` name: files, published weights, experiments."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ def resolve_init(name: str) -> dict[str, str]:
         name: `<file>:<prefix>` chooses one of several encoders in a file.
 
     Raises:
-        ValueError: nothing has this name.
+        ValueError: neither weights nor an experiment have this name.
     """
     if name.startswith("torchvision:"):
         return {"name": name, "hash": f"sha256:{Path(torchvision_url(name)).stem.rsplit('-', 1)[1]}"}
@@ -48,7 +47,7 @@ def resolve_start(name: str, composed: dict[str, Any]) -> dict[str, str]:
     """`start_from` with the hashes of the experiment's method and optimizer.
 
     Args:
-        composed: the parameters of the run that is to continue it.
+        composed: the parameters of the run that continues the experiment.
 
     Raises:
         ValueError: no experiment has this name, it lacks these files, or it had other parameters.
@@ -63,12 +62,12 @@ def resolve_start(name: str, composed: dict[str, Any]) -> dict[str, str]:
 
 
 def _check_parameters(name: str, composed: dict[str, Any]) -> None:
-    """Raises ValueError if the experiment had other parameters; `pretrain` checks what it reads once more."""
+    """Raises ValueError if the experiment had other parameters; `pretrain` checks its input again."""
     parents = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
     declared = read(PROJECT / "dvc.yaml")["stages"]["pretrain"]["params"]
-
     try:
-        difference = differing(*({key: at(x, key) for key in declared} for x in (composed, parents)))
+        ours, theirs = ({key: at(values, key) for key in declared} for values in (composed, parents))
+        difference = differing(ours, theirs)
     except KeyError as error:
         difference = f"other parameters: one of the two lacks {error}"
     if difference:
@@ -77,8 +76,7 @@ def _check_parameters(name: str, composed: dict[str, Any]) -> None:
 
 def sha256(path: Path) -> str:
     """The hash of a file, as params.yaml records it."""
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return f"sha256:{locations.file_sha256(path)}"
 
 
 def _outputs(name: str, expected: str) -> dict[str, str]:
@@ -98,5 +96,5 @@ def _at_revision(name: str, file: str) -> str:
 
 def _md5(outputs: dict[str, str], path: Path, name: str) -> str:
     if path.as_posix() not in outputs:
-        raise ValueError(f"{name} has no {path} in its dvc.lock; run that experiment again and commit it")
+        raise ValueError(f"the dvc.lock of {name} lacks {path}; run that experiment again and commit it")
     return f"md5:{outputs[path.as_posix()]}"

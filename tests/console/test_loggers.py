@@ -125,7 +125,7 @@ def test_a_logger_that_fails_does_not_stop_the_training(recorder, tmp_path) -> N
         log = loggers.begin("pretrain", said.append)
         for row in ROWS:
             log(row)
-    assert said[2:] == ["tensorboard has failed and logs no more: the server is gone"]
+    assert said[2:] == ["tensorboard failed and stops logging: the server is gone"]
     assert recorder.seen == ["begin pretrain", "log pretrain 1"]
     assert sound.seen == ["begin pretrain", "log pretrain 1", "log pretrain 2", "close False"]
 

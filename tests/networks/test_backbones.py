@@ -124,7 +124,7 @@ def test_two_resnet50_have_the_papers_size() -> None:
         ),
         (
             ["backbone.streams.mean=[0.1,0.2,0.3]"],
-            r"backbone.streams.mean=\[0.1, 0.2, 0.3\] must be dataset.mean=\[0.485",
+            r"backbone.streams.mean=\[0.1, 0.2, 0.3\] must equal dataset.mean=\[0.485",
         ),
     ],
 )

@@ -98,8 +98,8 @@ def test_each_of_several_seeds_has_a_folder(tmp_path) -> None:
 
 def test_a_licence_is_one_of_the_hubs_and_for_the_hub(project) -> None:
     wrong = {
-        ("timm", "--license", "mit"): "--license mit is only for hub, found timm; leave it out",
-        ("hub", "--license", "cc: by"): "--license cc: by is not a name such as mit or cc-by-4.0",
+        ("timm", "--license", "mit"): "--license mit is only for hub, not for timm; leave it out",
+        ("hub", "--license", "cc: by"): "--license cc: by is not a license name",
         ("torchvision", "--to", "a.pth"): "--to a.pth does not end in .safetensors",
     }
     stages = [Stage(("export", *arguments)) for arguments in wrong]

@@ -108,7 +108,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
         expected = given.state_dict()[rest] if part == "backbone" else fresh.state_dict()[name]
         assert torch.equal(tensor, expected), name
     wider = params.backbone.model_copy(update={"width": 2})
-    with pytest.raises(ValueError, match="init gives a resnet18 of width 1 with small stem, but backbone"):
+    with pytest.raises(ValueError, match="init gives a resnet18 .*small stem, but backbone"):
         beginning.load_backbone(backbones.build(wider), wider)
 
 

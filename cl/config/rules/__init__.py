@@ -1,6 +1,6 @@
-"""The rules that parameters keep, among themselves and with the data; errors say what to choose.
+"""Rules between parameters, and between parameters and data; errors say what to choose.
 
-The packages below declare what they are and need, and refuse what concerns them alone; the rules judge.
+Each package below `cl.config` declares its traits and needs, and checks its own parameters.
 """
 
 from cl.config.params import Params
@@ -17,7 +17,7 @@ def check(params: Params) -> None:
     """Check the parameters against each other.
 
     Raises:
-        ValueError: some do not fit together.
+        ValueError: some do not fit together; the message says what to choose.
     """
     for rule in CHECKS:
         rule(params)

@@ -1,4 +1,4 @@
-"""Rules between the backbone and what sees its images, takes it apart or builds on it."""
+"""Rules between the backbone and the images, the method, the transfers and the evaluations."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from cl.networks import patches
 from cl.networks.backbones import Trait, check_size
 from cl.networks.batch_norm import has_batch_norm
 
-# What a trait is in words, and what to choose to have it.
+# Each trait in words, and a backbone that has it.
 NEEDED: dict[Trait, tuple[str, str]] = {
     "one network": ("one network for RGB", "a backbone without streams"),
     "two networks": ("two networks with streams", "backbone=resnet18_lab or backbone=resnet50_lab"),
@@ -33,7 +33,7 @@ def _backbone_has_what_others_need(params: Params) -> None:
 
 
 def _needs(params: Params) -> Iterator[tuple[str, Trait, str]]:
-    """The parameters that need a trait of the backbone, the trait, and what to choose instead."""
+    """Each parameter that needs a trait of the backbone, the trait, and an alternative to the parameter."""
     for trait in params.method.needs_backbone:
         yield f"method={params.method.kind}", trait, "another method"
     if params.init:
@@ -55,8 +55,8 @@ def _images_are_normalised_for_it(params: Params) -> None:
     for name, value in zip(("mean", "std"), expected or (), strict=False):
         if value != (found := getattr(params.dataset, name)):
             raise ValueError(
-                f"backbone.streams.{name}={list(value)} must be dataset.{name}={list(found)}, with which "
-                "images are normalised; choose the same"
+                f"backbone.streams.{name}={list(value)} must equal dataset.{name}={list(found)}, which "
+                "normalises the images"
             )
 
 
@@ -90,10 +90,9 @@ def _detectors_find_their_maps(params: Params, network: nn.Module, name: str) ->
             feature_maps.check(network, transfer.test_side)
         except ValueError as reason:
             raise ValueError(
-                f"transfers.{key} needs maps of stride 4, 8, 16 and 32, or of a transformer with patches of "
-                f"1, 2, 4, 8, 16 or 32 px, from images of any size; {name} does not give them ({reason}); "
-                "choose for example backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or "
-                "transfer=[]"
+                f"transfers.{key} needs maps of stride 4, 8, 16 and 32, or a transformer with patches of 1, "
+                f"2, 4, 8, 16 or 32 px, for images of any size; {name} does not fit ({reason}); choose for "
+                "example backbone.name=convnext_tiny or swin_tiny_patch4_window7_224, or transfer=[]"
             ) from None
 
 

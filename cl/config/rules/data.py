@@ -1,4 +1,4 @@
-"""Rules between the parameters and the data: its labels, its number of images, the size of its images."""
+"""Rules between the parameters and the data: labels, number of images, image size."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,30 +12,30 @@ from cl.training.optim import Config as Optim
 
 
 def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """The groups and names of the entries that need labels, if the data set has none; else nothing."""
+    """Group and name of each entry that needs labels, if the data set is unlabelled; otherwise empty."""
     if values["dataset"].get("labels") != "none":
         return []
-    found = [
+    entries = [
         (group, name)
         for group in ("evaluations", "analyses")
         for name, entry in values[group].items()
         if module_of(group, entry["kind"]).Config.needs_labels
     ]
-    return found + [("baselines", name) for name, entry in values["baselines"].items() if entry["training"]]
+    return entries + [("baselines", name) for name, entry in values["baselines"].items() if entry["training"]]
 
 
 def check_data(params: Params, train: Reader, val: Reader) -> None:
     """Check that the data has enough images and labels for every stage, before any of them trains.
 
     Raises:
-        ValueError: naming every parameter that would make its stage fail.
+        ValueError: the message names every parameter that would make its stage fail.
     """
     if problems := list(data_problems(params, train, val)):
         raise ValueError("; ".join(problems))
 
 
 def data_problems(params: Params, train: Reader, val: Reader) -> Iterator[str]:
-    """What `check_data` refuses, one by one."""
+    """The problems that `check_data` reports, one by one."""
     checks: dict[str, Callable[[], Any]] = {
         "optim": lambda: Plan(len(train), params.optim.batch_size, params.seed),
         "optim.monitor": lambda: params.optim.monitor.check(train),
@@ -55,7 +55,7 @@ def data_problems(params: Params, train: Reader, val: Reader) -> Iterator[str]:
 
 
 def warnings(params: Params) -> Iterator[str]:
-    """What is unusual about the parameters, a sentence each."""
+    """One sentence for each unusual combination of parameters."""
     largest, crop = max(params.view_sizes), params.dataset.crop
     if largest != crop:
         yield (
@@ -66,12 +66,12 @@ def warnings(params: Params) -> Iterator[str]:
         if optim.warmup < optim.warmup_epochs:
             yield (
                 f"{place}.warmup_epochs={optim.warmup_epochs:g} is not less than {place}.epochs="
-                f"{optim.epochs:g}: the warm-up takes half of them, {optim.warmup:g}"
+                f"{optim.epochs:g}: the warm-up is shortened to half of them, {optim.warmup:g}"
             )
 
 
 def _trainings(params: Params) -> Iterator[tuple[str, Optim]]:
-    """The place and the optimizer's parameters of everything that is trained, except for detectors."""
+    """The name and the optimizer's parameters of every training, except for detectors."""
     yield "optim", params.optim
     for name, evaluation in params.evaluations.items():
         if optim := getattr(evaluation, "optim", None):

@@ -1,4 +1,4 @@
-"""Rules between the method and the loss, the temperature, the views and what else the method needs."""
+"""Rules between the method and the loss, temperature, views and other needs of the method."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ WAYS: dict[Trait, str] = {"several positives": " with several keys (moco_v2_keys
 
 
 def losses_for(method: type[MethodConfig], gives: Traits) -> list[str]:
-    """The losses that fit a method which gives these traits."""
+    """The losses that fit a method with these traits."""
     return [kind for kind in kinds("losses") if _fit(gives, method.needs, module_of("losses", kind).Config)]
 
 
 def _fit(gives: Traits, needs: Traits, loss: type[LossConfig]) -> bool:
-    """Whether a method that gives and needs these traits goes with a loss."""
+    """Whether a method that gives and needs these traits fits a loss."""
     return loss.needs <= gives and needs <= loss.gives
 
 
@@ -44,17 +44,18 @@ def _loss_fits_method(params: Params) -> None:
         return
     fitting = losses_for(type(method), gives)
     ways = [f"loss={' or '.join(fitting)}"] if fitting else []
-    for trait in (trait for trait in NEEDED if trait in loss.needs - gives):
-        if trait not in TERMS and (others := _methods_for(type(loss))):
-            ways.append(f"method={' or '.join(others)}{WAYS.get(trait, '')}")
-        found = " and ".join(TERMS[each] for each in TERMS if each in gives)
+    lacking = [trait for trait in NEEDED if trait in loss.needs - gives]
+    if not lacking:
         raise ValueError(
-            f"method={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
-            f"{', or '.join(ways) or 'another method: no loss takes these'}"
+            f"method={method.kind} needs a decoupled loss: the positive is among its negatives, so "
+            f"loss={loss.kind} would count it twice; choose {', or '.join(ways)}"
         )
+    trait, found = lacking[0], " and ".join(TERMS[each] for each in TERMS if each in gives)
+    if trait not in TERMS and (others := _methods_for(type(loss))):
+        ways.append(f"method={' or '.join(others)}{WAYS.get(trait, '')}")
     raise ValueError(
-        f"method={method.kind} needs a decoupled loss: the positive is among its negatives, so "
-        f"loss={loss.kind} would count it twice; choose {', or '.join(ways)}"
+        f"method={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
+        f"{', or '.join(ways) or 'another method: no loss fits this one'}"
     )
 
 
@@ -78,15 +79,14 @@ def _views_fit_method(params: Params) -> None:
         )
     if len(set(sizes[:large])) > 1:
         raise ValueError(
-            f"the first {large} views of method={method.kind} must be of one size, found {found}"
+            f"the first {large} views of method={method.kind} must have the same size, found {found}"
         )
-    views = params.views
-    counts = [(view.count, view.jigsaw is not None) for view in views.values()]
+    counts = [(view.count, view.jigsaw is not None) for view in params.views.values()]
     if method.jigsaw and counts != [(large, False), (method.jigsaw, True)]:
-        found = ", ".join(f"{view.count} x {name}" for name, view in views.items())
+        found = ", ".join(f"{view.count} x {name}" for name, view in params.views.items())
         raise ValueError(
-            f"method={method.kind} takes {large} x the image, then the {method.jigsaw} patches of a jigsaw, "
-            f"found {found}; choose views=pirl or views=pirl_small"
+            f"method={method.kind} takes {large} x the image, then {method.jigsaw} jigsaw patches, found "
+            f"{found}; choose views=pirl or views=pirl_small"
         )
 
 
@@ -111,7 +111,7 @@ def _method_fits_training(params: Params) -> None:
     method, optim = params.method, params.optim
     if optim.predictor_lr == "fixed" and "predictor" not in method.gives:
         raise ValueError(
-            f"optim.predictor_lr=fixed, but method={method.kind} has no predictor; choose scheduled"
+            f"optim.predictor_lr=fixed needs a predictor, which method={method.kind} lacks; choose scheduled"
         )
     if getattr(method, "shuffle", False) and params.bn_groups == 1:
         raise ValueError(
@@ -131,8 +131,8 @@ def _method_has_the_queue(params: Params) -> None:
     for name, analysis in analyses.items():
         if analysis.needs_queue and "queue" not in params.method.gives:
             raise ValueError(
-                f"analyses.{name}.keys=queue needs a queue of negatives, but method={params.method.kind} has "
-                "none; choose keys=images, or a method such as moco_v2"
+                f"analyses.{name}.keys=queue needs a queue of negatives, which method={params.method.kind} "
+                "lacks; choose keys=images, or a method such as moco_v2"
             )
 
 

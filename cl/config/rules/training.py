@@ -1,4 +1,4 @@
-"""Rules about how a batch is computed, what a run starts from and what it is compared with."""
+"""Rules about the computation of a batch, the start of a run and its baselines."""
 
 from cl.config.params import Params
 from cl.networks import patches
@@ -43,8 +43,8 @@ def _device_crops_the_views(params: Params) -> None:
     for name, view in params.views.items():
         if view.jigsaw and params.optim.cropping == "device":
             raise ValueError(
-                f"optim.cropping=device makes plain crops, but views.{name} has jigsaw patches, which only "
-                "data workers cut; choose optim.cropping=workers"
+                f"optim.cropping=device cannot cut the jigsaw patches of views.{name}; choose "
+                "optim.cropping=workers"
             )
 
 
@@ -58,7 +58,8 @@ def _baselines_name_what_exists(params: Params) -> None:
             if unknown := [choice for choice in chosen if choice not in known]:
                 choices = ", ".join(known) or "nothing"
                 raise ValueError(
-                    f"baselines.{name}.{group} names {unknown[0]}, but {group} has {choices}; use one or all"
+                    f"baselines.{name}.{group} names {unknown[0]}, but {group} contains {choices}; choose "
+                    "from these, or all"
                 )
 
 

@@ -1,7 +1,7 @@
 """Loggers, one file each: a class `Logger` that passes a run's parameters and epochs on to another program.
 
-The name of the module is that of the program's library, and of the package that pip installs. It is imported
-only if it is asked for.
+The module has the name of the program's library and of its pip package. It is imported only if CL_LOG names
+it.
 """
 
 import re
@@ -22,29 +22,29 @@ class Logger(Protocol):
     """A run in another program.
 
     Attributes:
-        where: the folder or address at which a user finds it.
+        where: its folder or address, for the user.
     """
 
     where: str
 
     def __init__(self, name: str, folder: Path, parameters: dict[str, Any]) -> None:
-        """Begin the run; what stays on this machine goes to `folder`, which may not exist yet."""
+        """Begin the run; local files go to `folder`, which may not exist yet."""
 
     def log(self, title: str, row: Row) -> None:
         """Log the columns of a row, each as `<title>/<column>`, at the row's `step`."""
 
     def close(self, *, failed: bool) -> None:
-        """End the run; `failed` also if it was stopped."""
+        """End the run; `failed` is also true if it was stopped."""
 
 
 class Loggers:
-    """The loggers of a process, which see all of its trainings as one run; as a context, they end with it.
+    """The loggers of a process, which log all of its trainings as one run; the context's end ends the run.
 
     Args:
         names: modules of this package.
-        folder: what they write goes to `<folder>/<name>`.
-        parameters: gives those of the run.
-        experiment: begins the name of the run.
+        folder: each logger writes to `<folder>/<name>`.
+        parameters: returns the run's parameters.
+        experiment: begins the run's name.
 
     Raises:
         ValueError: a name is unknown, or its library is missing.
@@ -66,9 +66,9 @@ class Loggers:
             self._attempt(name, partial(logger.close, failed=error is not None))
 
     def begin(self, title: str, say: Say) -> Callable[[Row], None]:
-        """What logs the rows of a training; the first training begins the run.
+        """A function that logs the rows of a training; the first training begins the run.
 
-        The second training of a title, for example with another seed, is logged as `<title>-2`.
+        The second training with the same title, for example with another seed, is logged as `<title>-2`.
 
         Raises:
             ValueError: a logger cannot begin.
@@ -95,11 +95,11 @@ class Loggers:
             self._attempt(name, partial(logger.log, title, row))
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
-        """Leave a logger that fails out from then on: a long training must not depend on a server."""
+        """Drop a logger that fails: a long training must not depend on a server."""
         try:
             action()
-        except Exception as error:  # of any type that the library chooses
-            self._say(f"{name} has failed and logs no more: {_one_line(error)}")
+        except Exception as error:  # libraries raise errors of any type
+            self._say(f"{name} failed and stops logging: {_one_line(error)}")
             del self._running[name]
 
 
@@ -108,7 +108,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _without_password(text: str) -> str:
-    """MLFLOW_TRACKING_URI, for example, may contain one."""
+    """Remove a password from an address, which for example MLFLOW_TRACKING_URI may contain."""
     return re.sub(r"://[^/@\s]*@", "://", text)
 
 

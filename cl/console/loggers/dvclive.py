@@ -1,6 +1,6 @@
 """DVCLive: tables in a folder for each run, and DVC Studio if it is set up.
 
-It saves no experiment and writes no dvc.yaml: DVC's own stage does both.
+It neither saves an experiment nor writes dvc.yaml, since the run is a stage of DVC.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ class Logger:
 
     def __init__(self, name: str, folder: Path, parameters: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".gitignore").write_text("*\n")  # `Live.end` adds to Git what is not ignored
+        (folder / ".gitignore").write_text("*\n")  # `Live.end` adds all other files to Git
         self.where = str(folder / name)
         self._live = Live(self.where, report=None, save_dvc_exp=False, dvcyaml=None)
         self._live.log_params(parameters)

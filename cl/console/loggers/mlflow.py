@@ -1,4 +1,4 @@
-"""MLflow: to the server or store in MLFLOW_TRACKING_URI, by default a database in its folder.
+"""MLflow: logs to the server or store in MLFLOW_TRACKING_URI, by default a database in its folder.
 
 MLFLOW_EXPERIMENT_NAME names the experiment (default cl). `mlflow ui --backend-store-uri <where>` shows runs.
 """

@@ -8,7 +8,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class Logger:
-    """`cl.console.loggers.Logger`; the parameters are the text `parameters`."""
+    """`cl.console.loggers.Logger`; parameters are logged as the text `parameters`."""
 
     def __init__(self, name: str, folder: Path, parameters: dict[str, Any]) -> None:
         self.where = str(folder / name)

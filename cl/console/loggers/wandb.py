@@ -1,6 +1,6 @@
-"""Weights & Biases, set up by its own variables: WANDB_MODE=offline keeps a run in its folder.
+"""Weights & Biases, configured by its own environment variables: WANDB_MODE=offline keeps a run local.
 
-WANDB_PROJECT names the project (default cl), WANDB_DIR another folder.
+WANDB_PROJECT is the project (default cl), WANDB_DIR replaces the folder.
 """
 
 import os
@@ -11,7 +11,7 @@ import wandb
 
 
 class Logger:
-    """A `Logger`; the step is the column `<title>/step`, as the library's must never decrease."""
+    """A `Logger`; the step is the column `<title>/step`, since the library's own step must never decrease."""
 
     def __init__(self, name: str, folder: Path, parameters: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
