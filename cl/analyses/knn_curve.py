@@ -15,10 +15,10 @@ class Config(AnalysisConfig):
     kind: Literal["knn_curve"]
 
     def numbers(self) -> dict[str, MetricInfo]:
-        meaning = "percent, by features, of the part of the data that the monitor looks at"
+        meaning = "percent, by features, on the monitor's subset of the data"
         return {
             "best": MetricInfo("best kNN top-1", meaning, "higher"),
-            "best_epoch": MetricInfo("its epoch", "the epoch with that accuracy"),
+            "best_epoch": MetricInfo("its epoch", "the epoch with this accuracy"),
         }
 
 

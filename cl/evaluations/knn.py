@@ -83,13 +83,13 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     metrics: dict[str, dict[str, float]] = {}
     grid = []
     for name, bank, queries in _features(config, context):
-        predicted, _ = vote(queries, bank)  # (k, temperature, n)
+        predicted = vote(queries, bank)  # (k, temperature, n)
         metrics[name] = {"top1": share(predicted[0, 0] == truth, val, val.labelled)}
         settings = product(config.all_k, config.all_temperatures)
         for (k, temperature), classes in zip(settings, predicted.flatten(0, 1), strict=True):
             grid.append((name, k, temperature, round(top1(classes, truth), 2)))
         if config.leave_one_out:
-            by_others, _ = vote(bank, bank, owners=(owners, owners))
+            by_others = vote(bank, bank, owners=(owners, owners))
             metrics[name]["leave_one_out_top1"] = share(by_others[0, 0] == labels, train, voters)
         if name == BACKBONE:
             write_predictions(predicted[0, 0], truth, context)
