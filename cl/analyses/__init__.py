@@ -133,10 +133,7 @@ class Context:
     def curve(self, name: str, title: str, columns: dict[str, str], y: str) -> Chart:
         """Chart of columns of the training log, given with their labels; skips columns that the log lacks."""
         chart = Chart(name, title, "epoch", y)
-        for column, label in columns.items():
-            for row in self.epochs:
-                if column in row:
-                    chart.add(label, row["epoch"], row[column])
+        chart.add_log(self.epochs, columns)
         return chart
 
 

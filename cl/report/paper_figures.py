@@ -14,7 +14,7 @@ from cl.report.sweeps import labels, needs_log_axis
 
 
 def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:
-    """What the templates need: the charts that our experiments allow, and the commands that run the rest."""
+    """The template's values: charts of our experiments, and the commands for the missing ones."""
     charts: list[Chart] = []
     missing: list[str] = []
     if figure.analysis and figure.run:
@@ -34,7 +34,7 @@ def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:
 
 
 def _curves(figure: Figure, matches: PaperMatches) -> tuple[Chart, list[str]]:
-    """A chart with a curve per row, and the runs that it lacks."""
+    """A chart with a curve per row, and the missing runs."""
     numbers = [column.label for column in figure.columns if isinstance(column.label, int | float)]
     log = len(numbers) == len(figure.columns) and needs_log_axis(numbers)
     chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %", log=log)
@@ -51,7 +51,7 @@ def _curves(figure: Figure, matches: PaperMatches) -> tuple[Chart, list[str]]:
 
 
 def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
-    """The figure's charts, with the series of all experiments equal to its run except for what it varies."""
+    """The figure's charts, with the series of all experiments that differ from its run only in `varies`."""
     assert figure.run
     if not matches.has_data_of(figure.run):
         return
@@ -73,14 +73,14 @@ def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
 def _by_settings(
     figure: Figure, experiments: list[Experiment], expected: dict[str, Any]
 ) -> list[list[Experiment]]:
-    """The experiments that belong in the figure, those with the same settings together."""
+    """The experiments that belong in the figure, grouped by settings."""
     wanted = _fixed(figure, expected)
-    fitting = [
+    matching = [
         experiment
         for experiment in experiments
         if figure.analysis in experiment.charts and _fixed(figure, experiment.params) == wanted
     ]
-    return grouped(fitting, lambda each: settings(each.params))
+    return grouped(matching, lambda each: settings(each.params))
 
 
 def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def averaged(runs: list[list[Chart]]) -> Iterator[Chart]:
-    """The charts of the first run; each point is the mean, with its deviation, over all runs that have it."""
+    """The first run's charts; each point is the mean and deviation over the runs with this point."""
     for chart in runs[0]:
         others = [other for run in runs[1:] for other in run if other.name == chart.name]
         mean = replace(chart, series={})
