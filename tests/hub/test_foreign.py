@@ -114,7 +114,7 @@ def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
         found = foreign.load("torchvision:resnet50")
         torch.testing.assert_close(found.network(IMAGES), features(network))
     torch.save(network.state_dict(), tmp_path / "checkpoints/resnet50-0676ba61.pth")
-    with pytest.raises(ValueError, match="is not torchvision:resnet50: its SHA-256 must start with 0676ba61"):
+    with pytest.raises(ValueError, match="not torchvision:resnet50: .* must start with 0676ba61"):
         foreign.load("torchvision:resnet50")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     with pytest.raises(
@@ -157,7 +157,7 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     with pytest.raises(ValueError, match="timm has no weights called nothing$"):
         foreign.load("timm:nothing")
     with pytest.raises(
-        ValueError, match=r"timm:resnet18.a1_in1k cannot be downloaded \(.*\); load it once where"
+        ValueError, match=r"timm:resnet18.a1_in1k cannot be downloaded \(.*\); .* copy its HF_HOME"
     ):
         foreign.load("timm:resnet18.a1_in1k")
 
