@@ -23,7 +23,6 @@ from cl.methods import BaseMethod
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.report.charts import Chart
 from cl.runtime.machine import Machine
 
 
@@ -129,12 +128,6 @@ class Context:
         inputs = data.inputs(self.machine)
         for batch in data.batches(0, batches, self.machine.workers):
             yield inputs(batch)
-
-    def curve(self, name: str, title: str, columns: dict[str, str], y: str) -> Chart:
-        """Chart of columns of the training log, given with their labels; skips columns that the log lacks."""
-        chart = Chart(name, title, "epoch", y)
-        chart.add_log(self.epochs, columns)
-        return chart
 
 
 def as_numpy(parts: list[Tensor]) -> np.ndarray:

@@ -56,8 +56,9 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     for row in context.epochs:
         chart.add("from the first epoch to the last", row["uniformity"], row["alignment"])
     chart.save(context.out)
-    columns = {"effective_rank": "effective rank"}
-    context.curve("rank", "Dimensions of the embeddings", columns, "effective rank").save(context.out)
+    rank = Chart("rank", "Dimensions of the embeddings", "epoch", "effective rank")
+    rank.add_log(context.epochs, {"effective_rank": "effective rank"})
+    rank.save(context.out)
     return measured
 
 

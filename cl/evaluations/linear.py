@@ -90,20 +90,20 @@ class Config(EvaluationConfig):
 
     def numbers(self) -> dict[str, MetricInfo]:
         prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")
-        of_best = "best classifier, last epoch"
-        of_any = "best classifier and epoch: optimistic, as these images chose them"
-        titles = {
-            "top1": ("top-1", "images whose class is ranked first"),
-            "top5": ("top-5", "images whose class is among the first five"),
-        }
+        chosen = "of the best classifier, chosen on these images"
         infos = {
-            "base_lr": MetricInfo("base learning rate", "of the best classifier, chosen on these images"),
-            "weight_decay": MetricInfo("weight decay", "of the best classifier, chosen on these images"),
+            "base_lr": MetricInfo("base learning rate", chosen),
+            "weight_decay": MetricInfo("weight decay", chosen),
         }
-        for name, (title, meaning) in titles.items():
-            last = MetricInfo(f"{title}{source}", f"{meaning}; {of_best}", "higher")
-            best = last._replace(title=f"{title}{source}, best epoch", meaning=f"{meaning}; {of_any}")
-            infos |= {f"{prefix}{name}": last, f"{prefix}best_{name}": best}
+        of_last = "best classifier, last epoch"
+        of_best = "best classifier and epoch: optimistic, as these images chose them"
+        for name, title, meaning in (
+            ("top1", f"top-1{source}", "images whose class is ranked first"),
+            ("top5", f"top-5{source}", "images whose class is among the first five"),
+        ):
+            infos[f"{prefix}{name}"] = MetricInfo(title, f"{meaning}; {of_last}", "higher")
+            best = MetricInfo(f"{title}, best epoch", f"{meaning}; {of_best}", "higher")
+            infos[f"{prefix}best_{name}"] = best
         return infos
 
     @property

@@ -7,7 +7,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cl.data.order import Plan
-from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
@@ -63,19 +62,15 @@ def _write(hits: Tensor, positions: Tensor, context: Context) -> None:
     write_csv(context.out / "images.csv", ["image", "place"], zip(keys, places, strict=True))
 
 
-def _plan(config: Config, val: Reader, seed: int) -> tuple[Plan, int]:
-    """The plan of the images to look up, and its number of batches."""
-    plan = Plan(len(val), min(BATCH, config.queries, len(val)), seed, 0, 1)
-    return plan, min(plan.steps_per_epoch, config.queries // plan.batch_size)
-
-
 @torch.no_grad()
 def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tensor, list[Tensor]]:
     """Positions (Q,) of random images, and the encoder's outputs (Q, D) for a view of each.
 
     Each process encodes all queries, so they do not depend on the number of processes.
     """
-    plan, steps = _plan(config, context.val, context.seed)
+    images = len(context.val)
+    plan = Plan(images, min(BATCH, config.queries, images), context.seed, rank=0, ranks=1)
+    steps = min(plan.steps_per_epoch, config.queries // plan.batch_size)
     data = TrainSet(context.val, context.transform, list(config.views.values()), plan)
     to_input = data.inputs(context.machine)
     positions: list[Tensor] = []
@@ -90,6 +85,5 @@ def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tens
 
 def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:
     """(Q, k) bool: whether each of a query's nearest images is its own."""
-    k = min(max(NEAREST), len(bank))
-    blocks = nearest(queries, bank, k)
+    blocks = nearest(queries, bank, min(max(NEAREST), len(bank)))
     return torch.cat([found == positions[block, None] for block, _, found in blocks])

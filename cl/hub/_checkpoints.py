@@ -158,26 +158,27 @@ def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:
 def _unreadable(path: Path, error: str) -> str:
     """Why torch.load cannot read a file, and what to do."""
     if match := re.search(r"GLOBAL ([\w.]+)", error):
-        extract = (
+        program = (
             "f = lambda x: f(x.state_dict()) if hasattr(x, 'state_dict') else "
             "{k: f(v) for k, v in x.items()} if isinstance(x, dict) else "
             "x if isinstance(x, torch.Tensor) else None; "
             f"torch.save(f(torch.load('{path}', weights_only=False)), 'tensors.pth')"
         )
-        return (
-            f"{path} holds more than tensors and plain values ({match[1]}), so reading it could run "
-            f'arbitrary code; if you trust it, extract its tensors: python -c "import torch; {extract}"'
-        )
+        return _unsafe(f"{path} holds more than tensors and plain values ({match[1]})", program)
     names = _names_in_archive(path)
     if any(name.endswith("/constants.pkl") for name in names):
-        extract = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
-        return (
-            f"{path} is a TorchScript program, so reading it could run its code; if you trust it, extract "
-            f'its tensors: python -c "import torch; {extract}"'
-        )
+        program = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
+        return _unsafe(f"{path} is a TorchScript program", program)
     if names and not any(name.endswith("data.pkl") for name in names):
         return f"{path} is an archive (with {names[0]}), not weights; unpack it, and give a file in it"
     return f"{path} is not a torch checkpoint, or it is damaged; download it again"
+
+
+def _unsafe(finding: str, program: str) -> str:
+    return (
+        f"{finding}, so reading it could run arbitrary code; if you trust it, extract its tensors: "
+        f'python -c "import torch; {program}"'
+    )
 
 
 def _names_in_archive(path: Path) -> list[str]:

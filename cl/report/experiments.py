@@ -79,11 +79,10 @@ class Experiment:
     @property
     def images(self) -> tuple[int, ...]:
         """The numbers of training and validation images, including unreadable ones."""
-        numbers = [
-            self.metrics.get(f"{split}_images", 0) + self.metrics.get(f"{split}_skipped", 0)
+        return tuple(
+            int(self.metrics.get(f"{split}_images", 0) + self.metrics.get(f"{split}_skipped", 0))
             for split in ("train", "val")
-        ]
-        return tuple(int(number) for number in numbers)
+        )
 
     def find(self, metric: str, baseline: str | None = None) -> Measurement | None:
         """The measurement of this name for the pretrained encoder or a baseline, if there is one."""

@@ -159,7 +159,6 @@ class Cell(NamedTuple):
     """A value of a table, and the run and metric that reproduce it."""
 
     row: Row
-    column: Column
     printed: float | None
     run: str | None
     minus: str | None
@@ -184,15 +183,7 @@ def cells(table: Table) -> Iterator[list[Cell]]:
 
 def _cell(row: Row, column: Column, printed: float | None, run: str | None) -> Cell:
     metric = row.metric or column.metric
-    return Cell(
-        row=row,
-        column=column,
-        printed=printed,
-        run=run,
-        minus=_joined(column.run, row.minus),
-        metric=metric,
-        minus_metric=row.minus_metric or metric,
-    )
+    return Cell(row, printed, run, _joined(column.run, row.minus), metric, row.minus_metric or metric)
 
 
 def _joined(column: str, row: str | None) -> str | None:

@@ -88,9 +88,10 @@ def _about(name: str, results: list[str], read: ResultFiles) -> str:
 
 
 def _seeds(column: Column) -> str:
-    for measured in column.measured.values():
-        return "one seed" if measured.n == 1 else f"mean ± standard deviation over {measured.n} seeds"
-    return ""
+    n = next((measured.n for measured in column.measured.values()), 0)
+    if n > 1:
+        return f"mean ± standard deviation over {n} seeds"
+    return "one seed" if n else ""
 
 
 def _settings(config: dict[str, Any], pretrained: Column) -> list[str]:

@@ -48,14 +48,11 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
         "unmatched": list(_unmatched(matches, cells)),
     }
     curves = overlaid(experiments)
+    meaning = "One line per experiment, with the mean and deviation of equal ones over seeds."
     drawings = {
         "sweeps": [drawing(chart) for chart in swept],
         "drawing": drawing,
-        "curves": [
-            drawing(curves, "One line per experiment, with the mean and deviation of equal ones over seeds.")
-        ]
-        if curves
-        else [],
+        "curves": [drawing(curves, meaning)] if curves else [],
     }
     html = environment().get_template("summary.html").render({**context, **drawings})
     return html, environment().get_template("summary.md").render(context)
