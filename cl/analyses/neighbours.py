@@ -54,7 +54,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
         return {}
     labels, truth = (labels_of(reader, context.machine.device, most) for reader, most in parts)
     same = labels[found] == truth[:, None]
-    draw(found, _one_per_class(truth, config.rows), context)
+    first_of_class = torch.from_numpy(np.unique(truth.cpu().numpy(), return_index=True)[1])
+    draw(found, first_of_class[spread(len(first_of_class), config.rows)], context)
     return {"same_class": 100 * float(same.float().mean())}
 
 
@@ -83,12 +84,6 @@ def _captioned(reader: Reader, position: int, label: int | None = None) -> Capti
         return Captioned(pixels, "")
     mark: Literal["", "right", "wrong"] = "" if label is None else "right" if own == label else "wrong"
     return Captioned(pixels, reader.manifest.classes[own], mark)
-
-
-def _one_per_class(truth: Tensor, rows: int) -> Tensor:
-    """Positions of the first images of `rows` classes, which are spread over all classes."""
-    first = torch.from_numpy(np.unique(truth.cpu().numpy(), return_index=True)[1])
-    return first[spread(len(first), rows)]
 
 
 def spread(number: int, rows: int) -> Tensor:

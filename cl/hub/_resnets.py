@@ -23,7 +23,7 @@ STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
 def prefixes(tensors: dict[str, Tensor]) -> list[str]:
-    """The prefix of each ResNet's tensor names: what precedes `layer1.0.`, or the first numbered stage."""
+    """The prefix of each ResNet's tensor names, before `layer1.0.` or the first numbered stage."""
     starts = (re.fullmatch(r"((?:.*\.)?)(?:layer1|\d+)\.0\.conv1\.weight", name) for name in tensors)
     return list(dict.fromkeys(match[1] for match in starts if match))
 
@@ -32,7 +32,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     """The ResNet below a prefix.
 
     Raises:
-        ValueError: the architecture is unknown, or has tensors besides those of a ResNet with a classifier.
+        ValueError: the architecture is unknown, or contains unknown tensors.
     """
     encoder = below(tensors, prefix)
     named = _rename(encoder)

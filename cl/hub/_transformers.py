@@ -29,7 +29,7 @@ LAYER_SCALE = 1e-5  # DINOv2's initial value, which the tensors replace
 
 
 def prefixes(tensors: dict[str, Tensor]) -> list[str]:
-    """The prefix of each vision transformer's tensor names: what precedes `blocks.0.`."""
+    """The prefix of each vision transformer's tensor names, before `blocks.0.`."""
     starts = dict.fromkeys(match[1] for name in tensors if (match := ENCODER.fullmatch(name)))
     return [start for start in starts if any(name.startswith(f"{start}patch_embed.") for name in tensors)]
 

@@ -129,8 +129,7 @@ def _image_like(image: Image) -> ImageLike:
 def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
     found = foreign.load(file, prefix)
-    transform = transform_in(found.metadata, file)
-    records_size = "transform" in found.metadata
+    transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
     return channels_last(Encoder(found.network, transform, found.sha256, records_size=records_size))
 
 

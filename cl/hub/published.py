@@ -88,8 +88,9 @@ def _timm(name: str) -> tuple[Path, dict[str, str]]:
     except RuntimeError:
         found = None
     if found is None or not found.hf_hub_id:
-        near = ", ".join(timm.list_pretrained(f"{model.split('.')[0]}.*")[:6])
-        raise ValueError(f"timm has no weights called {model}{near and f'; choose for example {near}'}")
+        similar = ", ".join(timm.list_pretrained(f"{model.split('.')[0]}.*")[:6])
+        remedy = f"; choose for example {similar}" if similar else ""
+        raise ValueError(f"timm has no weights called {model}{remedy}")
     try:
         file = hf_hub_download(found.hf_hub_id, "model.safetensors")
     except (OSError, ValueError) as error:

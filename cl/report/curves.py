@@ -1,7 +1,6 @@
 """Charts of logs by epoch: pretraining, and the classifiers of linear evaluations."""
 
 from collections.abc import Iterator
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -9,6 +8,7 @@ from markupsafe import Markup
 from cl.report.charts import Chart
 from cl.report.experiments import Experiment, grouped, settings
 from cl.report.files import ResultFiles
+from cl.report.intervals import mean_and_sd
 
 
 class Curve(NamedTuple):
@@ -90,7 +90,7 @@ def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:
                 by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
     label = group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
     for epoch, values in by_epoch.items():
-        chart.add(label, float(epoch), fmean(values), stdev(values) if len(values) > 1 else None)
+        chart.add(label, float(epoch), *mean_and_sd(values))
 
 
 def drawing(chart: Chart, meaning: str = "") -> dict[str, str | Markup]:

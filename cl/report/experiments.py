@@ -181,10 +181,8 @@ def distinct(experiments: list[Experiment]) -> list[Experiment]:
     """The experiments without those that are part of another, such as a workspace with fewer results."""
     kept: list[Experiment] = []
     for experiment in experiments:
-        if any(_is_part_of(experiment, other) for other in kept):
-            continue
-        kept = [other for other in kept if not _is_part_of(other, experiment)]
-        kept.append(experiment)
+        if not any(_is_part_of(experiment, other) for other in kept):
+            kept = [*(other for other in kept if not _is_part_of(other, experiment)), experiment]
     return kept
 
 

@@ -111,6 +111,11 @@ def _over_seeds(sd: float, seeds: int) -> float:
     return float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
 
 
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and the standard deviation if there are several values."""
+    return fmean(values), stdev(values) if len(values) > 1 else None
+
+
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """The mean ± the standard deviation, if there are several values."""
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    """The mean, with ± the standard deviation if there are several values."""
+    return Estimate(*mean_and_sd(values), len(values)).number

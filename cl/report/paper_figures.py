@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import fmean, stdev
 from typing import Any
 
-from cl.report.charts import Chart, Point
+from cl.report.charts import Chart
 from cl.report.experiments import Experiment, flatten, grouped, settings, value_at
+from cl.report.intervals import mean_and_sd
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides
 from cl.report.sweeps import labels, needs_log_axis
@@ -97,13 +97,7 @@ def averaged(runs: list[list[Chart]]) -> Iterator[Chart]:
         mean = replace(chart, series={})
         for label, points in chart.series.items():
             for point in points:
-                same_x = [p for other in others for p in other.series.get(label, []) if p.x == point.x]
-                mean.add(label, *_mean([point, *same_x]))
+                repeats = [p.y for other in others for p in other.series.get(label, []) if p.x == point.x]
+                y, sd = mean_and_sd([point.y, *repeats]) if repeats else (point.y, point.sd)
+                mean.add(label, point.x, y, sd)
         yield mean
-
-
-def _mean(points: list[Point]) -> Point:
-    if len(points) == 1:
-        return points[0]
-    values = [point.y for point in points]
-    return Point(points[0].x, fmean(values), stdev(values))

@@ -51,16 +51,13 @@ def last_blocks(network: nn.Module, blocks: int) -> LastBlocks:
     Raises:
         ValueError: the network lacks a class token, or has fewer blocks.
     """
-    found = _blocks_with_class_token(network)
+    reader = getattr(network, "forward_intermediates", None)
+    is_readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
+    has_token = getattr(network, "cls_token", None) is not None
+    found = len(network.blocks) if is_readable and has_token else 0  # type: ignore[arg-type]
     if found < blocks:
         raise ValueError(
             f"blocks={blocks} needs the class tokens of a transformer's last {blocks} blocks, found "
             f"{found} such blocks; choose blocks={found or 'null'}"
         )
     return LastBlocks(network, blocks)
-
-
-def _blocks_with_class_token(network: nn.Module) -> int:
-    reader = getattr(network, "forward_intermediates", None)
-    readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
-    return len(network.blocks) if readable and getattr(network, "cls_token", None) is not None else 0  # type: ignore[arg-type]
