@@ -179,7 +179,10 @@ def without(*names: str) -> dict[str, Tensor]:
             "patches are not projected by one convolution of RGB; expected",
         ),
         (lambda: without("cls_token"), "without a class token and positions; .* give timm:<name>, or put"),
-        (lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)}, "with SwiGLU, as DINOv2's ViT-g;"),
+        (
+            lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)},
+            "with SwiGLU, like DINOv2's ViT-g;",
+        ),
         (lambda: state() | {"pos_embed": torch.ones(1, 13, 128)}, "for images that are not square"),
         (lambda: state(qk_norm=True), r"has blocks.0.attn.k_norm.bias, .* \(and 7 more differences\)"),
         (lambda: state() | {"dist_token": torch.ones(1, 1, 128)}, "not a transformer .*: it has dist_token,"),
