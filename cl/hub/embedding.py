@@ -136,7 +136,7 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
 def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
     """For each batch: features (N, D) on the device, and for each image why it is unreadable, or ""."""
     starts = [start for part in parts for start in job.images(part)[::BATCH]]
-    count, side, transform = len(job.listing), job.encoder.transform.crop, job.encoder.transform
+    count, transform = len(job.listing), job.encoder.transform
 
     def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
         names = job.listing.names(starts[batch] + rows.start, starts[batch] + rows.stop)
@@ -150,6 +150,7 @@ def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[
                 text = np.frombuffer(reason(error.__cause__ or error).encode()[:REASON], np.uint8)
                 unreadable[: len(text)] = text
 
+    side = transform.crop
     arrays = [ring.Array((side, side, 3), np.uint8), ring.Array((REASON,), np.uint8)]
     workers = machine.workers if len(starts) * BATCH > FEW else 0
     batches = ring.filled(
