@@ -116,23 +116,14 @@ def write_predictions(predicted: Tensor, labels: Tensor, context: Context) -> No
     classes = context.classes
     images = labels.bincount(minlength=len(classes))  # (classes,)
     right = labels[predicted == labels].bincount(minlength=len(classes))  # (classes,)
-    write_csv(
-        context.out / "classes.csv",
-        ["class", "images", "top1"],
-        (
-            [name, total, round(100 * correct / total, 2) if total else ""]
-            for name, total, correct in zip(classes, images.tolist(), right.tolist(), strict=True)
-        ),
-    )
+    counts = list(zip(images.tolist(), right.tolist(), strict=True))
+    top1 = [round(100 * correct / total, 2) if total else "" for total, correct in counts]
+    rows = zip(classes, images.tolist(), top1, strict=True)
+    write_csv(context.out / "classes.csv", ["class", "images", "top1"], rows)
     keys = [context.val.keys[position].decode() for position in context.val.labelled]
-    write_csv(
-        context.out / "predictions.csv",
-        ["image", "truth", "predicted"],
-        (
-            [key, classes[truth], classes[guess]]
-            for key, truth, guess in zip(keys, labels.tolist(), predicted.tolist(), strict=True)
-        ),
-    )
+    truths, guesses = ([classes[number] for number in numbers.tolist()] for numbers in (labels, predicted))
+    rows = zip(keys, truths, guesses, strict=True)
+    write_csv(context.out / "predictions.csv", ["image", "truth", "predicted"], rows)
     write_rows(context.out / "worst", _worst(predicted, labels, right / images, context))
 
 
@@ -150,13 +141,9 @@ def _worst(
         mistakes = ((predicted != labels) & (labels == number)).nonzero()[:EXAMPLES, 0].tolist()
         if mistakes:
             title = f"{context.classes[number]}: {100 * float(1 - accuracy[number]):.0f} % wrong"
-            yield (
-                title,
-                [
-                    Captioned(val.pixels(int(val.labelled[row])), context.classes[int(predicted[row])])
-                    for row in mistakes
-                ],
-            )
+            guesses = [context.classes[int(predicted[row])] for row in mistakes]
+            pixels = [val.pixels(int(val.labelled[row])) for row in mistakes]
+            yield title, [Captioned(*pair) for pair in zip(pixels, guesses, strict=True)]
 
 
 def labels_of(reader: Reader, device: torch.device, most: int | None = None) -> Tensor:
