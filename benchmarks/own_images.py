@@ -176,7 +176,7 @@ def knn(network: nn.Module, bank: Reader, val: Reader, params: Params) -> float:
     rows, queries = (F.normalize(features_of(network, reader, params), dim=1) for reader in (bank, val))
     labels, truth = (torch.from_numpy(reader.labels()) for reader in (bank, val))
     classes = len(bank.manifest.classes)
-    predicted, _ = classify(queries, rows, labels, classes, k=[20], temperature=[0.07])
+    predicted = classify(queries, rows, labels, classes, k=[20], temperature=[0.07])
     return top1(predicted[0, 0], truth)
 
 

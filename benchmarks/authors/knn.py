@@ -56,7 +56,7 @@ def data() -> tuple[Tensor, Tensor, Tensor]:
 
 def predicted(k: int, temperature: float) -> Tensor:
     """(Q,): our predictions."""
-    answers, _ = classify(*data(), CLASSES, k=[k], temperature=[temperature])
+    answers = classify(*data(), CLASSES, k=[k], temperature=[temperature])
     return answers[0, 0]
 
 

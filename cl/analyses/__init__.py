@@ -23,28 +23,22 @@ from cl.methods import BaseMethod
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.report.charts import Chart
 from cl.runtime.machine import Machine
-from cl.runtime.metric_info import MetricInfo
 
 
 class AnalysisConfig(MeasurementConfig):
-    """The parameters that every analysis has; it needs no labels unless it says otherwise."""
+    """Parameters common to analyses."""
 
     needs_labels: ClassVar[bool] = False
 
     @property
     def needs_queue(self) -> bool:
-        """Whether the method must have a queue of negatives."""
+        """Whether the analysis reads the method's queue of negatives."""
         return False
-
-    def numbers(self) -> dict[str, MetricInfo]:
-        """What each metric means."""
-        return {}
 
 
 class BatchesConfig(AnalysisConfig):
-    """The parameters of an analysis of batches of training images."""
+    """Parameters common to analyses of batches of training images."""
 
     batch_size: int = Field(gt=1)
 
@@ -56,7 +50,7 @@ class BatchesConfig(AnalysisConfig):
 class Context:
     """A trained method in eval mode, the settings and log of its training, and the folder for charts.
 
-    scale: multiplied the loss in training.
+    scale: factor of the loss in training.
     epochs: the rows of results/pretrain/epochs.csv.
     """
 
@@ -76,9 +70,9 @@ class Context:
 
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
-        """Unit embeddings (N, D) of `count` views of random batches, augmented like training's large ones.
+        """Unit embeddings (N, D) of `count` views of random batches, augmented like training's large views.
 
-        They are those of the encoder that was trained, also where another is evaluated (DINO).
+        The trained encoder computes them, even if the method evaluates another one (DINO).
         """
         for batch in self._batches(self._large(count), batch_size, batches):
             yield [self.method.embed(view) for view in batch.views]
@@ -91,15 +85,14 @@ class Context:
 
     @torch.no_grad()
     def contrast(self, images: int, batch_size: int, *, queue: bool = False) -> Contrast:
-        """The method's queries and positives for random images; negatives are other images' positives.
+        """The method's queries and positives for random images, from the finished encoder in eval mode.
 
-        Unlike the older keys of a queue, all come from the finished encoder in eval mode. With `queue`, the
-        negatives are these older keys, as training left them.
+        Negatives are the other images' positives; with `queue`, the older keys that training left there.
         """
         queries, positives = [], []
         for batch in self._batches(self.views, batch_size, -(-images // batch_size)):
             term = self.method(batch)[0]
-            queries.append(term.queries.unflatten(0, (batch_size, -1)))  # (N, E, D): E queries per image
+            queries.append(term.queries.unflatten(0, (batch_size, -1)))  # (N, E, D), E queries per image
             positives.append(term.positives.unflatten(0, (batch_size, -1)))
         q = torch.cat(queries)[:images]
         p = torch.cat(positives)[:images]
@@ -117,14 +110,14 @@ class Context:
         return int(term.negative_counts.amax()) if isinstance(term, Contrast) else None
 
     def temperature(self, own: float | None) -> float:
-        """The analysis's own temperature, or that of training, or 1 if training had none (BYOL, SimSiam)."""
+        """The analysis's own temperature, else training's, else 1 (BYOL and SimSiam have none)."""
         trained = self.method.temperature
         if own is None and trained is None:
             self.progress.say("using temperature 1, because training used none")
         return own or trained or 1.0
 
     def _large(self, count: int) -> list[View]:
-        """`count` single views: the one or two large ones of training in turn."""
+        """`count` single views that repeat the one or two large views of training."""
         single = [view.model_copy(update={"count": 1}) for view in self.views for _ in range(view.count)]
         large = [view for view in single[:2] if view.size == single[0].size and not view.jigsaw]
         return [large[number % len(large)] for number in range(count)]
@@ -135,15 +128,6 @@ class Context:
         inputs = data.inputs(self.machine)
         for batch in data.batches(0, batches, self.machine.workers):
             yield inputs(batch)
-
-    def curve(self, name: str, title: str, columns: dict[str, str], y: str) -> Chart:
-        """Columns of the training log by epoch, by label; columns that the log lacks are left out."""
-        chart = Chart(name, title, "epoch", y)
-        for column, label in columns.items():
-            for row in self.epochs:
-                if column in row:
-                    chart.add(label, row["epoch"], row[column])
-        return chart
 
 
 def as_numpy(parts: list[Tensor]) -> np.ndarray:

@@ -21,7 +21,7 @@ class Config(BatchesConfig):
     def numbers(self) -> dict[str, MetricInfo]:
         return {
             "alignment": MetricInfo(
-                "alignment", "mean squared distance of two views of an image, from 0 to 4", "lower"
+                "alignment", "mean squared distance between two views of an image, from 0 to 4", "lower"
             ),
             "uniformity": MetricInfo(
                 "uniformity", "how evenly images fill the sphere: 0 if all are one point", "lower"
@@ -40,9 +40,9 @@ class Config(BatchesConfig):
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """Alignment = mean |x - y|^2 over pairs of views of an image, in [0, 4] (their L_align, alpha 2).
 
-    The other measures (`cl.pretraining.collapse`) are those of the first views. The charts come from the
-    training log, where alignment is measured on the last batch in train mode and the rest on validation
-    images, so the numbers are close but not equal.
+    `cl.pretraining.collapse` measures the rest on the first views. The charts show the training log, which
+    measures alignment on the last batch in train mode and the rest on validation images: its numbers are
+    close to these but not equal.
     """
     batches = context.embeddings(config.batch_size, config.batches)
     first, second = (torch.cat(views) for views in zip(*batches, strict=True))
@@ -56,13 +56,12 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     for row in context.epochs:
         chart.add("from the first epoch to the last", row["uniformity"], row["alignment"])
     chart.save(context.out)
-    rank = context.curve(
-        "rank", "Dimensions of the embeddings", {"effective_rank": "effective rank"}, "effective rank"
-    )
+    rank = Chart("rank", "Dimensions of the embeddings", "epoch", "effective rank")
+    rank.add_log(context.epochs, {"effective_rank": "effective rank"})
     rank.save(context.out)
     return measured
 
 
 def alignment(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance of the rows (N, D)."""
+    """Mean squared distance between corresponding rows (N, D)."""
     return float((first - second).square().sum(1).mean())

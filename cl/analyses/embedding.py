@@ -22,21 +22,21 @@ class Config(AnalysisConfig):
     perplexity: float = Field(gt=0)
 
     def check(self, train: Reader, val: Reader) -> None:
-        found, least = min(self.images, len(val)), 3 * self.perplexity
-        if found <= least:
+        images, least = min(self.images, len(val)), 3 * self.perplexity
+        if images <= least:
             raise ValueError(
-                f"perplexity={self.perplexity:g} needs more than {least:g} images, found {found}; choose a "
-                "smaller one"
+                f"perplexity={self.perplexity:g} needs more than {least:g} images, found {images}; "
+                "choose a smaller perplexity"
             )
 
     def numbers(self) -> dict[str, MetricInfo]:
-        meaning = "percent: whether neighbours in the map are also neighbours in the features"
+        meaning = "percent: how far neighbours in the map are also neighbours in the features"
         return {"trustworthiness": MetricInfo("trustworthiness of the map", meaning, "higher")}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """Trustworthiness of the map (Venna and Kaski 2001), percent: are its neighbours close in features?"""
-    from sklearn.manifold import TSNE, trustworthiness  # slow to import, and not needed by other stages
+    """Trustworthiness of the map in percent (Venna and Kaski 2001): are its neighbours close in features?"""
+    from sklearn.manifold import TSNE, trustworthiness  # slow to import
 
     positions = np.arange(len(context.val))[: config.images]
     backbone, projector = context.method.evaluated

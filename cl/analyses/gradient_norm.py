@@ -1,4 +1,4 @@
-"""Norm of the loss gradient at a query by the number of negatives, with and without margin (EqCo, Fig. 4)."""
+"""Norm of the loss gradient at a query by number of negatives, with and without margin (EqCo, Fig. 4)."""
 
 import math
 from typing import Literal
@@ -15,8 +15,8 @@ from cl.runtime.metric_info import MetricInfo
 class Config(Sampling):
     """See `Sampling`.
 
-    keys: where negatives come from: other images, by the finished encoder; or the queue, as training left it,
-        in which case only `queries` images are encoded.
+    keys: the source of negatives: other images, encoded by the finished encoder; or the queue as training
+        left it, so that only `queries` images are encoded.
     """
 
     kind: Literal["gradient_norm"]
@@ -37,7 +37,7 @@ class Config(Sampling):
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """Mean and standard deviation of the norm over queries, with margin (alpha) and without (alpha = K).
 
-    The paper plots them by epoch; here they are measured on the finished encoder.
+    The paper plots them by epoch; this measures the finished encoder.
 
     Returns:
         margin_ratio and plain_ratio: mean norm with the fewest negatives divided by that with the most.
@@ -59,7 +59,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
 
 
 def norms(sample: Sample, count: int, alpha: float, temperature: float) -> Tensor:
-    """(b,): |dL/dq| of each query as a free vector, with the first K = `count` of its negatives.
+    """(b,): |dL/dq| of each query, not constrained to unit length, with its first K = `count` negatives.
 
     dL/dq = (-(1 - p_0) k_0 + sum_i p_i k_i) / tau with p_0 = s_0 / S, p_i = (alpha / K) s_i / S, s = exp(q .
     k / tau) and S = s_0 + (alpha / K) sum_i s_i (EqCo, eq. 11, whose printed second sum has s_0 for s_i). At

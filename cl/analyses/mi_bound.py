@@ -31,8 +31,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """f(K) = log(1 + K e^(m / tau)) - L = log(1 + alpha) - L, nats, m = tau log(alpha / K) (EqCo, sec. 2.1).
 
     Without margin, alpha is K. The bound cannot exceed its first term. One chart shows it by K for the
-    finished encoder; if the loss was InfoNCE, another shows it by epoch, with L from the training log and the
-    K of training. Queries are those of the method: in NNCLR, the nearest neighbours.
+    finished encoder; for InfoNCE, another shows it by epoch, with L from the training log and training's K.
+    The method provides the queries: in NNCLR, the nearest neighbours.
 
     Returns:
         margin and plain: the bound for the largest K, with and without the margin.

@@ -20,7 +20,7 @@ from cl.runtime.metric_info import MetricInfo
 class Config(AnalysisConfig):
     """`rows` validation images of different classes, each with its `nearest` training images.
 
-    Unlabelled images are left out, unless the data has no labels at all.
+    Unlabelled images are skipped, unless all images are unlabelled.
     """
 
     kind: Literal["neighbours"]
@@ -30,12 +30,12 @@ class Config(AnalysisConfig):
     queries: int | None = Field(gt=0, description="validation images; null: all")
 
     def numbers(self) -> dict[str, MetricInfo]:
-        meaning = "percent of the nearest training images that have the image's class"
+        meaning = "percent of the nearest training images with the image's class"
         return {"same_class": MetricInfo("neighbours of the same class", meaning, "higher")}
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """same_class, if there are labels: percent of the nearest training images that share an image's class."""
+    """same_class, if there are labels: percent of the nearest training images with an image's class."""
     encoder = Unit(context.method.evaluated[0], [])
     parts = ((context.train, config.bank), (context.val, config.queries))
     bank, queries = (
@@ -54,43 +54,36 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
         return {}
     labels, truth = (labels_of(reader, context.machine.device, most) for reader, most in parts)
     same = labels[found] == truth[:, None]
-    draw(found, _one_per_class(truth, config.rows), context)
+    first_of_class = torch.from_numpy(np.unique(truth.cpu().numpy(), return_index=True)[1])
+    draw(found, first_of_class[spread(len(first_of_class), config.rows)], context)
     return {"same_class": 100 * float(same.float().mean())}
 
 
 def draw(found: Tensor, shown: Tensor, context: Context) -> None:
-    """Write `pictures/`: a row per validation image, which comes first, with its nearest training images.
+    """Write `pictures/`: in each row, a validation image and then its nearest training images.
 
     Args:
-        found: (N, k), places among the training images in the order of the index.
+        found: (N, k), the nearest images' places among the evaluated training images.
         shown: the rows of `found` to show.
     """
     bank, queries = context.train.evaluated(int(found.max()) + 1), context.val.evaluated(len(found))
     rows = []
     for row in shown.tolist():
         query = int(queries[row])
-        pictures = [_captioned(context.val, query)]
-        pictures += [
-            _captioned(context.train, position, int(context.val.labels(query)))
-            for position in bank[found[row].cpu()].tolist()
-        ]
-        rows.append((pictures[0].caption, pictures))
+        label = int(context.val.labels(query))
+        positions = bank[found[row].cpu()].tolist()
+        picture = _captioned(context.val, query)
+        rows.append((picture.caption, [picture, *(_captioned(context.train, x, label) for x in positions)]))
     write_rows(context.out / "pictures", rows)
 
 
 def _captioned(reader: Reader, position: int, label: int | None = None) -> Captioned:
-    """An image with its class, marked by whether that is the class `label`."""
+    """An image captioned with its class; marked right or wrong by comparison with `label`."""
     pixels, own = reader.pixels(position), int(reader.labels(position))
     if own < 0:
         return Captioned(pixels, "")
     mark: Literal["", "right", "wrong"] = "" if label is None else "right" if own == label else "wrong"
     return Captioned(pixels, reader.manifest.classes[own], mark)
-
-
-def _one_per_class(truth: Tensor, rows: int) -> Tensor:
-    """Positions of the first image of each of `rows` classes, spread over all classes."""
-    first = torch.from_numpy(np.unique(truth.cpu().numpy(), return_index=True)[1])
-    return first[spread(len(first), rows)]
 
 
 def spread(number: int, rows: int) -> Tensor:

@@ -16,7 +16,7 @@ from cl.runtime.metric_info import MetricInfo
 
 
 class Config(AnalysisConfig):
-    """`anchors`: about how many anchors to measure per batch size; temperature: null for that of training."""
+    """`anchors`: approximate number of anchors per batch size; temperature: null for training's."""
 
     kind: Literal["npc"]
     batch_sizes: list[int] = Field(min_length=1, description="images per batch")
@@ -27,13 +27,13 @@ class Config(AnalysisConfig):
         Plan(len(train), max(self.batch_sizes), seed=0)  # refuses a batch larger than the split
 
     def numbers(self) -> dict[str, MetricInfo]:
-        mean = "by how much SimCLR scales down its gradient; 1: not at all"
+        mean = "factor by which SimCLR scales its gradient; 1: not scaled down"
         variation = "how much the multiplier differs between images: standard deviation / mean"
-        found = {}
+        infos = {}
         for size in (min(self.batch_sizes), max(self.batch_sizes)):
-            found[f"mean_{size}"] = MetricInfo(f"mean multiplier, batches of {size}", mean, "higher")
-            found[f"variation_{size}"] = MetricInfo(f"its variation, batches of {size}", variation, "lower")
-        return found
+            infos[f"mean_{size}"] = MetricInfo(f"mean multiplier, batches of {size}", mean, "higher")
+            infos[f"variation_{size}"] = MetricInfo(f"its variation, batches of {size}", variation, "lower")
+        return infos
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:

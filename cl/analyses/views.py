@@ -33,7 +33,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """Means over images of the similarity and the variance of an image's views, with histograms.
 
     Raises:
-        AssertionError: rows are not of unit length, so that variance = (1 - similarity) / D does not hold.
+        AssertionError: rows lack unit length, so variance = (1 - similarity) / D does not hold.
     """
     encode = context.embeddings if config.of == "embedding" else context.features
     batches = -(-config.images // config.batch_size)
@@ -41,9 +41,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     for views in encode(config.batch_size, batches, config.augmentations):
         stacked = torch.stack(views, 1)  # (N, M, D)
         similarity, variance = spread(stacked)
-        assert torch.allclose(variance * stacked.shape[2], 1 - similarity, atol=1e-4), (
-            "rows are not unit rows"
-        )
+        have_unit_length = torch.allclose(variance * stacked.shape[2], 1 - similarity, atol=1e-4)
+        assert have_unit_length, "rows lack unit length"
         parts["similarity"].append(similarity)
         parts["variance"].append(variance)
     metrics = {}

@@ -1,7 +1,6 @@
 """Linear evaluation: classifiers on the frozen backbone's pooled features."""
 
 import copy
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -25,6 +24,7 @@ from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import BACKBONE, MetricInfo, Share
+from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import Data, train
@@ -39,12 +39,12 @@ TOP = ("top1", "top5")
 class Config(EvaluationConfig):
     """One classifier for each pair of `base_lrs` and `weight_decays`, trained in one pass over the backbone.
 
-    An empty list stands for the value in `optim`; a non-empty list must include that value.
+    An empty list means the value in `optim`; a non-empty list must include that value.
 
     features: `augmented`: of the training view, as in the papers; `cached`: of the evaluation view, extracted
-        once. The latter is fast but a different protocol, so its metrics have different names.
-    blocks: of a transformer, whose class tokens after these last blocks are the features (DINO takes 4 of
-        ViT-S); null: the backbone's own.
+        once. Caching is faster but a different protocol, so its metrics have different names.
+    blocks: use the class tokens after this many last blocks of a transformer as features (DINO: 4 of ViT-S);
+        null: the backbone's own features.
     seeds: train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
@@ -69,12 +69,10 @@ class Config(EvaluationConfig):
             ("weight_decay", self.weight_decays, self.optim.weight_decay),
         ):
             if values and usual not in values:
-                raise ValueError(
-                    f"{name}s={values} must include optim.{name}={usual}, which has no effect otherwise"
-                )
+                raise ValueError(f"{name}s={values} must include optim.{name}={usual}")
         if self.weight_decays and self.optim.final_weight_decay is not None:
             raise ValueError(
-                f"optim.final_weight_decay={self.optim.final_weight_decay} schedules one weight decay, found "
+                f"optim.final_weight_decay={self.optim.final_weight_decay} cannot be combined with "
                 f"weight_decays={self.weight_decays}; choose weight_decays=[] or final_weight_decay=null"
             )
         if self.optim.clip and len(self.grid) > 1:
@@ -92,21 +90,21 @@ class Config(EvaluationConfig):
 
     def numbers(self) -> dict[str, MetricInfo]:
         prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")
-        of_best = "best classifier, last epoch"
-        of_any = "best classifier and epoch: optimistic, as these images chose them"
-        ranks = {
-            "top1": ("top-1", "images whose class is ranked first"),
-            "top5": ("top-5", "images whose class is among the first five"),
+        chosen = "of the best classifier, chosen on these images"
+        infos = {
+            "base_lr": MetricInfo("base learning rate", chosen),
+            "weight_decay": MetricInfo("weight decay", chosen),
         }
-        known = {
-            "base_lr": MetricInfo("base learning rate", "of the best classifier, chosen on these images"),
-            "weight_decay": MetricInfo("weight decay", "of the best classifier, chosen on these images"),
-        }
-        for name, (title, meaning) in ranks.items():
-            last = MetricInfo(f"{title}{source}", f"{meaning}; {of_best}", "higher")
-            best = last._replace(title=f"{title}{source}, best epoch", meaning=f"{meaning}; {of_any}")
-            known |= {f"{prefix}{name}": last, f"{prefix}best_{name}": best}
-        return known
+        of_last = "best classifier, last epoch"
+        of_best = "best classifier and epoch: optimistic, as these images chose them"
+        for name, title, meaning in (
+            ("top1", f"top-1{source}", "images whose class is ranked first"),
+            ("top5", f"top-5{source}", "images whose class is among the first five"),
+        ):
+            infos[f"{prefix}{name}"] = MetricInfo(title, f"{meaning}; {of_last}", "higher")
+            best = MetricInfo(f"{title}, best epoch", f"{meaning}; {of_best}", "higher")
+            infos[f"{prefix}best_{name}"] = best
+        return infos
 
     @property
     def grid(self) -> list[tuple[float, float]]:
@@ -128,7 +126,7 @@ class Stored:
         """Batches of steps start to stop - 1."""
         for step in range(start, stop):
             rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
-            yield Batch([self.features[rows]], self.labels[rows], positions=rows)  # of the stored features
+            yield Batch([self.features[rows]], self.labels[rows], positions=rows)
 
     def inputs(self, here: Machine) -> Callable[[Batch], Batch]:
         """The identity: batches are already on the device."""
@@ -136,10 +134,10 @@ class Stored:
 
 
 def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
-    """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 of the best in any.
+    """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 over all epochs.
 
-    The validation images choose the classifier and the epoch, as in the papers; `heads.csv` lists all of
-    them, with their training losses.
+    The validation images choose the classifier and the epoch, as in the papers. `heads.csv` lists all
+    classifiers with their training losses; `epochs.csv` their top-1 after each epoch.
 
     Raises:
         AssertionError: a tensor of the backbone has changed.
@@ -155,7 +153,9 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     rows = _train(config, backbone, context, heads, lambda _: _score_all(heads, queries, truth))
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
     table = [_summary(rows, number, *setting) for number, setting in enumerate(config.grid)]
-    _write_table(table, context)
+    write_csv(
+        context.out / "heads.csv", table[0], ([round(value, 8) for value in row.values()] for row in table)
+    )
     _write_epochs(rows, config, context)
     last = max(table, key=lambda row: row["top1"])
     best = max(table, key=lambda row: row["best_top1"])
@@ -177,7 +177,7 @@ def _train(
     heads: nn.ModuleList,
     each_epoch: Callable[[int], dict[str, float]],
 ) -> list[dict[str, Any]]:
-    """Train a head for each setting of the grid; returns the log of the epochs.
+    """Train a head for each setting of the grid; return the log, a row per epoch.
 
     Raises:
         FloatingPointError: a classifier has diverged.
@@ -201,7 +201,7 @@ def _train(
             raise
         largest = max(base_lr for base_lr, _ in config.grid)
         raise FloatingPointError(
-            f"{error}. One of the {len(heads)} classifiers diverged: leave out base_lrs={largest}"
+            f"{error}. One of the {len(heads)} classifiers diverged: remove {largest} from base_lrs"
         ) from error
 
 
@@ -216,20 +216,20 @@ def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -
 
 
 def _features(backbone: "Backbone | LastBlocks", context: Context, reader: Reader) -> Tensor:
-    """(n, D): of the labelled images."""
+    """Features (n, D) of the labelled images."""
     images = EvalSet(reader, context.transform, reader.labelled)
     return extract(backbone, images, context.machine, context.progress.count)
 
 
 def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:
-    """The best top1, and `head_<number>_<name>` of every head."""
+    """The best top1, and `head_<number>_<metric>` of every head."""
     scores = [_score(head, features, truth) for head in heads]
     row = {f"head_{i}_{name}": value for i, score in enumerate(scores) for name, value in score.items()}
     return {"top1": max(score["top1"] for score in scores), **row}
 
 
 def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]:
-    """top1, and top5: percentage of rows whose label is among the five largest logits."""
+    """top1 and top5: percentage of rows whose label has the largest logit, or one of the five largest."""
     predicted, five = classify(head, features)
     return {
         "top1": top1(predicted, truth),
@@ -238,7 +238,7 @@ def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]
 
 
 def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay: float) -> dict[str, float]:
-    """Setting, last epoch with its training loss, and best epoch of one classifier."""
+    """One classifier: its setting, metrics in its last and best epoch, and last training loss."""
     last = rows[-1]
     best = max(rows, key=lambda row: row[f"head_{head}_top1"])
     scores = {name: last[f"head_{head}_{name}"] for name in TOP}
@@ -248,20 +248,11 @@ def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay
 
 
 def _write_epochs(rows: list[dict[str, Any]], config: Config, context: Context) -> None:
-    """Write `epochs.csv`: top-1 of every classifier on the validation images, after each epoch."""
     names = [
         f"lr {lr:g}, decay {decay:g}" if config.weight_decays else f"lr {lr:g}" for lr, decay in config.grid
     ]
-    with (context.out / "epochs.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["epoch", *names])
-        for row in rows:
-            scores = [round(row[f"head_{number}_top1"], 4) for number in range(len(names))]
-            writer.writerow([row["epoch"], *scores])
-
-
-def _write_table(table: list[dict[str, float]], context: Context) -> None:
-    with (context.out / "heads.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows({key: round(value, 8) for key, value in row.items()} for row in table)
+    top1s = (
+        [row["epoch"], *(round(row[f"head_{number}_top1"], 4) for number in range(len(names)))]
+        for row in rows
+    )
+    write_csv(context.out / "epochs.csv", ["epoch", *names], top1s)

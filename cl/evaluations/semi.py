@@ -31,16 +31,16 @@ Training = optim.Config
 
 
 class Config(EvaluationConfig):
-    """Which labels are used, and how the encoder is fine-tuned.
+    """Which labels to use, and how to fine-tune the encoder.
 
     The labels are either a `fraction` of each class, at least one, drawn with the seed; or those of a fixed
     `list` of ImageNet files `<wnid>_<number>.JPEG`, one per line, with md5 `list_md5`, available from
     `list_url`.
 
     backbone_lr: relative to the head's; 0: a linear probe, the backbone frozen in eval mode (Fast-MoCo, 1 %).
-    layer_decay: each layer of the backbone learns at this rate relative to the next (BEiT, MAE); the last
-        at `backbone_lr`. An untrained network learns at the same rate everywhere.
-    from_scratch: how an untrained network is trained on the same labels, for the baseline `random`.
+    layer_decay: learning rate of each layer relative to the next one's (BEiT, MAE); the last layer has
+        `backbone_lr`. In an untrained network, all layers have the same rate.
+    from_scratch: training of an untrained network on the same labels, for the baseline `random`.
     seeds: draw and train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
@@ -59,13 +59,9 @@ class Config(EvaluationConfig):
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
         if (self.fraction is None) == (self.list is None):
-            raise ValueError(
-                f"fraction={self.fraction} and list={self.list}: set exactly one, the other to null"
-            )
+            raise ValueError(f"fraction={self.fraction}, list={self.list}: set exactly one of them")
         if (self.list is None) != (self.list_md5 is None):
-            raise ValueError(
-                f"list={self.list} and list_md5={self.list_md5} belong together: set both or neither"
-            )
+            raise ValueError(f"list={self.list}, list_md5={self.list_md5}: set both or neither")
         if self.list is None and self.list_url:
             raise ValueError(f"list_url={self.list_url} has no effect without a list")
         return self
@@ -78,13 +74,13 @@ class Config(EvaluationConfig):
         part = "a list of labels"
         if self.fraction:
             part = f"{100 * self.fraction:g} % of the labels, at least one per class"
-        meaning = f"images that get their class after training on {part}"
+        meaning = f"images classified correctly after training on {part}"
         scratch = f"{meaning}, from random weights"
         return {
             "top1": MetricInfo("top-1", meaning, "higher"),
             "scratch_top1": MetricInfo("top-1, trained from scratch", scratch, "higher"),
-            "labels": MetricInfo("labels used", "how many training images had a label"),
-            "labels_percent": MetricInfo("percent of the labels", "of the training images that have one"),
+            "labels": MetricInfo("labels used", "number of training images whose labels were used"),
+            "labels_percent": MetricInfo("percent of the labels", "of all labelled training images"),
         }
 
 
@@ -94,22 +90,23 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     The encoder itself is not changed.
 
     Raises:
-        ValueError: the list is missing, has another md5, or names images that are missing from the training
-            split.
+        ValueError: the list is missing, has a different md5, or names images missing from the training split.
     """
-    chosen = (
-        listed(config, context.train) if config.list else sample_labels(config, context.train, context.seed)
-    )
+    labelled = context.train.labelled
+    if config.list:
+        chosen = listed(config, context.train)
+    else:
+        assert config.fraction
+        chosen = labelled[choose(context.train.labels(labelled), config.fraction, context.seed)]
     keys = [context.train.keys[position].decode() for position in chosen]
     (context.out / "labels.txt").write_text("".join(f"{key}\n" for key in keys))
     val, truth = context.val, labels_of(context.val, context.machine.device)
     predicted = _predicted(*fine_tune(config, context, chosen), context)
     write_predictions(predicted, truth, context)
-    percent = 100 * len(chosen) / len(context.train.labelled)
     metrics = {
         "top1": share(predicted == truth, val, val.labelled),
         "labels": float(len(chosen)),
-        "labels_percent": percent,
+        "labels_percent": 100 * len(chosen) / len(labelled),
     }
     if context.encoder.untrained:
         scratch = config.model_copy(
@@ -160,7 +157,7 @@ def fine_tune(
 
 
 def parts_of(config: Config, backbone: nn.Module) -> list[optim.Part]:
-    """The backbone's layers with their learning rates relative to the head's, from the input on."""
+    """The backbone's layers from input to output, with learning rates relative to the head's."""
     layers = parameters_by_depth(backbone) if config.layer_decay < 1 else [list(backbone.parameters())]
     rates = [config.backbone_lr * config.layer_decay**above for above in reversed(range(len(layers)))]
     return [optim.Part(nn.ParameterList(layer), rate) for layer, rate in zip(layers, rates, strict=True)]
@@ -182,7 +179,7 @@ def listed(config: Config, train: Reader) -> np.ndarray:
         count = counted(len(missing) or len(names), "images")
         raise ValueError(
             f"{config.list} names {count} missing from the training split, for example {first}: "
-            "it requires dataset=imagenet or imagenet100 with no images skipped by prepare "
+            "it needs dataset=imagenet or imagenet100, without images skipped by prepare "
             "(data/shards/manifest.json); otherwise choose evaluation=[semi_1,semi_10]"
         )
     return np.array(chosen)
@@ -198,12 +195,6 @@ def _read(config: Config) -> str:
     if (found := hashlib.md5(content).hexdigest()) != config.list_md5:
         raise ValueError(f"{path} has md5 {found}, expected {config.list_md5}: remove it and {remedy}")
     return content.decode(errors="replace")
-
-
-def sample_labels(config: Config, train: Reader, seed: int) -> np.ndarray:
-    """Positions of a stratified sample of the labelled images, sorted."""
-    assert config.fraction
-    return train.labelled[choose(train.labels(train.labelled), config.fraction, seed)]
 
 
 def choose(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

@@ -15,14 +15,14 @@ from cl.runtime.distributed import gather, rank, ranks
 from cl.runtime.machine import Machine, to_device
 
 BATCH = 256
-ON_GPU, ON_CPU = 2**31, 2**26  # bytes of images that are cached: 14,000 of 224 px, 20,000 of 32 px
-FEW = 1024  # images; up to this number, reading them here is faster than starting data workers
+ON_GPU, ON_CPU = 2**31, 2**26  # bytes of images to cache at most: 14,000 of 224 px, 20,000 of 32 px
+FEW = 1024  # up to this number of images, reading them here is faster than starting data workers
 
-Cache = dict[tuple[Reader, bytes], list[Tensor]]  # batches on the device, by what was read
+Cache = dict[tuple[Reader, bytes], list[Tensor]]  # batches on the device, by reader and positions
 
 
 class Pixels(nn.Module):
-    """In place of an encoder: the pixels of an image, centred per channel, as one vector."""
+    """Replaces an encoder by the pixels of an image, centred per channel, as one vector."""
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, S, S) to (N, 3 s s) with s = min(S, 32)."""
@@ -32,7 +32,7 @@ class Pixels(nn.Module):
 
 
 class Unit(nn.Module):
-    """Unit rows: the features of a backbone, and the outputs of each head applied to them."""
+    """Normalises the features of a backbone, and each head's output for them, to unit rows."""
 
     def __init__(self, backbone: nn.Module, heads: list[nn.Module]) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ def extract(
 ) -> Tensor:
     """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of `data`.
 
-    The processes of a run share the work, and each returns all of the features.
+    The processes of a run share the work, and each returns all features.
 
     Args:
-        count: shows the progress if it takes long.
-        cache: of small sets of images, which later calls do not read again.
+        count: shows the progress of long extractions.
+        cache: keeps small sets of images for later calls.
     """
     return extract_all(encoder, data, machine, count=count, cache=cache)[0]
 
@@ -73,24 +73,26 @@ def extract_all(
     """As `extract`, for an encoder with several outputs, each stored as `dtype`.
 
     Raises:
-        FloatingPointError: an output is infinite or not a number.
+        FloatingPointError: an output is infinite or NaN.
     """
-    share = -(-len(data) // ranks())
-    padded = np.pad(data.positions, (0, share * ranks() - len(data)), mode="edge")
-    mine = EvalSet(data.reader, data.transform, padded[rank() * share : (rank() + 1) * share])
+    per_rank = -(-len(data) // ranks())
+    padded = np.pad(data.positions, (0, per_rank * ranks() - len(data)), mode="edge")
+    local = EvalSet(data.reader, data.transform, padded[rank() * per_rank : (rank() + 1) * per_rank])
     stored: list[Tensor] = []
     done = 0
-    with (count if share > FEW else silent)(share, "images to encode") as report:
-        for outputs in _outputs(encoder, _images(mine, machine, cache), data.transform, machine):
-            stored = stored or [output.new_zeros(share, output.shape[1], dtype=dtype) for output in outputs]
-            for whole, part in zip(stored, outputs, strict=True):
-                whole[done : done + len(part)] = part
+    with (count if per_rank > FEW else silent)(per_rank, "images to encode") as report:
+        for outputs in _outputs(encoder, _images(local, machine, cache), data.transform, machine):
+            stored = stored or [
+                output.new_zeros(per_rank, output.shape[1], dtype=dtype) for output in outputs
+            ]
+            for features, batch in zip(stored, outputs, strict=True):
+                features[done : done + len(batch)] = batch
             done += len(outputs[0])
             report(len(outputs[0]))
-    everything = [gather(whole)[: len(data)] for whole in stored]
-    for whole in everything:
-        _check_finite(whole, data)
-    return everything
+    gathered = [gather(features)[: len(data)] for features in stored]
+    for features in gathered:
+        _check_finite(features, data)
+    return gathered
 
 
 def _check_finite(features: Tensor, data: EvalSet) -> None:
@@ -100,7 +102,7 @@ def _check_finite(features: Tensor, data: EvalSet) -> None:
         key = data.reader.keys[data.positions[broken[0]]].decode()
         raise FloatingPointError(
             f"the features of {len(broken)} of {len(data)} images are not finite, starting with {key}: the "
-            "encoder has diverged, is damaged or overflows; lower optim.base_lr, choose precision=fp32, or "
+            "encoder has diverged, is damaged or overflows; lower optim.base_lr, or choose precision=fp32 or "
             "another encoder"
         )
 
@@ -117,7 +119,9 @@ def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Te
     for images in data.batches(BATCH, machine.workers if len(data) > FEW else 0):
         batch = to_device(images, machine.device)
         if cache is not None:
-            read.append(batch.clone())  # on the CPU, the memory of `images` is used again
+            read.append(
+                batch.clone()
+            )  # `images` will be overwritten, and on the CPU `batch` shares its memory
         yield batch
     if cache is not None:
         cache[key] = read
@@ -126,7 +130,7 @@ def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Te
 def _outputs(
     encoder: nn.Module, images: Iterable[Tensor], transform: Transform, machine: Machine
 ) -> Iterator[tuple[Tensor, ...]]:
-    """The encoder's outputs in eval mode, batch by batch."""
+    """The encoder's outputs in eval mode, by batch."""
     mean, std = transform.mean_and_std(machine.device)
     was_training = encoder.training
     encoder.eval()

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from cl.runtime.distributed import gather, rank, ranks
 
-QUERIES, ROWS = 256, 2**16  # of a block of similarities, 64 MiB in float32
-BUCKET = 8  # columns that are reduced to their largest before the selection
-SHOWN = 8  # neighbours of each query that `classify` returns
+QUERIES, ROWS = 256, 2**16  # size of a block of similarities, 64 MiB in float32
+BUCKET = 8  # columns; the selection first compares the largest element of each bucket
 
 
 def check_k(k: int, usable: int) -> None:
@@ -23,16 +22,15 @@ def check_k(k: int, usable: int) -> None:
 def nearest(
     queries: Tensor, bank: Tensor, k: int, owners: tuple[Tensor, Tensor] | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """The k nearest rows of the bank for each query, in memory that does not grow with queries and bank.
+    """The k nearest rows of the bank for each query, in constant memory.
 
     Args:
         queries: (Q, D) unit rows.
         bank: (B, D) unit rows; float16 is converted block by block.
-        owners: (Q,) and (B,), whose queries and rows are; a query is not compared with rows of its owner.
+        owners: owner of each query (Q,) and row (B,); a query is not compared with rows of its owner.
 
     Yields:
-        The rows of a block of n queries, their cosines (n, k) and their positions in the bank (n, k), nearest
-        first.
+        A block of n queries, and the cosines and positions (n, k) of their nearest rows, nearest first.
 
     Raises:
         ValueError: the bank has fewer than k rows.
@@ -63,8 +61,7 @@ def nearest(
 def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row of (n, m), or all m if fewer, in descending order, and their columns.
 
-    They are in the k buckets whose largest elements are largest: two small selections take less time than a
-    large one.
+    They lie in the k buckets with the largest maxima; two small selections are faster than a large one.
     """
     buckets = x.shape[1] // BUCKET
     if buckets < 2 * k:
@@ -87,7 +84,7 @@ def _select(values: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float) -> Tensor:
     """v_c = sum over the neighbours b of class c of exp((q . b - q . nearest) / temperature), (n, classes).
 
-    The usual weights divided by that of the nearest, so that no temperature overflows.
+    The usual weights are divided by the nearest neighbour's, so that small temperatures do not overflow.
 
     Args:
         cosines: (n, k), nearest first.
@@ -106,32 +103,29 @@ def classify(
     k: Sequence[int],
     temperature: Sequence[float],
     owners: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """The class with most votes for each k and temperature, in one pass; the ranks share the queries.
 
     Args:
         labels: (B,) classes of the bank; the other arguments as in `nearest`.
 
     Returns:
-        Classes (len(k), len(temperature), Q), and the positions in the bank of the nearest few (Q, at most
-        SHOWN).
+        Classes (len(k), len(temperature), Q).
     """
-    share = -(-len(queries) // ranks())
-    mine = slice(rank() * share, (rank() + 1) * share)
-    shown = min(SHOWN, max(k))
-    answers = torch.zeros(share, len(k) * len(temperature) + shown, dtype=torch.int64, device=queries.device)
-    shared = owners and (owners[0][mine], owners[1])
-    for rows, cosines, positions in nearest(queries[mine], bank, max(k), shared):
+    per_rank = -(-len(queries) // ranks())
+    local = slice(rank() * per_rank, (rank() + 1) * per_rank)
+    answers = torch.zeros(per_rank, len(k) * len(temperature), dtype=torch.int64, device=queries.device)
+    local_owners = owners and (owners[0][local], owners[1])
+    for rows, cosines, positions in nearest(queries[local], bank, max(k), local_owners):
         neighbours = labels[positions]
         votes = [
             vote(cosines[:, :count], neighbours[:, :count], classes, t).argmax(1)
             for count in k
             for t in temperature
         ]
-        answers[rows] = torch.cat([torch.stack(votes, 1), positions[:, :shown]], 1)
+        answers[rows] = torch.stack(votes, 1)
     answers = gather(answers)[: len(queries)]
-    predicted = answers[:, :-shown].T.reshape(len(k), len(temperature), len(queries))
-    return predicted, answers[:, -shown:]
+    return answers.T.reshape(len(k), len(temperature), len(queries))
 
 
 def top1(predicted: Tensor, labels: Tensor) -> float:

@@ -1,1 +1,1 @@
-"""Encoders trained by other programs, and exports to their formats."""
+"""Encoders of any program, their features, and exports to other programs' formats."""

@@ -1,4 +1,4 @@
-"""Files of weights by any program: named tensors, and what they say about the network; no code is run."""
+"""Files of weights by any program: named tensors and metadata, read without running code."""
 
 import argparse
 import json
@@ -20,44 +20,33 @@ from cl.runtime.tensor_files import check_values, load_tensors
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network")  # keys that hold a checkpoint's tensors
 PAIR = ("student", "teacher")  # networks that DINO and DINOv2 save side by side
-OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys of what has tensors, but no network
-WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # of torch
-COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # of thop, which counts operations
-UNTOLD = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # what only a description says
-# Plain values in checkpoints: the arguments of a program, and numbers of a schedule that NumPy computed.
+OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys whose tensors belong to no network
+WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # torch's
+COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
+DESCRIBED = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # keys only for config.json
+# Plain values in checkpoints: a program's arguments, and numbers of a schedule that NumPy computed.
 PLAIN = [argparse.Namespace, np.dtype, np.dtypes.Float64DType]
 SCALAR: Any = np.float64().__reduce__()[0]
 SCALARS = [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # NumPy 1 and 2
 
-
-LEGACY = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # the number with which torch's files before 1.6 begin
-ONNX = tuple(bytes([8, version, 18]) for version in range(3, 20))  # two fields of its protocol
-# How files begin that are taken for weights, what they are, and how to get weights.
+LEGACY = b"l\xfc\x9cF\xf9 j\xa8P\x19"  # magic number of torch's files before 1.6
+ONNX = tuple(bytes([8, version, 18]) for version in range(3, 20))  # the first two fields of its protocol
+COMPRESSED = (b"\x1f\x8b", b"bzh", b"\xfd7zxz", b"7z\xbc")  # gzip, bzip2, xz and 7z
+# The first bytes of files that are mistaken for weights, what these files are, and the remedy.
 DISGUISES = (
-    (
-        (b"version https://git-lfs",),
-        "a pointer of Git LFS",
-        "fetch the file that it stands for: `git lfs pull`",
-    ),
-    ((b"<!doctype", b"<html", b"<?xml", b"<head"), "a web page", "download the file that it is about"),
-    (
-        (b"\x89hdf", b"\x93numpy", b"gguf"),
-        "a file of Keras, NumPy or GGUF",
-        "convert it to named tensors of torch",
-    ),
-    (
-        (b"\x1f\x8b", b"bzh", b"\xfd7zxz", b"7z\xbc"),
-        "a compressed archive",
-        "unpack it, and give a file in it",
-    ),
+    ((b"version https://git-lfs",), "a Git LFS pointer", "fetch the file itself: `git lfs pull`"),
+    ((b"<!doctype", b"<html", b"<?xml", b"<head"), "a web page", "download the file itself"),
+    ((b"\x89hdf", b"\x93numpy", b"gguf"), "a Keras, NumPy or GGUF file", "convert it to torch tensors"),
+    (COMPRESSED, "a compressed archive", "unpack it, and give a file in it"),
     (ONNX, "an ONNX program", "give the file that it was exported from"),
 )
 
 
 class Recognised(NamedTuple):
-    """A network with its weights, its configuration, and how it differs from ours of that configuration.
+    """A network with its weights and its configuration.
 
-    doubt: why its features may be others, a sentence; empty if the file determines them.
+    deviation: how it differs from our network of this configuration.
+    doubt: a sentence on why the file does not determine its features; empty if it does.
     """
 
     network: Backbone
@@ -67,7 +56,7 @@ class Recognised(NamedTuple):
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors in a file; its metadata, with what timm's config.json beside it says.
+    """The tensors in a file; its metadata, completed by timm's config.json beside it.
 
     Raises:
         ValueError: the file is missing or damaged, or holds objects that only its own program can read.
@@ -84,18 +73,18 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors, metadata = load_tensors(path)
     else:
         tensors, metadata = _read_pickled(path)
-    metadata = {key: value for key, value in metadata.items() if key not in UNTOLD}
-    return _usual(tensors), _descriptions.metadata(_description(path, metadata)) | metadata
+    metadata = {key: value for key, value in metadata.items() if key not in DESCRIBED}
+    return _cleaned(tensors), _descriptions.metadata(_description(path, metadata)) | metadata
 
 
 def _disguise(head: bytes) -> str:
-    """What a file is that cannot be weights, by its first bytes, and the remedy; empty for others."""
+    """What a file is instead of weights, by its first bytes, and the remedy; empty if it may be weights."""
     text = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     for starts, what, remedy in DISGUISES:
         if text.startswith(starts):
             return f"is {what}, not weights; {remedy}"
     if head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")) and LEGACY not in head[:64]:
-        return "is a pickle of another program, as files for detectron2 are; save the weights with torch"
+        return "is a pickle of another program, such as detectron2; save the weights with torch"
     if not head:
         return "is empty; download it again"
     if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head):
@@ -104,22 +93,22 @@ def _disguise(head: bytes) -> str:
 
 
 def unwrapped(name: str) -> str:
-    """The name of a tensor or a prefix without what torch adds to it where modules are wrapped."""
+    """The name of a tensor, or a prefix, without the names of torch's wrapper modules."""
     return WRAPPERS.sub("", name)
 
 
-def _usual(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without wrappers in their names, and without what other programs count in networks."""
-    counted = {name: tensor for name, tensor in tensors.items() if not COUNTERS.fullmatch(name)}
-    renamed = {unwrapped(name): tensor for name, tensor in counted.items()}
-    return renamed if len(renamed) == len(counted) else counted  # both: nobody knows which is meant
+def _cleaned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without counters of operations, and without wrappers in their names."""
+    weights = {name: tensor for name, tensor in tensors.items() if not COUNTERS.fullmatch(name)}
+    renamed = {unwrapped(name): tensor for name, tensor in weights.items()}
+    return renamed if len(renamed) == len(weights) else weights  # ambiguous if names would coincide
 
 
 def _description(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
-    """What timm's config.json says; without one, the architecture that the file itself names."""
+    """The content of timm's config.json, or else the file's own metadata."""
     try:
         description = json.loads((path.parent / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError):  # there is none, or it is another program's
+    except (OSError, ValueError, RecursionError):  # missing, or another program's
         description = None
     return description if isinstance(description, dict) else dict(metadata)
 
@@ -127,7 +116,7 @@ def _description(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
 def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with (
-            warnings.catch_warnings(action="ignore"),  # about formats that torch.load then refuses
+            warnings.catch_warnings(action="ignore"),  # on formats that torch.load then refuses
             torch.serialization.safe_globals([*PLAIN, *SCALARS]),
         ):
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -144,10 +133,10 @@ def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:
-    """The tensors in a checkpoint at any depth, by the keys that lead to them, without those of a container.
+    """The tensors in a checkpoint at any depth, by their path of keys; omits the keys of containers.
 
     Args:
-        seen: the dictionaries that hold this one, or came before; none is read twice.
+        seen: ids of the dictionaries already visited; none is read twice.
     """
     if id(content) in seen:
         return {}
@@ -169,26 +158,27 @@ def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:
 def _unreadable(path: Path, error: str) -> str:
     """Why torch.load cannot read a file, and what to do."""
     if match := re.search(r"GLOBAL ([\w.]+)", error):
-        extract = (
+        program = (
             "f = lambda x: f(x.state_dict()) if hasattr(x, 'state_dict') else "
             "{k: f(v) for k, v in x.items()} if isinstance(x, dict) else "
             "x if isinstance(x, torch.Tensor) else None; "
             f"torch.save(f(torch.load('{path}', weights_only=False)), 'tensors.pth')"
         )
-        return (
-            f"{path} holds more than tensors and plain values ({match[1]}), and reading it could run "
-            f'arbitrary code; if you trust it, extract its tensors: python -c "import torch; {extract}"'
-        )
+        return _unsafe(f"{path} holds more than tensors and plain values ({match[1]})", program)
     names = _names_in_archive(path)
     if any(name.endswith("/constants.pkl") for name in names):
-        extract = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
-        return (
-            f"{path} is a TorchScript program, and reading it could run its code; if you trust it, extract "
-            f'its tensors: python -c "import torch; {extract}"'
-        )
+        program = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
+        return _unsafe(f"{path} is a TorchScript program", program)
     if names and not any(name.endswith("data.pkl") for name in names):
         return f"{path} is an archive (with {names[0]}), not weights; unpack it, and give a file in it"
     return f"{path} is not a torch checkpoint, or it is damaged; download it again"
+
+
+def _unsafe(finding: str, program: str) -> str:
+    return (
+        f"{finding}, so reading it could run arbitrary code; if you trust it, extract its tensors: "
+        f'python -c "import torch; {program}"'
+    )
 
 
 def _names_in_archive(path: Path) -> list[str]:
@@ -202,27 +192,24 @@ def _names_in_archive(path: Path) -> list[str]:
 
 
 def fill(network: Backbone, tensors: dict[str, Tensor], what: str, file: str) -> None:
-    """Load an encoder's tensors, all of them, into a network.
+    """Load all of an encoder's tensors into a network.
 
     Raises:
-        ValueError: names or shapes differ, so that the file does not hold `what`, or a tensor has values that
-            are not finite or not possible.
+        ValueError: names or shapes differ, so the file does not hold `what`; or values are not finite, or
+            impossible.
     """
     expected = network.state_dict()
     for name, tensor in tensors.items():
-        is_plain = tensor.layout is torch.strided and not tensor.is_meta and tensor.is_floating_point()
-        if name in expected and expected[name].is_floating_point() and not is_plain:
-            kind = "no" if tensor.is_meta else str(tensor.dtype).removeprefix("torch.")
-            kind = kind if tensor.layout is torch.strided else "sparse"
+        if name in expected and expected[name].is_floating_point() and (kind := _unusable(tensor)):
             raise ValueError(
                 f"{file} has {kind} numbers in {name}, expected floating-point numbers; save the weights "
                 "before they are quantised or packed"
             )
-    # files from before torch 0.4.1 lack the counters of batches, which nothing here reads
+    # Files from before torch 0.4.1 lack the counters of batches, which nothing here reads.
     counters = {name: torch.tensor(0) for name in expected if name.endswith("num_batches_tracked")}
     tensors = counters | tensors
     differences = [
-        *(f"has {name}, which such a network lacks" for name in tensors.keys() - expected.keys()),
+        *(f"has {name}, which this network lacks" for name in tensors.keys() - expected.keys()),
         *(f"lacks {name}" for name in expected.keys() - tensors.keys()),
         *(
             f"has {name} of shape {list(tensors[name].shape)}, expected {list(tensor.shape)}"
@@ -237,4 +224,13 @@ def fill(network: Backbone, tensors: dict[str, Tensor], what: str, file: str) ->
             "config.json beside the file"
         )
     network.load_state_dict(tensors)
-    check_values(network.state_dict(), file)  # only now: a conversion may overflow
+    check_values(network.state_dict(), file)  # after the conversion, which may overflow
+
+
+def _unusable(tensor: Tensor) -> str:
+    """The kind of numbers in a tensor if they cannot be weights; otherwise empty."""
+    if tensor.layout is not torch.strided:
+        return "sparse"
+    if tensor.is_meta:
+        return "no"
+    return "" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""ResNets by their tensors: torchvision's names, those of lightly, and what solo-learn changes."""
+"""ResNets recognised by their tensors, with the names of torchvision, lightly and others."""
 
 import re
 from typing import Literal, cast
@@ -13,17 +13,17 @@ from cl.networks.backbones.resnet import Config, Name
 from cl.networks.resnet import BLOCKS, Network
 from cl.runtime.tensor_files import below
 
-# Of the first or the last word in the name of a module that follows the features; digits do not count.
+# The first or last word, without digits, in the name of a module that follows the features.
 HEADS = {"fc", "linear", "head", "heads", "classifier", "projection", "projector", "prediction", "predictor"}
 HEADS |= {"proj", "pred", "prototypes", "mlp", "neck", "logits", "contrast"}
 OURS = ("network", "parameters", "transform")  # metadata that only our files have
-# solo-learn's modules beside the encoder, apart from its classifier.
+# solo-learn's modules beside the encoder, except its classifier.
 SOLO_LEARN = re.compile(r"(.*\.)?(projector|prototypes|head|momentum_\w+)\.")
 STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
 def prefixes(tensors: dict[str, Tensor]) -> list[str]:
-    """The prefix of each ResNet's tensor names: what precedes `layer1.0.`, or the first numbered stage."""
+    """The prefix of each ResNet's tensor names, before `layer1.0.` or the first numbered stage."""
     starts = (re.fullmatch(r"((?:.*\.)?)(?:layer1|\d+)\.0\.conv1\.weight", name) for name in tensors)
     return list(dict.fromkeys(match[1] for match in starts if match))
 
@@ -32,7 +32,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     """The ResNet below a prefix.
 
     Raises:
-        ValueError: it is none of those known here, or has other tensors besides those of a classifier.
+        ValueError: the architecture is unknown, or contains unknown tensors.
     """
     encoder = below(tensors, prefix)
     named = _rename(encoder)
@@ -41,7 +41,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     fill(network, named, f"{config.name} with {config.stem} stem", file)
     deviation = doubt = ""
     if "2.0.conv1.weight" in encoder:
-        # lightly's own ResNet applies ReLU as a function, which its nn.Sequential of children drops
+        # lightly's own ResNet applies ReLU as a function, which an nn.Sequential of its children loses
         network.relu, deviation = torch.nn.Identity(), "without the first ReLU"
     padding = _padding(tensors, prefix, metadata) if config.stem == "small" else 1
     if padding == 2:
@@ -50,18 +50,18 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     elif padding is None:
         deviation = "perhaps with wider padding of the first convolution"
         doubt = (
-            f"{file} does not show whether its first convolution of 3x3 pads images by 1 pixel, as most do, "
+            f"{file} does not show whether its first 3x3 convolution pads images by 1 pixel, as most do, "
             'or by 2, as solo-learn; write {"model_args": {"stem_padding": 1}} or 2 to config.json beside it'
         )
     return Recognised(network, config, deviation, doubt)
 
 
 def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) -> int | None:
-    """The padding of a 3x3 stem, by what a description says or by the program that wrote it; None if unknown.
+    """The padding of a 3x3 stem, from the description or the program that wrote the file; None if unknown.
 
-    solo-learn pads by 2, and saves a classifier beside the encoder, and a projector or a momentum encoder.
-    Others pad by 1: those that call shortcuts so (kuangliu's, SupContrast, lightly), and those that number
-    children without a pooling layer before the first stage (lightly, leftthomas, MoCo's notebook).
+    solo-learn pads by 2; it saves a classifier beside the encoder, and a projector or a momentum encoder.
+    Others pad by 1: those with modules named `shortcut` (kuangliu's, SupContrast, lightly), and those that
+    number children without a pooling layer before the first stage (lightly, leftthomas, MoCo's notebook).
     """
     if "stem_padding" in metadata:
         return int(metadata["stem_padding"])
@@ -77,10 +77,10 @@ def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) 
 def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """An encoder's tensors by torchvision's names, without a classifier or projector.
 
-    Tensors that belong to no known head are kept: loading them must fail if this is a different network.
+    Unknown tensors stay, so that loading fails if this is a different network.
     """
-    # Some number the children: convolution, norm, (activation, pooling,) four stages, (pooling, head)
-    numbers = sorted({int(_child(name)) for name in tensors if _child(name).isdecimal()})
+    # Numbered children are: convolution, norm, (activation, pooling,) four stages, (pooling, head)
+    numbers = sorted({int(child) for name in tensors if (child := name.partition(".")[0]).isdecimal()})
     stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
     children = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
     heads = {
@@ -101,21 +101,16 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _is_linear(tensors: dict[str, Tensor], number: int) -> bool:
-    """Whether a numbered child is made of linear layers, as heads are."""
+    """Whether a numbered child consists of linear layers, like heads."""
     sizes = {tensor.ndim for tensor in below(tensors, f"{number}.").values()}
     return 2 in sizes and max(sizes) == 2
 
 
-def _child(name: str) -> str:
-    """The module of a network that a tensor belongs to."""
-    return name.partition(".")[0]
-
-
 def _config(tensors: dict[str, Tensor], file: str) -> Config:
-    """The architecture that these tensors belong to.
+    """The architecture of these tensors.
 
     Raises:
-        ValueError: it is not one of those known here.
+        ValueError: the architecture is unknown.
     """
     first = tensors.get("conv1.weight")
     block = Bottleneck if "layer1.0.conv3.weight" in tensors else BasicBlock

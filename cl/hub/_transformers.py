@@ -1,6 +1,6 @@
-"""Vision transformers by their tensors: timm's names, and those of DINO, DINOv2, MoCo v3 and MAE.
+"""Vision transformers recognised by their tensors, with the names of timm, DINO, DINOv2, MoCo v3 and MAE.
 
-All five are one architecture with timm's names, apart from what is below. The names are from
+All five have one architecture and timm's names, except for the differences below. Sources:
 vision_transformer.py of facebookresearch/dino and dinov2, vits.py of moco-v3, and models_mae.py and
 models_vit.py of mae.
 """
@@ -18,18 +18,18 @@ from cl.networks.backbones import BackboneConfig, timm, vit
 from cl.runtime.tensor_files import below
 
 ENCODER = re.compile(r"((?:.*\.)?)blocks\.0\.(?:0\.)?attn\.qkv\.weight")
-# DINOv2 trains with blocks in chunks, whose names have two numbers; the second counts through all chunks.
+# DINOv2 trains blocks in chunks. Their names have two numbers; the second counts through all chunks.
 CHUNK = re.compile(r"^blocks\.\d+\.(?=\d+\.)")
-# Heads, the stand-in for masked patches (DINOv2, MAE), and MAE's decoder.
+# Heads, the token that replaces masked patches (DINOv2, MAE), and MAE's decoder.
 LEFT_OUT = re.compile(r"head\.|mask_token$|decoder_")
 MOCO_V3 = ("module.base_encoder.", "module.momentum_encoder.")
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # by width; others have a head for each 64 features
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # by width; others have a head per 64 features
 SIZES = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge"}  # timm's names by width
-LAYER_SCALE = 1e-5  # DINOv2's; a first value, which the tensors replace
+LAYER_SCALE = 1e-5  # DINOv2's initial value, which the tensors replace
 
 
 def prefixes(tensors: dict[str, Tensor]) -> list[str]:
-    """The prefix of each vision transformer's tensor names: what precedes `blocks.0.`."""
+    """The prefix of each vision transformer's tensor names, before `blocks.0.`."""
     starts = dict.fromkeys(match[1] for name in tensors if (match := ENCODER.fullmatch(name)))
     return [start for start in starts if any(name.startswith(f"{start}patch_embed.") for name in tensors)]
 
@@ -37,20 +37,20 @@ def prefixes(tensors: dict[str, Tensor]) -> list[str]:
 def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str], file: str) -> Recognised:
     """The vision transformer below a prefix.
 
-    Unless the file says otherwise, its features are the class token after the last norm, as in the papers'
-    evaluations, or the average over patches if the norm comes after pooling (fine-tuned MAE). All weights can
-    be trained further, also positions and the projection of patches.
+    Unless the metadata say otherwise, its features are the class token after the last norm, as in the papers'
+    evaluations, or the average over patches if the norm follows pooling (fine-tuned MAE). All weights can be
+    trained further, including positions and the projection of patches.
 
     Args:
-        metadata: `heads` and `pool`, if they are known; no tensor shows them.
+        metadata: `heads` and `pool`, if known; the tensors do not show them.
 
     Raises:
-        ValueError: its architecture is another, or it has other tensors.
+        ValueError: the architecture or a tensor is unknown.
     """
     named = _rename(below(tensors, prefix))
     if other := _difference(named):
         raise ValueError(
-            f"{file} holds a vision transformer {other}; expected that of timm, DINO, DINOv2, MoCo v3 or "
+            f"{file} holds a vision transformer {other}; expected one of timm, DINO, DINOv2, MoCo v3 or "
             "MAE; if timm publishes it, give timm:<name>, or put timm's config.json beside timm's file"
         )
     heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
@@ -74,14 +74,14 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _positions(token: Tensor, positions: Tensor, *, registers: bool) -> dict[str, Tensor]:
-    """The class token and the positions as timm expects them: only without registers does the token have one.
+    """The class token and the positions that timm expects: the token has a position only without registers.
 
-    DINOv2 has one in either case; with registers, it is added to the token here. DeiT III has none; here it
+    DINOv2's token always has a position; with registers, it is added to the token. DeiT III's has none and
     gets a position of 0.
 
     Args:
         token: (1, 1, D).
-        positions: (1, P, D) of P patches, or of these after the class token.
+        positions: (1, P, D) for P patches, or (1, 1 + P, D) with the class token first.
     """
     of_patches_alone = _is_square(positions.shape[1])
     if registers and not of_patches_alone:
@@ -101,21 +101,21 @@ def _patches(tensors: dict[str, Tensor]) -> int:
 
 
 def _difference(tensors: dict[str, Tensor]) -> str:
-    """What tells it from the architectures that are known here."""
+    """How it differs from the known architectures; empty if it does not."""
     projection = tensors.get("patch_embed.proj.weight")
     if projection is None or projection.ndim != 4 or projection.shape[1] != 3:
         return "whose patches are not projected by one convolution of RGB"
     if not {"cls_token", "pos_embed"} <= tensors.keys():
         return "without a class token and positions"
     if "blocks.0.mlp.w12.weight" in tensors:
-        return "with SwiGLU, as DINOv2's ViT-g"
+        return "with SwiGLU, like DINOv2's ViT-g"
     if not _is_square(_patches(tensors)) or projection.shape[2] != projection.shape[3]:
         return "for images that are not square"
     return ""
 
 
 def _usual_heads(tensors: dict[str, Tensor], prefix: str) -> int:
-    """The number of heads that networks of this width have: 12 up to ViT-B in MoCo v3, else one per 64."""
+    """The usual number of heads for this width: 12 up to ViT-B in MoCo v3, otherwise one per 64 features."""
     width = tensors["cls_token"].shape[-1]
     of_patches = tensors["pos_embed"][0, -_patches(tensors) :]
     if width <= 768 and (prefix in MOCO_V3 or _has_sines(of_patches)):
@@ -124,7 +124,7 @@ def _usual_heads(tensors: dict[str, Tensor], prefix: str) -> int:
 
 
 def _has_sines(positions: Tensor) -> bool:
-    """Whether positions (P, D) are those of MoCo v3; MAE's have the two coordinates exchanged."""
+    """Whether positions (P, D) are MoCo v3's sines; MAE's have the two coordinates exchanged."""
     count, width = positions.shape
     if width % 4:
         return False
@@ -139,8 +139,8 @@ def _config(
     if "fc_norm.weight" in tensors and "norm.weight" not in tensors:
         if width not in SIZES:
             raise ValueError(
-                f"{file} holds a fine-tuned vision transformer {width} wide, expected one that is "
-                f"{', '.join(map(str, SIZES))} wide; put timm's config.json beside the file"
+                f"{file} holds a fine-tuned vision transformer of width {width}, expected "
+                f"{', '.join(map(str, SIZES))}; put timm's config.json beside the file"
             )
         name = f"vit_{SIZES[width]}_patch{patch}_224"
         return timm.Config(
@@ -148,10 +148,9 @@ def _config(
         )
     if width % heads:
         raise ValueError(
-            f"{file} holds a vision transformer {width} wide, found {heads} heads, which do not divide it; "
+            f"{file} holds a vision transformer of width {width}, which {heads} heads do not divide; "
             'give their number in a config.json beside the file: {"model_args": {"num_heads": N}}'
         )
-    registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
     return vit.Config(
         kind="vit",
         size=size,
@@ -163,7 +162,7 @@ def _config(
         frozen_patches=False,
         pool=pool,
         layer_scale=LAYER_SCALE if "blocks.0.ls1.gamma" in tensors else None,
-        registers=registers,
+        registers=tensors["reg_token"].shape[1] if "reg_token" in tensors else 0,
         drop_path=0,
         checkpointing=False,
     )

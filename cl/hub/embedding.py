@@ -1,4 +1,4 @@
-"""Features of all images below a folder, in parts that survive a kill and are merged at the end."""
+"""Features of all images below a folder: parts survive an interruption and are merged at the end."""
 
 import csv
 import hashlib
@@ -28,14 +28,14 @@ from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.shards.images import reads_heic
 
 PART = 16 * BATCH  # images
-REASON = 200  # bytes for the reason why an image cannot be read
+REASON = 200  # bytes for the reason why an image is unreadable
 
 
 @dataclass(frozen=True)
 class EmbeddingJob:
     """The images below `root`, their encoder, and the file to write.
 
-    Part i has images i PART to (i + 1) PART - 1 of the listing.
+    Part i covers images i PART to (i + 1) PART - 1 of the listing.
     """
 
     root: Path
@@ -44,14 +44,14 @@ class EmbeddingJob:
 
     @property
     def partial(self) -> Path:
-        """Everything that is removed at the end."""
+        """The folder for all temporary files, removed at the end."""
         return self.target.with_name(f"{self.target.name}.partial")
 
     @cached_property
     def folder(self) -> Path:
-        """The listing and the finished parts, in a folder that is named after what they are made from.
+        """The folder for the listing and the finished parts, named after a hash of their inputs.
 
-        So a process on another machine that outlives its killed run never writes into that of the next run.
+        So a process on another machine that outlives its killed run cannot write into the next run's folder.
         """
         return self.partial / (self.partial / "identity").read_text()
 
@@ -73,11 +73,11 @@ class EmbeddingJob:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Which encoder it is, and how it sees images."""
+        """The encoder's hash and its transform."""
         return {"sha256": self.encoder.sha256, "transform": self.encoder.transform.model_dump_json()}
 
     def begin(self) -> Counter[str]:
-        """List the images, and drop parts of another listing or encoder; one process does it for all.
+        """List the images, and remove parts of another listing or encoder; call it in one process only.
 
         Returns:
             The number of other files by reason.
@@ -99,7 +99,7 @@ class EmbeddingJob:
         return left_out
 
     def _use(self, listing: Listing, identity: str) -> None:
-        """Move the listing into the folder of its parts, and remove the folders of other identities."""
+        """Move the listing into the folder named `identity`, and remove the folders of other identities."""
         for path in self.partial.iterdir():
             if path.is_dir() and path not in (listing.folder, self.partial / identity):
                 shutil.rmtree(path)
@@ -113,7 +113,7 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
     """Write the unfinished parts of this process: rank r takes parts r, r + W, ...
 
     Args:
-        report: called with the number of images just done; `kept=True` for those done before this call.
+        report: called with the number of images just done; `kept=True` for work done by an earlier run.
 
     Raises:
         ValueError: the features of an image are not finite.
@@ -134,9 +134,9 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
 
 @torch.no_grad()
 def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
-    """For each batch: features (N, D) on the device, and why an image cannot be read, or ""."""
+    """For each batch: features (N, D) on the device, and for each image why it is unreadable, or ""."""
     starts = [start for part in parts for start in job.images(part)[::BATCH]]
-    count, side, transform = len(job.listing), job.encoder.transform.crop, job.encoder.transform
+    count, transform = len(job.listing), job.encoder.transform
 
     def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
         names = job.listing.names(starts[batch] + rows.start, starts[batch] + rows.stop)
@@ -150,6 +150,7 @@ def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[
                 text = np.frombuffer(reason(error.__cause__ or error).encode()[:REASON], np.uint8)
                 unreadable[: len(text)] = text
 
+    side = transform.crop
     arrays = [ring.Array((side, side, 3), np.uint8), ring.Array((REASON,), np.uint8)]
     workers = machine.workers if len(starts) * BATCH > FEW else 0
     batches = ring.filled(
@@ -173,16 +174,16 @@ def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) ->
 
 
 def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
-    """Merge all parts into the target and a table of the images that cannot be read, and remove the parts.
+    """Merge all parts into the target and a table of the unreadable images, and remove the parts.
 
     Returns:
-        The number of images with features, and that of the others by reason.
+        The number of images with features, and the number of unreadable ones by reason.
 
     Raises:
-        ValueError: no image can be read.
+        ValueError: all images are unreadable.
     """
     embedded, reasons = 0, Counter[str]()
-    merged = job.partial / "merged"  # apart from the listing, whose files may have the same names
+    merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide
     merged.mkdir(exist_ok=True)
     file = FORMATS[job.target.suffix](merged / job.target.name, job.encoder.width, job.notes)
     table = merged / f"{job.target.name}.skipped.csv"
@@ -197,7 +198,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
             embedded += len(names)
             reasons.update(skipped.values())
     if not embedded:
-        shutil.rmtree(job.partial)  # or the next run would find these parts, whatever was mended
+        shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
         raise ValueError(f"none of the images below {job.root} can be read: {next(iter(reasons))}")
     for path in (table, *file.paths):
         with path.open("rb") as finished:
@@ -208,7 +209,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
 
 
 def _load(job: EmbeddingJob, part: int) -> tuple[list[str], np.ndarray, dict[str, str]]:
-    """A finished part: names and features (n, D) of the images that can be read; why the others cannot."""
+    """A finished part: names and features (n, D) of readable images; the reasons for the others by name."""
     tensors, metadata = load_tensors(job.path(part))
     images, skipped = job.images(part), json.loads(metadata["skipped"])
     names = [name for name in job.listing.names(images.start, images.stop) if name not in skipped]

@@ -21,8 +21,6 @@ from cl.runtime.machine import channels_last
 IMAGENET = Transform(
     resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
 )
-
-
 Image = ImageLike | np.ndarray
 FILES_AND_PICTURES = (str, os.PathLike, Picture.Image)  # `ImageLike`, for isinstance
 ALLOWED = (
@@ -32,10 +30,10 @@ ALLOWED = (
 
 
 class Encoder(nn.Module):
-    """A backbone with the transform that its images need; `cl.load` reads it from a file.
+    """A backbone with the transform for its images; `cl.load` reads it from a file.
 
-    transform: from the path of an image, or a PIL image, to (3, S, S) float32; may be replaced.
-    records_size: whether the encoder's file has the size of images, or they are of ImageNet's usual size.
+    transform: maps the path of an image, or a PIL image, to (3, S, S) float32; may be replaced.
+    records_size: whether the encoder's file records the image size; otherwise it is ImageNet's usual size.
     width: features per image.
     sha256: a hash of the architecture and of all parameters and buffers.
     """
@@ -57,22 +55,22 @@ class Encoder(nn.Module):
         """Features (N, width) float32 on the CPU, in eval mode; a single image gives N = 1.
 
         Args:
-            images: the path of an image, a PIL image or an array (H, W, 3), (H, W, 4) or (H, W) of uint8; any
-                number of these, in an order; or a tensor (N, 3, S, S) of images that are already transformed.
-            batch_size: images that are encoded at a time.
+            images: the path of an image, a PIL image or an array (H, W, 3), (H, W, 4) or (H, W) of uint8; an
+                ordered iterable of these; or a tensor (N, 3, S, S) of transformed images.
+            batch_size: images encoded at a time.
 
         Raises:
-            ValueError: a file cannot be decoded, this is something else, or features are not finite.
+            ValueError: a file cannot be decoded, `images` is of another type, or features are not finite.
             OSError: a file cannot be read.
         """
         was_training = self.training
         self.eval()
         features, batches = [torch.empty(0, self.width)], _batches(images, batch_size)
         try:
-            for number, batch in zip(count(0, batch_size), batches):
+            for start, batch in zip(count(0, batch_size), batches):
                 features.append(self._features(batch))
                 if wrong := (~features[-1].isfinite().all(1)).nonzero().flatten().tolist():
-                    name = f"image {number + wrong[0]}"
+                    name = f"image {start + wrong[0]}"
                     if not isinstance(batch, Tensor) and isinstance(batch[wrong[0]], str | os.PathLike):
                         name = str(batch[wrong[0]])
                     raise ValueError(not_finite(name))
@@ -88,7 +86,7 @@ class Encoder(nn.Module):
 
 
 def not_finite(image: str) -> str:
-    """The sentence about an image whose features are NaN or infinite."""
+    """The error message about an image whose features are NaN or infinite."""
     return (
         f"{image} gives features that are not finite: the encoder's weights are too large for these pixels; "
         "choose an earlier checkpoint or another encoder"
@@ -103,7 +101,7 @@ def _batches(images: Image | Iterable[Image] | Tensor, size: int) -> Iterable[Se
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             raise ValueError(
                 f"found a tensor of {images.dtype} and shape {tuple(images.shape)}, expected transformed "
-                "images (N, 3, S, S): stack what encoder.transform returns"
+                "images (N, 3, S, S): stack outputs of encoder.transform"
             )
         return images.split(size) if len(images) else []
     is_pixels = isinstance(images, np.ndarray) and images.ndim in (2, 3) and images.dtype.kind not in "OU"
@@ -112,8 +110,8 @@ def _batches(images: Image | Iterable[Image] | Tensor, size: int) -> Iterable[Se
     unordered = isinstance(images, Set | Mapping | io.IOBase | bytes | bytearray)
     if unordered or not isinstance(images, Iterable) or getattr(images, "ndim", 1) == 0:
         raise ValueError(f"found a {type(images).__name__}, expected {ALLOWED}")
-    following = iter(images)
-    return iter(lambda: list(islice(following, size)), [])
+    remaining = iter(images)
+    return iter(lambda: list(islice(remaining, size)), [])
 
 
 def _image_like(image: Image) -> ImageLike:
@@ -131,16 +129,15 @@ def _image_like(image: Image) -> ImageLike:
 def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
     found = foreign.load(file, prefix)
-    transform = transform_in(found.metadata, file)
-    records_size = "transform" in found.metadata
+    transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
     return channels_last(Encoder(found.network, transform, found.sha256, records_size=records_size))
 
 
 def transform_in(metadata: dict[str, str], file: str) -> Transform:
-    """The transform that a file of weights names; else ImageNet's, normalised as timm's description says.
+    """The transform recorded with weights, or else ImageNet's with the normalisation of timm's description.
 
     Raises:
-        ValueError: it names something else.
+        ValueError: the recorded values are invalid.
     """
     recorded = metadata.get("transform")
     described = IMAGENET.model_dump() | json.loads(metadata.get("normalisation", "{}"))

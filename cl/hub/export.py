@@ -1,4 +1,4 @@
-"""Exports of the backbone to the formats of other programs."""
+"""Exports of the backbone to other programs' formats."""
 
 import copy
 import json
@@ -22,14 +22,14 @@ from cl.runtime.tensor_files import save_tensors
 
 SUFFIXES = {"torchvision": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
 FOLDERS = ("timm", "hub")
-WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # timm's names and the hub's
+WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
 
 
 def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
     """Write the network, without a classifier, to a file.
 
     torchvision: safetensors.
-    detectron2: a pickled dictionary for MODEL.WEIGHTS of a ResNet. Set INPUT.FORMAT to RGB,
+    detectron2: a pickled dictionary for a ResNet's MODEL.WEIGHTS. Set INPUT.FORMAT to RGB,
         RESNETS.STRIDE_IN_1X1 to False, and PIXEL_MEAN and PIXEL_STD to the RGB values times 255.
     onnx: maps images (N, 3, size, size) to features (N, D), for any N.
 
@@ -37,11 +37,11 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
         metadata: stored in safetensors files only.
 
     Raises:
-        ValueError: the format cannot hold this network, or a package for it is not installed.
+        ValueError: the format does not support this network, or its package is not installed.
     """
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
         others = "onnx" if isinstance(network, TwoStreams) else "timm, hub or onnx"
-        raise ValueError(f"{format} takes only networks of kind=resnet without streams; choose {others}")
+        raise ValueError(f"{format} supports only kind=resnet without streams; choose {others}")
     with _finished(path) as partial:
         match format:
             case "torchvision":
@@ -58,22 +58,20 @@ def write_folder(
     """Write a folder for `timm.create_model("local-dir:<folder>", pretrained=True)` or the Hugging Face hub.
 
     Args:
-        description: what `describe` returns; None for a network that timm does not have.
+        description: the result of `describe`; None for a network that timm lacks.
         card: the page that the hub shows; empty for none.
 
     Raises:
-        ValueError: the folder has other files, or the backbone is two networks.
+        ValueError: the folder contains other files, or the backbone consists of two networks.
     """
     if isinstance(network, TwoStreams):
         raise ValueError(
-            "a backbone with streams is two networks, which timm and cl.load refuse; choose onnx"
+            "a backbone with streams is two networks, which timm and cl.load do not support; choose onnx"
         )
     files = {DESCRIPTION: json.dumps(description, indent=2) if description else "", CARD: card}
-    strange = [path.name for path in folder.glob("*") if path.name not in (WEIGHTS, *files)]
-    if strange:
-        raise ValueError(
-            f"{folder} has other files, for example {min(strange)}; give --to another folder, or a new one"
-        )
+    others = [path.name for path in folder.glob("*") if path.name not in (WEIGHTS, *files)]
+    if others:
+        raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
     for name, content in files.items():
         if content:
             with _finished(folder / name) as partial:
@@ -87,20 +85,19 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
     """The content of timm's config.json, from which timm builds the network and its transform.
 
     Args:
-        features: that the network gives per image.
+        features: number of features per image.
 
     Raises:
-        ValueError: timm does not have this network.
+        ValueError: timm lacks this network.
     """
     name, arguments = config.in_timm()
-    size = [3, transform.crop, transform.crop]
     return {
         "architecture": name,
         "num_classes": 0,
         "num_features": features,
         "model_args": arguments,
         "pretrained_cfg": {
-            "input_size": size,
+            "input_size": [3, transform.crop, transform.crop],
             "num_classes": 0,
             "interpolation": "bilinear",
             "crop_pct": crop_share(transform.crop, transform.resize),
@@ -112,7 +109,7 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
 
 
 def crop_share(crop: int, resize: int) -> float:
-    """The share that timm turns back into `resize`: floor(crop / crop_pct), which rounding may lower."""
+    """The largest crop_pct from which timm gets `resize` as floor(crop / crop_pct) in spite of rounding."""
     share = crop / resize
     while math.floor(crop / share) < resize:
         share = math.nextafter(share, 0)
@@ -121,7 +118,7 @@ def crop_share(crop: int, resize: int) -> float:
 
 @contextmanager
 def _finished(path: Path) -> Iterator[Path]:
-    """A path to write to, which gets the name `path` only on success."""
+    """A path to write to; on success, the file is renamed to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     try:
@@ -153,7 +150,7 @@ def _write_onnx(network: Backbone, path: Path, size: int) -> None:
         ) from error
     network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     images = torch.zeros(2, 3, size, size)
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # by torch's own code
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # from torch's own code
         program = torch.onnx.export(
             network,
             (images,),

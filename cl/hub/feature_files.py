@@ -1,7 +1,6 @@
-"""Files of features and the names of their images, written part by part: Parquet, or .npy with a .txt.
+"""Files of features and image names, written part by part: Parquet, or .npy with a .txt.
 
-Each format grows by (n, D) float32 features and n names at a time; `paths` are its files, the one with the
-features last.
+`append` adds (n, D) float32 features and n names; `paths` are the written files, with the features last.
 """
 
 from pathlib import Path
@@ -29,18 +28,17 @@ class Parquet:
 
 
 class Npy:
-    """An array (n, D) float32, and a text file with a name per line; this format cannot store notes."""
+    """An array (n, D) float32, and a text file with a name per line; it cannot store notes."""
 
     def __init__(self, path: Path, width: int, notes: dict[str, str]) -> None:
         self.paths = [path.with_suffix(".txt"), path]
         self._names, self._features = (path.open("wb") for path in self.paths)
         self._rows, self._width = 0, width
-        self._data = self._write_header()
+        self._header_size = self._write_header()
 
     def _write_header(self) -> int:
-        """Write the header for the rows so far, which NumPy pads to the same length for any number."""
-        shape = (self._rows, self._width)
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        """Write the header for the rows so far; NumPy pads it to the same size for any number of rows."""
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, self._width)}
         np.lib.format.write_array_header_1_0(self._features, header)
         return self._features.tell()
 
@@ -51,7 +49,7 @@ class Npy:
 
     def close(self) -> None:
         self._features.seek(0)
-        assert self._write_header() == self._data
+        assert self._write_header() == self._header_size
         self._names.close()
         self._features.close()
 

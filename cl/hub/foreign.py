@@ -1,4 +1,4 @@
-"""Encoders trained by other programs, from common checkpoints, read without running pickled code."""
+"""Encoders trained by other programs, read from common checkpoints without running pickled code."""
 
 import hashlib
 import json
@@ -24,18 +24,17 @@ ORIGINS = {  # by the prefix of an encoder's tensor names
     "backbone.": "solo-learn or lightly",
     "teacher.backbone.": "the teacher of DINO or DINOv2",
 }
-# Prefixes of target encoders. The papers evaluate the online encoder instead; but a teacher, as those of DINO
-# and DINOv2, is evaluated in place of its student.
+# Prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
 TARGETS = re.compile(r"(encoder_k|momentum|target|ema)", re.IGNORECASE)
 TEACHER = re.compile(r"teacher", re.IGNORECASE)
 
 
 class ForeignEncoder(NamedTuple):
-    """An encoder in eval mode, its configuration, its origin as far as known, and a hash of all it computes.
+    """An encoder in eval mode, its configuration, and its origin as far as known.
 
-    metadata: of a safetensors file, and from timm's description; empty for others.
-    deviation: how the network differs from ours of the same configuration.
-    doubt: why its features may be others; empty if the file determines them.
+    sha256: a hash of everything that determines the features.
+    metadata: from a safetensors file and timm's description; empty for others.
+    deviation, doubt: as in `Recognised`.
     """
 
     network: Backbone
@@ -48,12 +47,12 @@ class ForeignEncoder(NamedTuple):
 
     @property
     def normalisation(self) -> np.ndarray | None:
-        """(2, 3): the mean and standard deviation of RGB that the file or its description names, if any."""
-        named = self.metadata.get("transform") or self.metadata.get("normalisation", "")
+        """(2, 3): mean and standard deviation of RGB in the metadata; None if there are none."""
+        text = self.metadata.get("transform") or self.metadata.get("normalisation", "")
         try:
-            recorded = json.loads(named)
+            recorded = json.loads(text)
             values = np.array([recorded["mean"], recorded["std"]], np.float64)
-        except (KeyError, RecursionError, TypeError, ValueError):  # none, or of another program
+        except (KeyError, RecursionError, TypeError, ValueError):  # missing, or another program's
             return None
         return values if values.shape == (2, 3) else None
 
@@ -61,18 +60,18 @@ class ForeignEncoder(NamedTuple):
 def load(file: str, prefix: str | None = None, *, exact: bool = True) -> ForeignEncoder:
     """Read the encoder in a file.
 
-    The architecture is what the file or a config.json of timm beside it says, or is inferred from the tensors
-    (`_resnets`, `_transformers`). All must match, except those of classifiers and of MAE's decoder.
+    The file or timm's config.json beside it names the architecture; otherwise it is inferred from the tensors
+    (`_resnets`, `_transformers`). All tensors must match, except classifiers and MAE's decoder.
 
     Args:
-        file: a checkpoint, or a name of published weights (`cl.hub.published`), as torchvision:resnet50.
+        file: a checkpoint, or a name of published weights (`cl.hub.published`), such as torchvision:resnet50.
         prefix: the prefix of its tensor names, if the file holds several encoders.
-        exact: refuse an encoder whose features the file does not determine; training it further only needs
-            its weights.
+        exact: refuse an encoder whose features the file does not determine; further training needs only the
+            weights.
 
     Raises:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
-            hold exactly one network of a known architecture, with finite weights.
+            hold exactly one network of a known architecture with finite weights.
     """
     path, known = published.fetch(file) if published.is_name(file) else (Path(file), {})
     tensors, metadata = _checkpoints.read(path)
@@ -85,12 +84,11 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True) -> Foreign
 def recognise(
     tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None = None
 ) -> ForeignEncoder:
-    """The encoder in a file, from the file's tensors, whether it is in `doubt` or not; see `load`."""
+    """The encoder with these tensors, even if there is `doubt`; see `load`."""
     config = _descriptions.config(metadata, file)
     if config:
-        prefix = _choose_prefix(
-            _descriptions.prefixes(tensors, config, file), tensors, file, prefix, config.title
-        )
+        prefixes = _descriptions.prefixes(tensors, config, file)
+        prefix = _choose_prefix(prefixes, tensors, file, prefix, config.title)
         left_out = _descriptions.classifier(config)
         body = {name: tensor for name, tensor in below(tensors, prefix).items() if name not in left_out}
         found = Recognised(backbones.build(config), config)
@@ -102,15 +100,17 @@ def recognise(
         }
         if not layouts and "transformers" in metadata:
             raise ValueError(
-                f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose names of "
-                "tensors are not known here; give the same weights in timm's format, such as timm:<name>"
+                f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose tensor "
+                "names are not supported; give the same weights in timm's format, such as timm:<name>"
             )
         prefix = _choose_prefix(list(layouts), tensors, file, prefix)
         found = layouts[prefix].recognise(tensors, prefix, metadata, file)
         origin = ORIGINS.get(prefix, f"names below {prefix!r}")
     network = found.network.eval()
     described = f"{fingerprint(network)} {found.config.model_dump_json()} {found.deviation}"
-    identity = hashlib.sha256(described.encode()).hexdigest()  # tensors show neither heads nor pooling
+    identity = hashlib.sha256(
+        described.encode()
+    ).hexdigest()  # weights alone determine neither heads nor pooling
     return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation, found.doubt)
 
 
@@ -121,7 +121,7 @@ def _choose_prefix(
     prefix: str | None,
     expected: str = "residual network or vision transformer",
 ) -> str:
-    """The given prefix if an encoder has it; if none is given, that of the only one that papers evaluate.
+    """The given prefix if an encoder has it; by default, the prefix of the only encoder that papers evaluate.
 
     Raises:
         ValueError: no encoder matches, or several do.
@@ -129,7 +129,7 @@ def _choose_prefix(
     if prefixes == ["networks.0.", "networks.1."]:
         raise ValueError(
             f"{file} holds the two networks of a backbone with streams, which only the pipeline's own "
-            "evaluations and pipeline.export onnx take"
+            "evaluations and pipeline.export onnx support"
         )
     if prefix is not None:
         prefix = _checkpoints.unwrapped(prefix)
@@ -142,9 +142,9 @@ def _choose_prefix(
     if len(evaluated) == 1:
         return evaluated[0]
     if evaluated:
-        prefixes_found = ", ".join(map(repr, evaluated))
-        found = f"those below {prefixes_found}; choose one with --prefix, prefix= or FILE:PREFIX"
+        found = f"those below {', '.join(map(repr, evaluated))}"
+        remedy = "choose one with --prefix, prefix= or FILE:PREFIX"
     else:
         found = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
-        found += "; for another network of timm, put timm's config.json beside the file"
-    raise ValueError(f"{file} should hold one {expected}, found {found}")
+        remedy = "for another network of timm, put timm's config.json beside the file"
+    raise ValueError(f"{file} should hold one {expected}, found {found}; {remedy}")

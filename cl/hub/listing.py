@@ -1,4 +1,4 @@
-"""The sorted names of the images below a folder, kept in a file and read a range at a time."""
+"""The sorted names of the images below a folder, stored in a file and read a range at a time."""
 
 import hashlib
 from collections import Counter
@@ -14,7 +14,7 @@ OFFSET = np.dtype("<i8")
 
 @dataclass(frozen=True)
 class Listing:
-    """The sorted names of the images below `root`, relative to it, as `write` left them in `folder`."""
+    """The sorted names of the images below `root`, relative to it; `write` stores them in `folder`."""
 
     root: Path
     folder: Path
@@ -25,7 +25,7 @@ class Listing:
 
     @property
     def _offsets(self) -> Path:
-        """Where the line of each name begins in the file of names, and where the last one ends."""
+        """The file with the start of each name's line in the file of names, and the end of the last line."""
         return self.folder / "offsets"
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Listing:
         """List the images.
 
         Returns:
-            A hash of their names, sizes and times of change, and the number of other files by reason.
+            A hash of names, sizes and modification times, and the number of other files by reason.
 
         Raises:
             ValueError: a name contains a line break or is not valid UTF-8, or a folder is a link.

@@ -1,7 +1,7 @@
-"""Weights that torchvision and timm publish under a name, downloaded once.
+"""Weights that torchvision and timm publish by name, downloaded once.
 
-`torchvision:<network>[:<weights>]`, like torchvision:resnet50:IMAGENET1K_V2, for its ResNets;
-`timm:<name>`, like timm:convnext_tiny.fb_in1k, for every network of timm, with timm's own names.
+`torchvision:<network>[:<weights>]`, such as torchvision:resnet50:IMAGENET1K_V2, for its ResNets;
+`timm:<name>`, such as timm:convnext_tiny.fb_in1k, for all networks of timm.
 """
 
 import dataclasses
@@ -13,25 +13,25 @@ import torch
 from cl.hub._descriptions import metadata
 from cl.networks.resnet import BLOCKS
 
-SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of files of weights
+SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of weights
 
 
 def is_name(name: str) -> bool:
-    """Whether it is a name of published weights."""
+    """Whether this names published weights."""
     return name.startswith(("torchvision:", "timm:"))
 
 
 def fetch(name: str) -> tuple[Path, dict[str, str]]:
-    """The file with these weights, and what is known of it: licence and network.
+    """The file with these weights, and metadata such as license and network.
 
     Raises:
-        ValueError: there are no such weights, or they cannot be downloaded.
+        ValueError: the weights do not exist or cannot be downloaded.
     """
     return _timm(name) if name.startswith("timm:") else (_torchvision(name), {})
 
 
 def missing(path: Path) -> str:
-    """A sentence about a path that is not a file: what it is, and what to give instead."""
+    """The error message about a path that is not a file."""
     if not path.is_dir():
         what = "is not a file" if path.exists() else "does not exist"
         return f"{path} {what}; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
@@ -40,14 +40,13 @@ def missing(path: Path) -> str:
         return f"{path} is a folder with a distributed checkpoint; merge it into a file: `{merge}`"
     inside = [file for file in path.glob("*") if file.suffix in SUFFIXES and file.is_file()]
     inside.sort(key=lambda file: (SUFFIXES.index(file.suffix), file.name))
-    given = (
-        f"give the file in it: {inside[0]}" if inside else f"none of its files ends in {', '.join(SUFFIXES)}"
-    )
-    return f"{path} is a folder; {given}"
+    if inside:
+        return f"{path} is a folder; give the file in it: {inside[0]}"
+    return f"{path} is a folder; none of its files ends in {', '.join(SUFFIXES)}"
 
 
 def torchvision_url(name: str) -> str:
-    """Where torchvision keeps the weights; it ends in `-<hash>.pth`."""
+    """The address of torchvision's weights; it ends in `-<hash>.pth`."""
     from torchvision.models import get_model_weights
 
     _, network, *version = name.split(":")
@@ -89,15 +88,16 @@ def _timm(name: str) -> tuple[Path, dict[str, str]]:
     except RuntimeError:
         found = None
     if found is None or not found.hf_hub_id:
-        near = ", ".join(timm.list_pretrained(f"{model.split('.')[0]}.*")[:6])
-        raise ValueError(f"timm has no weights called {model}{near and f'; choose for example {near}'}")
+        similar = ", ".join(timm.list_pretrained(f"{model.split('.')[0]}.*")[:6])
+        remedy = f"; choose for example {similar}" if similar else ""
+        raise ValueError(f"timm has no weights called {model}{remedy}")
     try:
         file = hf_hub_download(found.hf_hub_id, "model.safetensors")
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{name} cannot be downloaded ({reason}); load it once where there is a connection, and copy the "
-            "folder that HF_HOME names"
+            f"{name} cannot be downloaded ({reason}); load it on a machine with a connection, and copy its "
+            "HF_HOME folder"
         ) from error
     architecture = model.split(".")[0]
     return Path(file), metadata({"architecture": architecture, "pretrained_cfg": dataclasses.asdict(found)})

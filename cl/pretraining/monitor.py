@@ -87,6 +87,6 @@ def _knn(
     measured = {}
     for name, network in (("knn_top1", nn.Identity()), ("knn_embedding_top1", projector)):
         keys, rows = (F.normalize(network(features), dim=1) for features in (bank, queries))
-        predicted, _ = classify(rows, keys, labels, classes, k=k, temperature=temperature)
+        predicted = classify(rows, keys, labels, classes, k=k, temperature=temperature)
         measured[name] = top1(predicted[0, 0], truth)
     return measured

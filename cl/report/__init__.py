@@ -1,1 +1,1 @@
-"""The report on one experiment, the summary of all experiments, and what the papers print."""
+"""The report on one experiment, the summary of all experiments, and the papers' printed numbers."""

@@ -15,7 +15,7 @@ from cl.report.sweeps import labels
 
 
 def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dict[str, Any]]:
-    """A row for each baseline with different data, encoder, training or protocol: means over seeds."""
+    """Means over seeds: a row for each combination of baseline, data, encoder, training and protocol."""
     used = [
         (name, _dependencies(experiment, name), experiment)
         for experiment in experiments
@@ -31,19 +31,18 @@ def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dic
 
 
 def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
-    """What the numbers of a baseline depend on, apart from the seed."""
-    protocol = flatten(
-        {
-            "training": value_at(experiment.params, f"baselines.{baseline}.training"),
-            "evaluations": experiment.params.get("evaluations"),
-            "transfers": experiment.params.get("transfers"),
-        }
-    )
-    return {"data": experiment.data, **settings(experiment.params, SUPERVISED), **dict(protocol)}
+    """The parameters, except the seed, and the data that a baseline's results depend on."""
+    params = experiment.params
+    protocol = {
+        "training": value_at(params, f"baselines.{baseline}.training"),
+        "evaluations": params.get("evaluations"),
+        "transfers": params.get("transfers"),
+    }
+    return {"data": experiment.data, **settings(params, SUPERVISED), **dict(flatten(protocol))}
 
 
 def _name(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The baseline, and what tells it apart from others of that name."""
+    """The baseline's name, with its distinguishing parameters if several rows have this name."""
     same = [other["depends"] for other in rows if other["baseline"] == row["baseline"]]
     if len(same) == 1:
         return str(row["baseline"])

@@ -1,11 +1,11 @@
-"""Charts: the numbers that an analysis passes to the report, and their drawing as SVG."""
+"""Charts: numbers that analyses save for the report, and their drawing as SVG."""
 
 import csv
 import io
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -14,13 +14,15 @@ from xml.etree import ElementTree
 import numpy as np
 from markupsafe import Markup
 
+from cl.runtime.tables import write_csv
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ("#3a86ff", "#e07a1f", "#2a9d5c", "#b5179e", "#d1343a", "#6c757d", "#17a2b8", "#8a6d3b")
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-MAX_INSIDE = 6  # series whose legend fits into the drawing
+MAX_INSIDE = 6  # series whose legend fits inside the axes
 LEGEND_ROWS = 20
 GREY = "#888888"  # replaced by the colour of the surrounding text
 STYLE: Any = {
@@ -32,7 +34,7 @@ STYLE: Any = {
     "axes.spines.right": False,
 }
 HISTOGRAM_BINS = 40
-MAX_DESCRIBED = 24  # series in a description
+MAX_DESCRIBED = 24  # series in the description for screen readers
 MARKERS: Any = {"marker": "o", "markersize": 3}
 SHAPES: Any = {
     "lines": MARKERS,
@@ -44,7 +46,7 @@ ElementTree.register_namespace("xlink", XLINK)
 
 
 class Point(NamedTuple):
-    """A value `y` at `x`, with its standard deviation if it is a mean."""
+    """A value `y` at `x`; `sd`: the standard deviation of a mean."""
 
     x: float
     y: float
@@ -74,16 +76,23 @@ class Chart:
         point = Point(float(x), float(y), None if sd is None else float(sd))
         self.series.setdefault(label, []).append(point)
 
+    def add_log(self, rows: list[dict[str, Any]], columns: Mapping[str, str]) -> None:
+        """Add columns of a training log by epoch, given with their labels; skips columns that a row lacks."""
+        for row in rows:
+            for column, label in columns.items():
+                if column in row:
+                    self.add(label, float(row["epoch"]), float(row[column]))
+
     def save(self, folder: Path) -> None:
         """Write points to `<name>.csv` and titles to `<name>.chart.json`; nothing for an empty chart."""
         if not self.series:
             return
-        with (folder / f"{self.name}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["series", *Point._fields])
-            for label, points in self.series.items():
-                for point in points:
-                    writer.writerow([label, *("" if value is None else f"{value:.6g}" for value in point)])
+        rows = (
+            [label, *("" if value is None else f"{value:.6g}" for value in point)]
+            for label, points in self.series.items()
+            for point in points
+        )
+        write_csv(folder / f"{self.name}.csv", ["series", *Point._fields], rows)
         titles = {key: value for key, value in asdict(self).items() if key != "series"}
         (folder / f"{self.name}.chart.json").write_text(json.dumps(titles, indent=1) + "\n")
 
@@ -115,7 +124,7 @@ class Chart:
 
     def svg(self) -> Markup:
         """The drawing in the colour of the surrounding text, with each point's value as a tooltip."""
-        import matplotlib  # slow to import, and not needed by stages without charts
+        import matplotlib  # slow to import
 
         with matplotlib.rc_context(STYLE):
             figure = self._figure()
@@ -153,15 +162,8 @@ class Chart:
         elif len(self.series) > MAX_INSIDE:
             figure.set_figwidth(7)
             columns = math.ceil(len(self.series) / LEGEND_ROWS)
-            axes.legend(
-                lines,
-                labels,
-                frameon=False,
-                fontsize=6,
-                loc="upper left",
-                bbox_to_anchor=(1, 1),
-                ncols=columns,
-            )
+            place: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1), "ncols": columns}
+            axes.legend(lines, labels, frameon=False, fontsize=6, **place)
 
     def _draw(self, axes: "Axes", points: list[Point], colour: Any, gid: str) -> None:
         x, y, sd = (np.array([getattr(point, key) or 0.0 for point in points]) for key in Point._fields)
@@ -174,29 +176,27 @@ class Chart:
             axes.fill_between(x, y - sd, y + sd, color=colour, alpha=0.15, linewidth=0)
 
     def _annotated(self, svg: str) -> str:
-        """The SVG with a tooltip per point, and ids unique among the charts of a page."""
+        """The SVG with a tooltip for each point, and ids that are unique on a page with many charts."""
         root = ElementTree.fromstring(svg[svg.index("<svg") :].replace(GREY, "currentColor"))
         for number, (label, points) in enumerate(self.series.items()):
             markers = root.findall(f".//*[@id='points-{number}']//{{{SVG}}}use")
             for marker, point in zip(markers, points, strict=True):
-                ElementTree.SubElement(marker, f"{{{SVG}}}title").text = self._tooltip(label, point)
+                spread = "" if point.sd is None else f" ± {point.sd:.3g}"
+                tooltip = f"{label}, {self.x} {point.x:.4g}: {point.y:.4g}{spread}"
+                ElementTree.SubElement(marker, f"{{{SVG}}}title").text = tooltip
         text = ElementTree.tostring(root, encoding="unicode")
         text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{self.name}-", text)
         label = self.description().replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
         return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
-    def _tooltip(self, label: str, point: Point) -> str:
-        spread = "" if point.sd is None else f" ± {point.sd:.3g}"
-        return f"{label}, {self.x} {point.x:.4g}: {point.y:.4g}{spread}"
-
 
 def histogram(
     name: str, title: str, x: str, values: dict[str, np.ndarray], span: tuple[float, float] | None = None
 ) -> Chart:
-    """Density histograms of each series' values over common bins.
+    """Density histograms of each series over common bins.
 
     Args:
-        span: range of the bins; by default from the smallest to the largest value of all series.
+        span: range of the bins; default: from the smallest to the largest value of all series.
     """
     chart = Chart(name, title, x, "density", "histogram")
     edges = np.histogram_bin_edges(np.concatenate(list(values.values())), HISTOGRAM_BINS, span)

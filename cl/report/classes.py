@@ -1,4 +1,4 @@
-"""Which classes an evaluation takes for which."""
+"""The confusion matrix of an evaluation."""
 
 from collections import Counter
 from typing import Any
@@ -7,9 +7,10 @@ MOST_CLASSES = 20
 
 
 def confusion(predictions: list[dict[str, str]]) -> dict[str, Any] | None:
-    """The confusion matrix of predictions (`truth`, `predicted`), images of each class by predicted class.
+    """The confusion matrix of predictions (`truth`, `predicted`): images of each class by predicted class.
 
-    Of many classes, only those that are confused most, in either direction; the other classes share a column.
+    Above MOST_CLASSES, it shows the classes that are confused most, in either direction; the others share a
+    column. None if there are no predictions, or no mistakes among many classes.
     """
     if not predictions:
         return None
@@ -17,7 +18,7 @@ def confusion(predictions: list[dict[str, str]]) -> dict[str, Any] | None:
     classes = sorted({name for pair in counts for name in pair})
     shown = set(_most_confused(counts)) if len(classes) > MOST_CLASSES else set(classes)
     columns = [name for name in classes if name in shown]
-    if not columns:  # nothing was mistaken
+    if not columns:
         return None
     return {
         "classes": columns,

@@ -1,7 +1,6 @@
-"""Charts of the logs: pretraining by epoch, and every classifier of a linear evaluation."""
+"""Charts of logs by epoch: pretraining, and the classifiers of linear evaluations."""
 
 from collections.abc import Iterator
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -9,10 +8,11 @@ from markupsafe import Markup
 from cl.report.charts import Chart
 from cl.report.experiments import Experiment, grouped, settings
 from cl.report.files import ResultFiles
+from cl.report.intervals import mean_and_sd
 
 
 class Curve(NamedTuple):
-    """Columns of pretrain/epochs.csv with their labels, and what they say."""
+    """Columns of pretrain/epochs.csv with their labels, and how to read them."""
 
     title: str
     axis: str
@@ -34,7 +34,7 @@ CURVES = (
         "Embeddings",
         "sign of collapse",
         {"alignment": "alignment", "uniformity": "uniformity", "embedding_std": "spread"},
-        "All three are 0 if all images have become one point.",
+        "All three are 0 if all images have collapsed to one point.",
     ),
     Curve(
         "Learning rate", "learning rate", {"lr": "learning rate"}, "As scheduled, at the end of each epoch."
@@ -49,15 +49,15 @@ CURVES = (
 
 
 def pretraining(read: ResultFiles) -> list[dict[str, str | Markup]]:
-    """Charts of the pretraining log; none for columns that were not logged."""
+    """Charts of the columns that pretraining has logged."""
     rows = read.table("pretrain", "epochs.csv")
-    found = []
+    drawings = []
     for number, curve in enumerate(CURVES):
         chart = Chart(f"pretraining-{number}", f"{curve.title} by epoch", "epoch", curve.axis)
-        _add(chart, rows, curve.columns)
+        chart.add_log(rows, curve.columns)
         if chart.series:
-            found.append(drawing(chart, curve.meaning))
-    return found
+            drawings.append(drawing(chart, curve.meaning))
+    return drawings
 
 
 def classifiers(params: dict[str, Any], read: ResultFiles) -> Iterator[dict[str, str | Markup]]:
@@ -65,13 +65,13 @@ def classifiers(params: dict[str, Any], read: ResultFiles) -> Iterator[dict[str,
     for name in params["evaluations"]:
         rows = read.table(f"evaluate/{name}", "epochs.csv")
         chart = Chart(f"classifiers-{name}", f"{name}: every classifier by epoch", "epoch", "top-1, %")
-        _add(chart, rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
+        chart.add_log(rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
         if chart.series:
-            yield drawing(chart, "Of the validation images, by learning rate; higher is better.")
+            yield drawing(chart, "On the validation images, by learning rate; higher is better.")
 
 
 def overlaid(experiments: list[Experiment]) -> Chart | None:
-    """All experiments by epoch, means over seeds: kNN accuracy where it was logged, otherwise the loss."""
+    """Means over seeds of all experiments by epoch: kNN accuracy if any logged it, otherwise the loss."""
     groups = grouped(experiments, lambda each: (each.data, settings(each.params)))
     for curve, column in ((NEIGHBOURS, "knn_top1"), (LOSS, "loss")):
         chart = Chart("curves", f"{curve.title} by epoch", "epoch", curve.axis)
@@ -90,14 +90,7 @@ def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:
                 by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
     label = group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
     for epoch, values in by_epoch.items():
-        chart.add(label, float(epoch), fmean(values), stdev(values) if len(values) > 1 else None)
-
-
-def _add(chart: Chart, rows: list[dict[str, str]], columns: dict[str, str]) -> None:
-    for row in rows:
-        for column, label in columns.items():
-            if column in row:
-                chart.add(label, float(row["epoch"]), float(row[column]))
+        chart.add(label, float(epoch), *mean_and_sd(values))
 
 
 def drawing(chart: Chart, meaning: str = "") -> dict[str, str | Markup]:

@@ -1,4 +1,4 @@
-"""Finished experiments: which of their parameters matter to a number, and means over seeds."""
+"""Finished experiments: the parameters that their results depend on, and means over seeds."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -24,12 +24,12 @@ PRETRAINING = (
     "views",
 )
 SUPERVISED = ("backbone", "dataset")
-GROUPS = {  # stages that measure, and the parameters that name what they measure
+GROUPS = {  # stages, and the groups of parameters that list what they measure
     "evaluate": "evaluations",
     "transfer": "transfers",
     "analyze": "analyses",
 }
-# These change how a result is computed, or what is computed beside it, but not what it means.
+# These change how a result is computed, or which others are computed, but not its meaning.
 IRRELEVANT = (
     "backbone.checkpointing",
     "optim.monitor",
@@ -47,11 +47,13 @@ IRRELEVANT_IN_ENTRIES = ("seeds", "memory")  # of an evaluation or transfer
 class Experiment:
     """Parameters and results of one experiment.
 
-    revision: the commit that holds it; empty for the workspace.
-    metrics: all numbers by DVC's names; measurements: what evaluations, transfers and analyses measured.
-    provenance: by result, such as `evaluate/knn`; charts: by analysis.
+    revision: its commit; empty for the workspace.
+    metrics: all numbers by DVC's names.
+    provenance: by result, such as `evaluate/knn`.
+    measurements: the numbers of evaluations, transfers and analyses.
+    charts: by analysis.
     epochs: the rows of pretraining's log.
-    problems: why some results were left out: they do not belong to these parameters.
+    problems: why results were left out: they do not belong to these parameters.
     """
 
     name: str
@@ -77,27 +79,26 @@ class Experiment:
     @property
     def images(self) -> tuple[int, ...]:
         """The numbers of training and validation images, including unreadable ones."""
-        numbers = [
-            self.metrics.get(f"{split}_images", 0) + self.metrics.get(f"{split}_skipped", 0)
+        return tuple(
+            int(self.metrics.get(f"{split}_images", 0) + self.metrics.get(f"{split}_skipped", 0))
             for split in ("train", "val")
-        ]
-        return tuple(int(number) for number in numbers)
+        )
 
     def find(self, metric: str, baseline: str | None = None) -> Measurement | None:
-        """The measurement of this name, of the pretrained encoder or of a baseline; None if it has none."""
+        """The measurement of this name for the pretrained encoder or a baseline, if there is one."""
         named = (each for each in self.measurements if each.baseline == baseline and each.name == metric)
         return next(named, None)
 
 
 def result_names(params: dict[str, Any]) -> list[str]:
-    """The names of the results of an experiment with these parameters, such as `evaluate/knn`."""
+    """The names of an experiment's results, such as `evaluate/knn`."""
     groups = GROUPS | {"baseline": "baselines"}
     entries = [f"{stage}/{name}" for stage, group in groups.items() for name in params.get(group) or {}]
     return ["prepare", "pretrain", *entries]
 
 
 def changed_params(provenance: dict[str, Any], params: dict[str, Any]) -> list[str]:
-    """The parameters whose values differ from those that a result was made with."""
+    """The parameters whose values differ from those recorded with a result."""
     recorded = provenance.get("parameters", {})
     return [key for key, value in recorded.items() if value_at(params, key) != value]
 
@@ -122,17 +123,14 @@ def flatten(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def settings(params: dict[str, Any], groups: Iterable[str] = PRETRAINING) -> dict[str, Any]:
-    """The parameters that matter to a result, by dotted path: without the seed, irrelevant ones and nulls."""
+    """The parameters that results depend on, by dotted path, without nulls and the seed."""
     chosen = flatten({group: params.get(group) for group in groups})
-    return {key: value for key, value in chosen if value is not None and not _is_irrelevant(key)}
-
-
-def _is_irrelevant(key: str) -> bool:
-    return any(key == path or key.startswith(f"{path}.") for path in IRRELEVANT)
+    irrelevant = tuple(f"{path}." for path in IRRELEVANT)
+    return {key: value for key, value in chosen if value is not None and not f"{key}.".startswith(irrelevant)}
 
 
 def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any] | None:
-    """All parameters that a measurement depends on, except seeds; None if these parameters do not measure it.
+    """All parameters that a measurement depends on, except seeds; None if `params` do not request it.
 
     A baseline depends on its own training instead of the method's.
     """
@@ -152,9 +150,9 @@ def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any
 
 
 def is_same_measurement(measured: Measurement, expected: dict[str, Any], params: dict[str, Any]) -> bool:
-    """Whether `params` measure the same as the `expected` parameters, whatever the seed.
+    """Whether `params` measure the same as the `expected` parameters.
 
-    Data set, encoder, objective, training, protocol and engine must be equal; precision may differ.
+    Data set, encoder, objective, training, protocol and engine must be equal; seed and precision may differ.
     """
     wanted = dependencies(measured, expected)
     return wanted is not None and wanted == dependencies(measured, params)
@@ -163,10 +161,10 @@ def is_same_measurement(measured: Measurement, expected: dict[str, Any], params:
 def mean_over_seeds(
     experiments: Iterable[Experiment], metric: str, baseline: str | None = None
 ) -> Estimate | None:
-    """The mean of a metric over experiments that differ in nothing but the seed; None if none has the metric.
+    """The mean of a metric over experiments that differ only in the seed; None if none has the metric.
 
-    Experiments on other data than the first one's are ignored, and so are repeated seeds. A single
-    experiment's standard deviation is that over its evaluation's seeds.
+    Ignores repeated seeds, and experiments whose data differ from the first one's. The standard deviation of
+    a single experiment is over its evaluation's seeds.
     """
     having = [(each, found) for each in experiments if (found := each.find(metric, baseline))]
     by_seed: dict[int, tuple[Experiment, Measurement]] = {}
@@ -180,23 +178,21 @@ def mean_over_seeds(
 
 
 def distinct(experiments: list[Experiment]) -> list[Experiment]:
-    """Each experiment once, even if the workspace, for example, has the same parameters and fewer numbers."""
+    """The experiments without those that are part of another, such as a workspace with fewer results."""
     kept: list[Experiment] = []
     for experiment in experiments:
-        if any(_is_part_of(experiment, other) for other in kept):
-            continue
-        kept = [other for other in kept if not _is_part_of(other, experiment)]
-        kept.append(experiment)
+        if not any(_is_part_of(experiment, other) for other in kept):
+            kept = [*(other for other in kept if not _is_part_of(other, experiment)), experiment]
     return kept
 
 
 def _is_part_of(experiment: Experiment, other: Experiment) -> bool:
-    """Whether the other has the same parameters, and all of the experiment's numbers."""
+    """Whether the other has the same parameters and all of the experiment's metrics."""
     return experiment.params == other.params and experiment.metrics.items() <= other.metrics.items()
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
-    """The items with equal keys together, in the order of the first of each; keys hold JSON's types."""
+    """Groups of items with equal keys, in order of first appearance; keys must be JSON values."""
     groups: dict[str, list[T]] = {}
     for item in items:
         groups.setdefault(json.dumps(key(item), sort_keys=True), []).append(item)
@@ -204,7 +200,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
 
 
 def varying_params(experiments: list[Experiment]) -> list[str]:
-    """The dotted parameters of pretraining that differ, seed included; those implied by a kind come last."""
+    """The parameters of pretraining and the seed, if they differ; those that follow from a kind come last."""
     rows = [settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments]
     first = ("optim", "loss", "temperature", "seed")
     return sorted(
@@ -219,7 +215,7 @@ def varying_keys(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def headline_metrics(experiments: list[Experiment]) -> list[str]:
-    """The first metric of every evaluation and transfer in any of the experiments."""
+    """The first metric of each evaluation and transfer in the experiments."""
     found: dict[str, str] = {}
     for measured in (each for experiment in experiments for each in experiment.measurements):
         if measured.baseline is None and measured.stage != "analyze":

@@ -10,9 +10,9 @@ from cl.runtime.metric_info import Measurement, recorded
 
 
 class ResultFiles:
-    """Reads results below a folder; without `pictures` no picture.
+    """Reads results below a folder; skips pictures unless `pictures`.
 
-    A result is named `<stage>[/<name>]`; of one repeated over seeds, the files are those of the first seed.
+    Results are named `<stage>[/<name>]`. If one was repeated over seeds, its files are the first seed's.
     """
 
     def __init__(self, root: Path, *, pictures: bool) -> None:
@@ -25,7 +25,7 @@ class ResultFiles:
         return self._json(f"{result}.provenance.json")
 
     def measurements(self, result: str) -> list[Measurement]:
-        """What an evaluation, transfer, analysis or baseline measured."""
+        """The measurements of an evaluation, transfer, analysis or baseline."""
         provenance = self.provenance(result)
         return recorded(provenance, result) if provenance else []
 
@@ -37,7 +37,7 @@ class ResultFiles:
             rows = list(csv.DictReader(stream))
         if any(None in row.values() or None in row for row in rows):
             raise ValueError(
-                f"{path} is damaged, a row is cut or too long: run `dvc checkout` or `dvc repro`"
+                f"{path} is damaged: a row has too few or too many values; run `dvc checkout` or `dvc repro`"
             )
         return rows
 
@@ -50,7 +50,7 @@ class ResultFiles:
         return f"data:image/{kind};base64," + base64.b64encode(path.read_bytes()).decode()
 
     def picture_rows(self, result: str, folder: str) -> list[list[dict[str, Any]]]:
-        """The rows of pictures that `pictures.csv` lists: title, source, caption and mark of each picture."""
+        """The rows of pictures in `pictures.csv`: title, source, caption and mark of each picture."""
         rows: dict[str, list[dict[str, Any]]] = {}
         for line in self.table(result, f"{folder}/pictures.csv") if self.pictures else ():
             source = self.picture(result, f"{folder}/{line['file']}")
@@ -58,7 +58,7 @@ class ResultFiles:
         return list(rows.values())
 
     def folder(self, result: str) -> Path:
-        """The folder of a result's tables and pictures; of several seeds, that of the smallest."""
+        """The folder of a result's tables and pictures; with several seeds, the smallest seed's."""
         path = self.root / result
         seeds = sorted(path.glob("seed-*"), key=lambda seed: int(seed.name.partition("-")[2]))
         return next(iter(seeds), path)
@@ -68,14 +68,12 @@ class ResultFiles:
         if not path.exists():
             return {}
         try:
-            found = json.loads(path.read_text(), parse_constant=_refused)
+            content = json.loads(path.read_text(), parse_constant=_refused)
         except ValueError as error:
             raise ValueError(f"{path} is damaged ({error}): run `dvc checkout` or `dvc repro`") from error
-        if not isinstance(found, dict):
-            raise ValueError(
-                f"{path} is damaged, expected names and values: run `dvc checkout` or `dvc repro`"
-            )
-        return found
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} is damaged (expected a JSON object): run `dvc checkout` or `dvc repro`")
+        return content
 
 
 def _refused(constant: str) -> None:

@@ -1,4 +1,4 @@
-"""95 % confidence intervals: of percentages over images and seeds, of means, and of differences."""
+"""95 % confidence intervals of percentages over images and seeds, of means, and of differences."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 
 class Interval(NamedTuple):
-    """From `low` to `high`, in percent or in points."""
+    """From `low` to `high`, in percent or percentage points."""
 
     low: float
     high: float
@@ -27,11 +27,11 @@ class Interval(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean over `n` seeds, and how far it can be trusted.
+    """A mean over `n` seeds with its uncertainty.
 
-    sd: standard deviation over the seeds; None for a single one.
-    interval: the 95 % interval of the mean; None if nothing gives one.
-    names: of the experiments whose mean it is.
+    sd: standard deviation over the seeds; None for a single seed.
+    interval: the 95 % interval of the mean, if known.
+    names: the averaged experiments.
     """
 
     mean: float
@@ -50,7 +50,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(measured: Sequence[Measurement], names: Sequence[str] = ()) -> Estimate:
-    """The mean of equal measurements; a single one keeps its deviation over its evaluation's seeds."""
+    """The mean of repeated measurements; a single one keeps its deviation over its evaluation's seeds."""
     values = [each.mean for each in measured]
     mean, sd, n = measured[0].mean, measured[0].sd, measured[0].n
     if len(values) > 1:
@@ -59,7 +59,7 @@ def estimate(measured: Sequence[Measurement], names: Sequence[str] = ()) -> Esti
 
 
 def difference(ours: Estimate, other: Estimate) -> Estimate:
-    """`ours` minus `other`, which are independent: deviations and distances add up in quadrature."""
+    """`ours` minus `other`: independent errors, so deviations and interval sides add in quadrature."""
     mean, within = ours.mean - other.mean, None
     sd = None if ours.sd is None or other.sd is None else math.hypot(ours.sd, other.sd)
     if ours.interval and other.interval:
@@ -74,21 +74,20 @@ def interval(
 ) -> Interval | None:
     """The interval of a mean over seeds; None if neither images nor seeds give one.
 
-    Wilson's interval of the binomial, whose distances from the mean are added to Student's interval of the
-    mean over seeds as independent errors: in quadrature.
+    Wilson's interval of the binomial and Student's interval of the mean over seeds are independent errors, so
+    their distances from the mean add in quadrature.
 
     Args:
-        images: how many independent images the percentage counts, maybe a fraction where images of a group
-            agree; None if it counts none, as an average precision.
+        images: number of independent images behind the percentage, possibly fractional if images of a group
+            agree; None for other numbers, such as an average precision.
         sd: standard deviation over the seeds.
     """
     low = high = percent
     if images:
         z = float(norm.ppf((1 + LEVEL) / 2))
-        centre = (percent + 50 * z**2 / images) / (1 + z**2 / images)
-        half = (
-            z * math.sqrt(percent * (100 - percent) / images + (50 * z / images) ** 2) / (1 + z**2 / images)
-        )
+        shrinkage = 1 + z**2 / images
+        centre = (percent + 50 * z**2 / images) / shrinkage
+        half = z * math.sqrt(percent * (100 - percent) / images + (50 * z / images) ** 2) / shrinkage
         low, high = min(percent, centre - half), max(percent, centre + half)
     over_seeds = 0.0
     if sd is not None and seeds > 1:
@@ -108,10 +107,15 @@ def interval_of_mean(values: list[float]) -> Interval | None:
 
 
 def _over_seeds(sd: float, seeds: int) -> float:
-    """Half of Student's interval of a mean."""
+    """Half the width of Student's interval of a mean."""
     return float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
 
 
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and the standard deviation if there are several values."""
+    return fmean(values), stdev(values) if len(values) > 1 else None
+
+
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """The mean ± the standard deviation, if there are several values."""
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    """The mean, with ± the standard deviation if there are several values."""
+    return Estimate(*mean_and_sd(values), len(values)).number

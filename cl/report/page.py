@@ -1,7 +1,7 @@
 """One self-contained HTML page per experiment: what was run, results beside baselines, how to repeat it.
 
-Only results named by the parameters are read, so that files of an earlier experiment are not mistaken for
-this one's; a missing result is shown as "not run".
+It shows only results that the parameters name, so files of an earlier experiment are not mistaken for this
+one's. A missing result is shown as "not run".
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def render(params: dict[str, Any], results: Path, command: str | None) -> tuple[
     Args:
         params: the contents of params.yaml.
         results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
-        command: runs exactly these parameters; None if that takes a copy of them.
+        command: runs exactly these parameters; None if repeating the run needs a copy of them.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     context = {
@@ -34,7 +34,10 @@ def render(params: dict[str, Any], results: Path, command: str | None) -> tuple[
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
-        "baselines": {name: _baseline(config) for name, config in params["baselines"].items()},
+        "baselines": {
+            name: f"the same encoder, {'trained with labels' if config['training'] else 'untrained'}"
+            for name, config in params["baselines"].items()
+        },
         "curves": [*pretraining(read), *classifiers(params, read)],
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
         **_details(params, read),
@@ -55,9 +58,9 @@ def model_card(
     """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
 
     Args:
-        metadata: of the file of the backbone.
-        name: of the folder that is published.
-        more: `network`, `transform`, `license` and `library`, with which it is loaded: timm or cl.
+        metadata: of the backbone's file.
+        name: the name of the published folder.
+        more: `network`, `transform`, `license` and `library` (timm or cl, which loads it).
     """
     read = ResultFiles(results, pictures=False)
     context = {**_overview(params, read, command), "metadata": metadata, "name": name, **more}
@@ -65,8 +68,8 @@ def model_card(
 
 
 def _overview(params: dict[str, Any], read: ResultFiles, command: str | None) -> dict[str, Any]:
-    """What was trained on what, and its results beside those of the baselines."""
-    found = tables(params, read)
+    """Method, data, and results beside the baselines'."""
+    by_group = tables(params, read)
     return {
         "params": params,
         "title": _title(params),
@@ -75,8 +78,8 @@ def _overview(params: dict[str, Any], read: ResultFiles, command: str | None) ->
         "data": read.metrics("prepare"),
         "dataset": dataset_name(params),
         "provenance": read.provenance("pretrain"),
-        "tables": found,
-        "verdict": _verdict([row for rows in found.values() for row in rows]),
+        "tables": by_group,
+        "verdict": _verdict([row for rows in by_group.values() for row in rows]),
     }
 
 
@@ -90,24 +93,21 @@ def _title(params: dict[str, Any]) -> str:
 
 
 def _method(params: dict[str, Any]) -> tuple[str, list[str]]:
-    """The method that the overrides choose, or else its kind, and what they change in it."""
-    chosen = [word.removeprefix("method=") for word in params["overrides"] if word.startswith("method=")]
-    changed = [word.removeprefix("method.") for word in params["overrides"] if word.startswith("method.")]
+    """The method named by the overrides, or else its kind, and the overrides of its parameters."""
+    overrides = params["overrides"]
+    chosen = [word.removeprefix("method=") for word in overrides if word.startswith("method=")]
+    changed = [word.removeprefix("method.") for word in overrides if word.startswith("method.")]
     return chosen[-1] if chosen else params["method"]["kind"], changed
 
 
 def dataset_name(params: dict[str, Any]) -> str:
-    """The name of the data set; for a folder of your images, the folder's name."""
+    """The name of the data set, or of the folder of your own images."""
     dataset = params["dataset"]
     return dataset.get("name") or dataset["kind"]
 
 
-def _baseline(config: dict[str, Any]) -> str:
-    return "the same encoder, trained with labels" if config["training"] else "the same encoder, untrained"
-
-
 def _details(params: dict[str, Any], read: ResultFiles) -> dict[str, Any]:
-    """Pictures, accuracies by class, and remarks on the data of the transfers."""
+    """Pictures, accuracies by class, and remarks on the transfers' data."""
     transfers = params["transfers"]
     entries = [f"evaluate/{name}" for name in params["evaluations"]]
     entries += [f"transfer/{name}" for name in transfers]
@@ -147,31 +147,31 @@ def _verdict(rows: list[dict[str, Any]]) -> str:
     if not measured:
         return "Nothing has been evaluated yet."
     row, line = measured[0]
-    found = line["pretrained"]
-    within = found.interval
-    between = f" (95 % interval {within.low:.1f} to {within.high:.1f})" if within else ""
+    pretrained = line["pretrained"]
+    interval = pretrained.interval
+    between = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})" if interval else ""
     gains = [
         f"{gain.points:+.1f} points against the {baseline} encoder's {other.mean:.1f}"
-        + ("" if gain.verdict or not within else ", which may be chance")
+        + ("" if gain.verdict or not interval else ", which may be chance")
         for baseline, (other, gain) in zip(row["baselines"], line["others"], strict=True)
         if gain
     ]
     return (
-        f"{row['name']}, {line['title']}: {found.mean:.1f} %{between}, "
+        f"{row['name']}, {line['title']}: {pretrained.mean:.1f} %{between}, "
         f"{'; '.join(gains) or 'with no baseline to compare with'}."
     )
 
 
 def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:
-    """What one analysis means, its numbers, charts and pictures; empty if it was not run."""
+    """One analysis: its meaning, numbers, charts and pictures; empty if it was not run."""
     result = f"analyze/{name}"
     provenance = read.provenance(result)
     if not provenance:
         return {}
-    found = charts.load_folder(read.folder(result))
+    saved = charts.load_folder(read.folder(result))
     return {
         "about": provenance.get("about", {}).get(name, ""),
         "numbers": read.measurements(result),
-        "drawings": [drawing(replace(chart, name=f"{name}-{chart.name}")) for chart in found],
+        "drawings": [drawing(replace(chart, name=f"{name}-{chart.name}")) for chart in saved],
         "pictures": read.picture_rows(result, "pictures"),
     }

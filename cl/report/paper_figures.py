@@ -3,18 +3,18 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import fmean, stdev
 from typing import Any
 
-from cl.report.charts import Chart, Point
+from cl.report.charts import Chart
 from cl.report.experiments import Experiment, flatten, grouped, settings, value_at
+from cl.report.intervals import mean_and_sd
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides
 from cl.report.sweeps import labels, needs_log_axis
 
 
 def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:
-    """What the templates need: the charts that our experiments allow, and the commands that run the rest."""
+    """The template's values: charts of our experiments, and the commands for the missing ones."""
     charts: list[Chart] = []
     missing: list[str] = []
     if figure.analysis and figure.run:
@@ -34,7 +34,7 @@ def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:
 
 
 def _curves(figure: Figure, matches: PaperMatches) -> tuple[Chart, list[str]]:
-    """A chart with a curve per row, and the runs that it lacks."""
+    """A chart with a curve per row, and the missing runs."""
     numbers = [column.label for column in figure.columns if isinstance(column.label, int | float)]
     log = len(numbers) == len(figure.columns) and needs_log_axis(numbers)
     chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %", log=log)
@@ -51,7 +51,7 @@ def _curves(figure: Figure, matches: PaperMatches) -> tuple[Chart, list[str]]:
 
 
 def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
-    """The figure's charts, with the series of all experiments equal to its run except for what it varies."""
+    """The figure's charts, with the series of all experiments that differ from its run only in `varies`."""
     assert figure.run
     if not matches.has_data_of(figure.run):
         return
@@ -73,14 +73,14 @@ def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
 def _by_settings(
     figure: Figure, experiments: list[Experiment], expected: dict[str, Any]
 ) -> list[list[Experiment]]:
-    """The experiments that belong in the figure, those with the same settings together."""
+    """The experiments that belong in the figure, grouped by settings."""
     wanted = _fixed(figure, expected)
-    fitting = [
+    matching = [
         experiment
         for experiment in experiments
         if figure.analysis in experiment.charts and _fixed(figure, experiment.params) == wanted
     ]
-    return grouped(fitting, lambda each: settings(each.params))
+    return grouped(matching, lambda each: settings(each.params))
 
 
 def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
@@ -91,19 +91,13 @@ def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def averaged(runs: list[list[Chart]]) -> Iterator[Chart]:
-    """The charts of the first run; each point is the mean, with its deviation, over all runs that have it."""
+    """The first run's charts; each point is the mean and deviation over the runs with this point."""
     for chart in runs[0]:
         others = [other for run in runs[1:] for other in run if other.name == chart.name]
         mean = replace(chart, series={})
         for label, points in chart.series.items():
             for point in points:
-                same_x = [p for other in others for p in other.series.get(label, []) if p.x == point.x]
-                mean.add(label, *_mean([point, *same_x]))
+                repeats = [p.y for other in others for p in other.series.get(label, []) if p.x == point.x]
+                y, sd = mean_and_sd([point.y, *repeats]) if repeats else (point.y, point.sd)
+                mean.add(label, point.x, y, sd)
         yield mean
-
-
-def _mean(points: list[Point]) -> Point:
-    if len(points) == 1:
-        return points[0]
-    values = [point.y for point in points]
-    return Point(points[0].x, fmean(values), stdev(values))

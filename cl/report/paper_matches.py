@@ -1,4 +1,4 @@
-"""Which experiments reproduce the numbers that the papers print, and the commands that run the rest."""
+"""The experiments that reproduce the papers' printed numbers, and the commands for the missing ones."""
 
 import math
 import shlex
@@ -17,7 +17,7 @@ PrintedValues = dict[tuple[str | None, str | None, str | None], float]  # by run
 
 @dataclass(frozen=True)
 class Match:
-    """A number that a paper prints, in percent, and what our experiments measured.
+    """A number that a paper prints, in percent, and ours.
 
     run: the Hydra overrides that reproduce it.
     computed: for a printed gain, the difference of the two printed values.
@@ -37,11 +37,11 @@ class Match:
 
     @property
     def verdict(self) -> str:
-        """Whether ours is better (`up`) or worse (`down`); empty if the paper's number is in our interval."""
+        """Whether ours is higher (`up`) or lower (`down`); empty if the paper's number is in our interval."""
         if self.difference is None or self.printed is None or self.ours is None:
             return ""
-        within = self.ours.interval
-        if within is None or within.low <= self.printed <= within.high:
+        interval = self.ours.interval
+        if interval is None or interval.low <= self.printed <= interval.high:
             return ""
         return "up" if self.difference > 0 else "down"
 
@@ -54,7 +54,7 @@ class Match:
 
     @property
     def how(self) -> str:
-        """The command that runs it; empty without a run."""
+        """The command that reproduces it; empty without a run."""
         return command(self.run) if self.run else ""
 
     def text(self) -> str:
@@ -77,7 +77,7 @@ class PaperMatches:
     def result_of_run(
         self, run: str | None, metric: str | None, baseline: str | None = None
     ) -> Estimate | None:
-        """The metric over the experiments equal to this run except for the seed; None if there are none."""
+        """The metric's mean over the experiments equal to this run except for the seed, if there are any."""
         if run is None or metric is None or not self.has_data_of(run):
             return None
         params = self.compose(run)
@@ -100,7 +100,7 @@ class PaperMatches:
         ]
 
     def has_data_of(self, run: str) -> bool:
-        """Whether any experiment uses the data set of the run's recipe; saves composing all other runs."""
+        """Whether any experiment uses the data set of the run's recipe; avoids composing most runs."""
         if not self.kinds & set(paper_tables.IMAGES):
             return False
         recipe = run.split()[0]
@@ -114,7 +114,7 @@ class PaperMatches:
             yield cell.minus
 
     def match(self, cell: Cell, printed: PrintedValues) -> Match:
-        """A cell with our number; `printed` values give the gain that a printed gain should equal."""
+        """A cell with our number; from `printed` it computes the gain that a printed gain should equal."""
         ours = self.result_of_run(cell.run, cell.metric, cell.row.baseline)
         if cell.minus is None:
             return Match(cell.run, cell.printed, ours, quoted=cell.row.quoted)
@@ -127,13 +127,13 @@ class PaperMatches:
 
 
 def printed_values(paper: paper_tables.Paper) -> PrintedValues:
-    """What a paper prints for its own runs; of several tables with a run and metric, the first one counts."""
-    found: PrintedValues = {}
+    """A paper's printed values of its own runs; if several tables have a run and metric, the first counts."""
+    values: PrintedValues = {}
     for cell in (cell for table in paper.tables for row in paper_tables.cells(table) for cell in row):
         is_measured = cell.minus is None and cell.row.quoted is None
         if is_measured and cell.run is not None and cell.printed is not None:
-            found.setdefault((cell.run, cell.metric, cell.row.baseline), cell.printed)
-    return found
+            values.setdefault((cell.run, cell.metric, cell.row.baseline), cell.printed)
+    return values
 
 
 def command(run: str) -> str:
@@ -143,16 +143,16 @@ def command(run: str) -> str:
 
 
 def commands(runs: Iterable[str]) -> list[str]:
-    """The commands that make these runs; a whole grid of one recipe becomes a single sweep."""
+    """The commands for these runs; a complete grid of one recipe becomes a single sweep."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for run in dict.fromkeys(runs):
         words = dict(word.split("=", 1) for word in run.split())
         groups.setdefault((words.get("recipe", ""), *words), []).append(words)
-    return [found for (_, *keys), group in groups.items() for found in _commands(keys, group)]
+    return [line for (_, *keys), group in groups.items() for line in _commands(keys, group)]
 
 
 def _commands(keys: list[str], group: list[dict[str, str]]) -> list[str]:
-    """The commands of runs that set the same keys."""
+    """The commands for runs that set the same keys."""
     grid = {key: list(dict.fromkeys(words[key] for words in group)) for key in keys}
     has_lists = any("[" in value for values in grid.values() for value in values)
     if math.prod(map(len, grid.values())) == len(group) and not has_lists:

@@ -1,4 +1,4 @@
-"""The papers' tables, results and settings, and the run that reproduces each: a YAML file per paper."""
+"""The papers' tables, figures and settings, with the runs that reproduce them: a YAML file per paper."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -31,14 +31,14 @@ class Column(BaseConfig):
 class Row(BaseConfig):
     """A row of a table with one value per column; null: illegible in our copy, or printed as absent.
 
-    run: Hydra overrides of the run that reproduces it, added to the column's; null: no run here does.
+    run: Hydra overrides of the run that reproduces it, added to the column's; null: none here does.
     runs: overrides for each column, instead of `run` and the columns'; null where the paper has no number.
-    minus: overrides of the run to subtract, if the row is a gain, a drop or a change.
+    minus: overrides of the run to subtract, if the row is a difference.
     metric: its name in our results, such as knn_embedding_top1; null: the column's.
-    minus_metric: the metric of the run to subtract, if it differs.
+    minus_metric: the metric of the run to subtract, if different.
     baseline: the baseline that provides the encoder, instead of pretraining.
-    quoted: the source of numbers that the paper quotes; `run` is then the closest run here, if there is one.
-    note: what contradicts the numbers, or what they leave open.
+    quoted: the source of numbers that the paper quotes; `run` is then the closest run here, if any.
+    note: contradictions and open questions of the numbers.
     """
 
     label: str
@@ -55,18 +55,18 @@ class Row(BaseConfig):
     @model_validator(mode="after")
     def _explained(self) -> "Row":
         if self.run is None and self.runs is None and self.quoted is None:
-            raise ValueError(f"{self.label}: neither run nor quoted is given; give at least one of them")
+            raise ValueError(f"{self.label}: found neither run nor runs nor quoted; give one of them")
         if self.runs is not None and (self.run is not None or len(self.runs) != len(self.values)):
-            raise ValueError(f"{self.label}: runs must have one entry per value, and stand alone without run")
+            raise ValueError(f"{self.label}: runs must have one entry per value, and exclude run")
         if None in self.values and self.note is None:
-            raise ValueError(f"{self.label}: a value is null, but there is no note; add one that says why")
+            raise ValueError(f"{self.label}: a value is null without a note; add a note with the reason")
         return self
 
 
 class Table(BaseConfig):
-    """A table of a paper, or numbers from its text (`text, sec. 1`); gains come below what they compare.
+    """A table of a paper, or numbers from its text (`text, sec. 1`); gains follow the rows they compare.
 
-    turned: whether the columns here are the rows of the printed table.
+    turned: whether the columns are the rows of the printed table.
     """
 
     name: str
@@ -79,17 +79,19 @@ class Table(BaseConfig):
     def _rectangular(self) -> "Table":
         for row in self.rows:
             if len(row.values) != len(self.columns):
-                found = f"{self.name}, {row.label}: found {len(row.values)} values"
-                raise ValueError(f"{found}; give {len(self.columns)}, one per column")
+                raise ValueError(
+                    f"{self.name}, {row.label}: found {len(row.values)} values; "
+                    f"give {len(self.columns)}, one per column"
+                )
         return self
 
 
 class Figure(BaseConfig):
-    """A figure: drawn by `analysis` of `run`, or a curve over `columns` for each of `rows`, or a diagram.
+    """A figure: charts of an `analysis` of `run`, or a curve over `columns` for each of `rows`, or a diagram.
 
-    chart: one chart of the analysis; null: all of them.
-    varies: parameters, or groups of them, in which other runs shown in the figure may differ from `run`.
-    x: what the columns vary, the title of the axis.
+    chart: one chart of the analysis; null: all.
+    varies: parameters, or their groups, in which the figure's runs may differ from `run`.
+    x: the axis title: what the columns vary.
     """
 
     name: str
@@ -109,16 +111,18 @@ class Figure(BaseConfig):
         analysed = bool(self.analysis and self.run)
         swept = bool(self.x and self.metric and self.columns and self.rows)
         if [analysed, swept, self.diagram].count(True) != 1:
-            choices = "analysis and run; or x, metric, columns and rows; or diagram"
-            raise ValueError(f"{self.name} must be drawn in exactly one way; give {choices}")
+            raise ValueError(
+                f"{self.name} must be drawn in exactly one way; give analysis and run; or x, metric, columns "
+                "and rows; or diagram"
+            )
         return self
 
 
 class Setting(BaseConfig):
-    """A printed hyper-parameter, and the matching parameter of the run of its group.
+    """A printed hyper-parameter, and the matching parameter of its group's run.
 
-    key: dotted path; null: there is no such parameter, and `why` says what replaces it.
-    ours: our value if it differs from the printed one, for the reason in `why`.
+    key: dotted path; null: no parameter matches, and `why` says what replaces it.
+    ours: our value if it differs from the printed one; `why` gives the reason.
     """
 
     name: str
@@ -130,12 +134,12 @@ class Setting(BaseConfig):
     @model_validator(mode="after")
     def _explained(self) -> "Setting":
         if (self.key is None or self.ours is not None) and self.why is None:
-            raise ValueError(f"{self.name} differs from the paper; say why")
+            raise ValueError(f"{self.name} differs from the paper; give the reason in why")
         return self
 
 
 class Settings(BaseConfig):
-    """The hyper-parameters printed in one place of the paper, and the run they apply to."""
+    """The hyper-parameters printed in one place of the paper, and the run that has them."""
 
     place: str
     run: str
@@ -143,7 +147,7 @@ class Settings(BaseConfig):
 
 
 class Paper(BaseConfig):
-    """One paper's tables, figures and hyper-parameters, and the results in its text."""
+    """One paper's tables, figures and hyper-parameters."""
 
     title: str
     tables: list[Table]
@@ -155,7 +159,6 @@ class Cell(NamedTuple):
     """A value of a table, and the run and metric that reproduce it."""
 
     row: Row
-    column: Column
     printed: float | None
     run: str | None
     minus: str | None
@@ -173,29 +176,21 @@ def load(name: str) -> Paper:
 def cells(table: Table) -> Iterator[list[Cell]]:
     """The cells of each row."""
     for row in table.rows:
-        runs = row.runs or [_run(row, column) for column in table.columns]
+        runs = row.runs or [_joined(column.run, row.run) for column in table.columns]
         columns = zip(table.columns, row.values, runs, strict=True)
         yield [_cell(row, column, printed, run) for column, printed, run in columns]
 
 
-def _run(row: Row, column: Column) -> str | None:
-    return None if row.run is None else join_overrides(column.run, row.run)
-
-
 def _cell(row: Row, column: Column, printed: float | None, run: str | None) -> Cell:
     metric = row.metric or column.metric
-    return Cell(
-        row=row,
-        column=column,
-        printed=printed,
-        run=run,
-        minus=None if row.minus is None else join_overrides(column.run, row.minus),
-        metric=metric,
-        minus_metric=row.minus_metric or metric,
-    )
+    return Cell(row, printed, run, _joined(column.run, row.minus), metric, row.minus_metric or metric)
+
+
+def _joined(column: str, row: str | None) -> str | None:
+    return None if row is None else join_overrides(column, row)
 
 
 def join_overrides(column: str, row: str) -> str:
-    """The overrides of a column and a row; the recipe comes first, whichever of the two names it."""
+    """The overrides of a column and a row, the recipe first."""
     words = f"{column} {row}".split()
     return " ".join(sorted(words, key=lambda word: not word.startswith("recipe=")))

@@ -1,4 +1,4 @@
-"""The metrics of evaluations and transfers beside those of the baselines, with intervals and explanations."""
+"""Metrics of evaluations and transfers beside the baselines', with intervals and explanations."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ Cell = Estimate | str  # a number, or why it is missing
 
 
 class Gain(NamedTuple):
-    """A difference in points; `verdict` is empty where the intervals overlap or are unknown."""
+    """A difference in points; `verdict` (up or down) is empty if the intervals overlap or are unknown."""
 
     points: float
     verdict: str
@@ -22,9 +22,9 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """What an encoder reached in one evaluation, by the metrics' names.
+    """An encoder's results in one evaluation, by metric.
 
-    requested: whether the parameters ask for it.
+    requested: whether the parameters request this evaluation of this encoder.
     """
 
     measured: dict[str, Measurement]
@@ -37,16 +37,16 @@ class Column:
 
 
 def tables(params: dict[str, Any], read: ResultFiles) -> dict[str, list[dict[str, Any]]]:
-    """For evaluations and for transfers, a row for each that the parameters name."""
-    found = {
+    """By title: a row for each evaluation and each transfer that the parameters name."""
+    return {
         title: [_row(stage, name, params, read) for name in params[GROUPS[stage]]]
         for stage, title in TITLES.items()
+        if params[GROUPS[stage]]
     }
-    return {title: rows for title, rows in found.items() if rows}
 
 
 def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> dict[str, Any]:
-    """One evaluation: what it measures, its settings, and a line for each metric."""
+    """One evaluation: its meaning, its settings, and a line for each metric."""
     group, result = GROUPS[stage], f"{stage}/{name}"
     baselines = {
         baseline: chosen for baseline in params["baselines"] if (chosen := _selected(params, baseline, group))
@@ -72,7 +72,7 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
 
 
 def _selected(params: dict[str, Any], baseline: str, group: str) -> list[str]:
-    """The evaluations or transfers that a baseline goes through."""
+    """The evaluations or transfers of a baseline."""
     names = params["baselines"][baseline][group]
     return list(params[group]) if names == "all" else names
 
@@ -82,20 +82,21 @@ def _column(name: str, measurements: list[Measurement], *, requested: bool = Tru
 
 
 def _about(name: str, results: list[str], read: ResultFiles) -> str:
-    """What an evaluation measures, from the first of the results that says it."""
-    found = (read.provenance(result).get("about", {}).get(name) for result in results)
-    return next(filter(None, found), "")
+    """The explanation of an evaluation, from the first result with one."""
+    explanations = (read.provenance(result).get("about", {}).get(name) for result in results)
+    return next(filter(None, explanations), "")
 
 
 def _seeds(column: Column) -> str:
-    for measured in column.measured.values():
-        return "one seed" if measured.n == 1 else f"mean ± standard deviation over {measured.n} seeds"
-    return ""
+    n = next((measured.n for measured in column.measured.values()), 0)
+    if n > 1:
+        return f"mean ± standard deviation over {n} seeds"
+    return "one seed" if n else ""
 
 
 def _settings(config: dict[str, Any], pretrained: Column) -> list[str]:
-    """The single parameters of an evaluation, and the settings among its metrics."""
-    single = {
+    """The scalar parameters of an evaluation, and the settings that it chose (metrics without `better`)."""
+    scalars = {
         key: value
         for key, value in config.items()
         if isinstance(value, int | float | str) and not isinstance(value, bool) and key not in TECHNICAL
@@ -103,7 +104,7 @@ def _settings(config: dict[str, Any], pretrained: Column) -> list[str]:
     chosen = {each.title: each.mean for each in pretrained.measured.values() if each.better is None}
     return [
         f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
-        for key, value in {**single, **chosen}.items()
+        for key, value in {**scalars, **chosen}.items()
     ]
 
 
@@ -120,7 +121,7 @@ def _line(measured: Measurement, pretrained: Column, others: list[Column]) -> di
 
 
 def gain(pretrained: Cell, other: Cell, better: str | None) -> Gain | None:
-    """The difference of two numbers, and whether it is for the better (`up`) or worse (`down`)."""
+    """The difference of two numbers, and whether it is an improvement (`up`) or not (`down`)."""
     if isinstance(pretrained, str) or isinstance(other, str):
         return None
     points = pretrained.mean - other.mean

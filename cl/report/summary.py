@@ -29,12 +29,13 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
     """The summary as self-contained HTML and as Markdown.
 
     Args:
-        experiments: distinct ones; of several with the same parameters and seed, the first one counts.
+        experiments: distinct experiments; if several have equal parameters and seed, the first counts.
         compose: returns the parameters that Hydra overrides compose to.
     """
     matches = PaperMatches(experiments, compose)
     papers = [_paper(paper_tables.load(name), matches) for name in paper_tables.NAMES]
-    cells = [match for paper in papers for match in _cells(paper)]
+    tables = [table for paper in papers for table in paper["tables"]]
+    cells = [match for table in tables for row in table["rows"] for match in row["matches"]]
     swept = list(sweeps(experiments))
     context = {
         "experiments": experiments,
@@ -47,27 +48,18 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
         "unmatched": list(_unmatched(matches, cells)),
     }
     curves = overlaid(experiments)
+    meaning = "One line per experiment, with the mean and deviation of equal ones over seeds."
     drawings = {
         "sweeps": [drawing(chart) for chart in swept],
         "drawing": drawing,
-        "curves": [
-            drawing(curves, "One line per experiment, with the mean and deviation of equal ones over seeds.")
-        ]
-        if curves
-        else [],
+        "curves": [drawing(curves, meaning)] if curves else [],
     }
     html = environment().get_template("summary.html").render({**context, **drawings})
     return html, environment().get_template("summary.md").render(context)
 
 
-def _cells(paper: dict[str, Any]) -> Iterator[Match]:
-    for table in paper["tables"]:
-        for row in table["rows"]:
-            yield from row["matches"]
-
-
 def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str, str]]:
-    """Experiments that name a recipe but fill no cell, and how they differ from the recipe."""
+    """Experiments with a recipe that fill no cell, and how they differ from the recipe."""
     counted = {name for match in cells if match.ours for name in match.ours.names}
     for experiment in matches.experiments:
         recipe = experiment.params.get("recipe")
@@ -92,13 +84,10 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
         "best": [best for metric in metrics if (best := _best(metric, experiments))],
         "lines": [_line(experiment, keys, metrics) for experiment in experiments],
         "baselines": baseline_rows(experiments, metrics),
-        "meanings": _meanings(metrics, experiments),
+        "meanings": {
+            metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
+        },
     }
-
-
-def _meanings(metrics: list[str], experiments: list[Experiment]) -> dict[str, Measurement]:
-    """What the metrics mean, as the first experiment that has each recorded it."""
-    return {metric: next(filter(None, (e.find(metric) for e in experiments))) for metric in metrics}
 
 
 def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[str, Any]:
@@ -114,13 +103,13 @@ def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[s
 
 
 def _short_names(keys: list[str]) -> list[str]:
-    """The last part of each dotted key, ignoring `.kind`; the whole key where that is ambiguous."""
+    """The last part of each dotted key, ignoring `.kind`; the whole key if the short name is ambiguous."""
     short = [key.removesuffix(".kind").split(".")[-1] for key in keys]
     return [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
 
 
 def _best(metric: str, experiments: list[Experiment]) -> tuple[Measurement, Experiment] | None:
-    """The largest value; None if the experiments with the metric differ in data or protocol."""
+    """The largest value and its experiment; None if experiments differ in the metric's data or protocol."""
     having = [(found, each) for each in experiments if (found := each.find(metric))]
     protocols = [
         (each.data, value_at(each.params, f"{GROUPS[found.stage]}.{found.entry}")) for found, each in having

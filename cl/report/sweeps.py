@@ -1,4 +1,4 @@
-"""Sweeps: charts of a metric by each number that experiments vary."""
+"""Sweeps: charts of a metric by each number that varies between experiments."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,13 +13,14 @@ from cl.report.experiments import (
     varying_keys,
 )
 
-Line = list[tuple[dict[str, Any], Experiment]]  # experiments with the parameters that matter to the metric
+Line = list[tuple[dict[str, Any], Experiment]]  # experiments, each with the metric's dependencies
+SELF_EXPLANATORY = (".kind", ".name")  # ends of the parameters whose values need no explanation
 
 
 def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
     """A chart for every metric and every number that varies: mean and deviation over seeds.
 
-    A line joins experiments on the same data, with the same evaluation, that differ in this number alone.
+    A line joins experiments with equal data and evaluation that differ only in this number.
     """
     for metric in headline_metrics(experiments):
         having = [(each, found) for each in experiments if (found := each.find(metric))]
@@ -35,7 +36,7 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
 
 
 def _lines(x: str, rows: Line) -> list[Line]:
-    """Groups of experiments that differ in the number x alone, with at least two values of it."""
+    """Groups of experiments that differ only in the number x, with at least two values of it."""
     numeric = [pair for pair in rows if _is_number(pair[0].get(x))]
     lines = grouped(numeric, lambda pair: {key: value for key, value in pair[0].items() if key != x})
     return [line for line in lines if len({row[x] for row, _ in line}) > 1]
@@ -45,20 +46,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-SPEAKING = (".kind", ".name")  # parameters whose values need no explanation
-
-
 def labels(rows: list[dict[str, Any]], excluded: str = "") -> list[str]:
-    """A label for each row: its kinds and names if these tell the rows apart, otherwise all that varies."""
-    keys = [key for key in varying_keys(rows) if key != excluded] if rows else []
-    speaking = [key for key in keys if key.endswith(SPEAKING)]
-    if len({tuple(str(row.get(key)) for key in speaking) for row in rows}) < len(rows):
-        speaking = keys
-    return [", ".join(_label(key, row.get(key)) for key in speaking) for row in rows]
-
-
-def _label(key: str, value: Any) -> str:
-    return str(value) if key.endswith(SPEAKING) else f"{key} {value}"
+    """A label for each row: its kinds and names if these distinguish the rows, otherwise all that varies."""
+    varying = [key for key in varying_keys(rows) if key != excluded] if rows else []
+    shown = [key for key in varying if key.endswith(SELF_EXPLANATORY)]
+    if len({tuple(str(row.get(key)) for key in shown) for row in rows}) < len(rows):
+        shown = varying
+    prefixes = {key: "" if key.endswith(SELF_EXPLANATORY) else f"{key} " for key in shown}
+    return [", ".join(f"{prefix}{row.get(key)}" for key, prefix in prefixes.items()) for row in rows]
 
 
 def _chart(x: str, metric: str, lines: dict[str, Line]) -> Chart:
@@ -73,6 +68,6 @@ def _chart(x: str, metric: str, lines: dict[str, Line]) -> Chart:
 
 
 def needs_log_axis(values: Iterable[float]) -> bool:
-    """Whether a logarithmic axis suits these numbers: positive, the largest at least 4 times the smallest."""
+    """Whether to use a logarithmic axis: all numbers are positive, and the range is a factor of 4 or more."""
     numbers = list(values)
     return min(numbers) > 0 and max(numbers) >= 4 * min(numbers)

@@ -71,10 +71,8 @@ def test_the_class_tokens_of_the_last_blocks_are_those_after_the_final_norm() ->
 
 def test_a_network_without_enough_blocks_is_refused() -> None:
     depth = len(transformer().blocks)
-    with pytest.raises(
-        ValueError, match=rf"{depth} blocks can be read from this backbone; choose blocks={depth}$"
-    ):
+    with pytest.raises(ValueError, match=f"found {depth} such blocks; choose blocks={depth}$"):
         last_blocks(transformer(), depth + 1)
     convolutional = timm.create_model("test_convnext", num_classes=0)
-    with pytest.raises(ValueError, match="0 blocks can be read from this backbone; choose blocks=null$"):
+    with pytest.raises(ValueError, match="found 0 such blocks; choose blocks=null$"):
         last_blocks(convolutional, 4)

@@ -132,10 +132,7 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
         ({"features": "cached"}, "features=cached with 1 view: augmented requires one, cached none"),
         ({"views": {}}, "features=augmented with 0 views"),
         ({"optim.clip": 1.0}, "optim.clip=1.0 would clip 5 classifiers together; choose null"),
-        (
-            {"base_lrs": [0.1]},
-            r"base_lrs=\[0.1\] must include optim.base_lr=1.0, which has no effect otherwise",
-        ),
+        ({"base_lrs": [0.1]}, r"base_lrs=\[0.1\] must include optim.base_lr=1.0"),
         ({"weight_decays": [0.1]}, r"weight_decays=\[0.1\] must include optim.weight_decay=0.0"),
         ({"base_lrs": [1.0, 0.0]}, "base_lrs"),
         ({"weight_decays": [-1.0]}, "weight_decays"),
@@ -155,9 +152,7 @@ def test_wrong_settings_of_linear_are_named(tmp_path, changes, message) -> None:
 
 def test_a_classifier_that_diverges_is_named(context, params) -> None:
     config = short(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0, 1e38]})
-    with pytest.raises(
-        FloatingPointError, match=r"at step \d.*One of the 2 classifiers diverged: leave out base_lrs=1e\+38"
-    ):
+    with pytest.raises(FloatingPointError, match=r"at step \d.* remove 1e\+38 from base_lrs"):
         linear.evaluate(config, context)
 
 
@@ -215,5 +210,5 @@ def test_one_weight_decay_can_follow_a_schedule_and_several_are_refused(context,
         lengths.append(sum(float(x.norm()) for x in trained(context, len(lengths)).values()))
     assert lengths[1] < lengths[0]
     several = {**settings.model_dump(), "weight_decays": [0.0, 0.1], "optim": optimizer.model_dump()}
-    with pytest.raises(ValueError, match="schedules one weight decay, found .*; choose"):
+    with pytest.raises(ValueError, match="final_weight_decay=5.0 .* weight_decays=.*; choose"):
         linear.Config.model_validate(several)

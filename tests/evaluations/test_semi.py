@@ -75,19 +75,13 @@ def test_listed_classes_that_the_split_lacks_are_ignored(tmp_path) -> None:
     train, _ = shards(tmp_path, "imagenet100", list=str(tmp_path / "classes.txt"))
     chosen = semi.listed(listing(tmp_path, NAMES), train)
     assert keys(train, chosen) == ["n00000001/n00000001_1", "n00000003/n00000003_0", "n00000003/n00000003_2"]
-    with pytest.raises(
-        ValueError,
-        match="list.txt names 1 image missing from the training split, for example n00000002_0.JPEG: it",
-    ):
+    with pytest.raises(ValueError, match="list.txt names 1 image missing .* example n00000002_0.JPEG"):
         semi.listed(listing(tmp_path, ["n00000002_0.JPEG"]), train)
 
 
 def test_listed_images_that_are_missing_are_named(tmp_path, readers) -> None:
     wrong = [*NAMES, "n00000001_8.JPEG", "n00000001_7.JPEG"]
-    with pytest.raises(
-        ValueError,
-        match=r"names 2 images missing .* example n00000001_7.JPEG: .* evaluation=\[semi_1,semi_10\]",
-    ):
+    with pytest.raises(ValueError, match=r"names 2 images .* n00000001_7.JPEG: .*=\[semi_1,semi_10\]"):
         semi.listed(listing(tmp_path, wrong), readers[0])
 
 
@@ -95,15 +89,10 @@ def test_a_list_with_another_hash_is_refused(tmp_path, readers) -> None:
     settings = listing(tmp_path, NAMES)
     found = settings.list_md5
     command = f"dvc import-url {URL} {tmp_path}/list.txt"
-    with pytest.raises(
-        ValueError,
-        match=f"list.txt has md5 {found}, expected {'0' * 32}: remove it and get it with `{command}`",
-    ):
+    with pytest.raises(ValueError, match=f"list.txt has md5 {found}, expected {'0' * 32}: .*`{command}`"):
         semi.listed(settings.model_copy(update={"list_md5": "0" * 32}), readers[0])
     (tmp_path / "list.txt").unlink()
-    with pytest.raises(
-        ValueError, match=rf"{tmp_path}/list.txt \(md5 {found}\) is missing: get it with `{command}`"
-    ):
+    with pytest.raises(ValueError, match=rf"list.txt \(md5 {found}\) is missing: .*`{command}`"):
         semi.listed(settings, readers[0])
     with pytest.raises(ValueError, match="list.txt .* is missing: put it there"):
         semi.listed(settings.model_copy(update={"list_url": None}), readers[0])
@@ -112,22 +101,10 @@ def test_a_list_with_another_hash_is_refused(tmp_path, readers) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"fraction": 0.1},
-            "fraction=0.1 and list=data/imagenet_1percent.txt: set exactly one, the other to null",
-        ),
-        (
-            {"list": None, "list_md5": None, "list_url": None},
-            "fraction=None and list=None: set exactly one",
-        ),
-        (
-            {"list_md5": None},
-            "list=data/imagenet_1percent.txt and list_md5=None belong together: set both or neither",
-        ),
-        (
-            {"fraction": 0.1, "list": None, "list_url": None},
-            "list=None and list_md5=b61c91.* belong together",
-        ),
+        ({"fraction": 0.1}, "fraction=0.1, list=data/imagenet_1percent.txt: set exactly one"),
+        ({"list": None, "list_md5": None, "list_url": None}, "fraction=None, list=None: set exactly one"),
+        ({"list_md5": None}, "list=data/imagenet_1percent.txt, list_md5=None: set both"),
+        ({"fraction": 0.1, "list": None, "list_url": None}, "list=None, list_md5=b61c91.*: set both"),
         ({"fraction": 0.1, "list": None, "list_md5": None}, "list_url=https.* has no effect without a list"),
         ({"list_md5": "b61c"}, "list_md5='b61c'"),
     ],

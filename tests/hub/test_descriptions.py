@@ -69,17 +69,17 @@ def test_a_checkpoint_of_timms_training_names_its_network(tmp_path) -> None:
     config = Config(
         kind="timm", name="test_efficientnet", size=64, pool=None, drop_path=0, checkpointing=False
     )
-    with pytest.raises(ValueError, match="init gives a test_convnext, but backbone is a test_efficientnet;"):
+    with pytest.raises(ValueError, match="a test_convnext, but backbone is a test_efficientnet;"):
         start.from_backbone(found.network, found.config, {}).load_backbone(found.network, config)
 
 
 def test_a_description_of_another_network_is_refused(tmp_path) -> None:
     (tmp_path / "config.json").write_text('{"architecture": "test_convnext"}')
     torch.save(network("test_efficientnet").state_dict(), tmp_path / "a.pth")
-    with pytest.raises(ValueError, match="hold one test_convnext, for 160 px, found tensors such as conv_"):
+    with pytest.raises(ValueError, match="one test_convnext, .*, found tensors such as conv_"):
         foreign.load(f"{tmp_path}/a.pth")
     torch.save(network("test_convnext2").state_dict(), tmp_path / "a.pth")
-    with pytest.raises(ValueError, match="not a test_convnext, for 160 px: it has .*put timm's config.json"):
+    with pytest.raises(ValueError, match="not a test_convnext, .*: it has .*put timm's config"):
         foreign.load(f"{tmp_path}/a.pth")
 
 

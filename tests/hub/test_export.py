@@ -120,7 +120,7 @@ def test_networks_that_timm_lacks_are_refused() -> None:
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="has other files, for example thesis.tex; give --to another folder"):
+    with pytest.raises(ValueError, match="has other files, for example thesis.tex; give --to a new"):
         export.write_folder(ours(), tmp_path, None, "", {})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -147,9 +147,7 @@ def test_values_that_no_encoder_can_have_are_refused_by_name(name, value, expect
     wrong = STATE[name].double()
     wrong.view(-1)[-1] = value
     torch.save({**STATE, name: wrong, "fc.weight": torch.full((3, 512), float("nan"))}, tmp_path / "a.pth")
-    with pytest.raises(
-        ValueError, match=f"a.pth has {expected}.*; choose an earlier checkpoint, or download"
-    ):
+    with pytest.raises(ValueError, match=f"a.pth has {expected}.*; choose an earlier checkpoint"):
         foreign.load(f"{tmp_path}/a.pth")
 
 
@@ -165,7 +163,7 @@ def test_a_backbone_of_our_own_is_checked_too(tmp_path) -> None:
 )
 def test_weights_that_are_no_plain_numbers_are_refused(convert, tmp_path) -> None:
     torch.save({**STATE, "conv1.weight": convert(STATE["conv1.weight"])}, tmp_path / "a.pth")
-    with pytest.raises(ValueError, match="a.pth has .* in conv1.weight, expected floating-point numbers"):
+    with pytest.raises(ValueError, match="a.pth has .* in conv1.weight, expected floating-point"):
         foreign.load(f"{tmp_path}/a.pth")
 
 
@@ -191,18 +189,15 @@ def script() -> bytes:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
-            "a pointer of Git LFS.*git lfs pull",
-        ),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer.*git lfs pull"),
         (b"\n<!DOCTYPE html><html>\xe9</html>", "a web page, not weights"),
         (b'<?xml version="1.0"?><Error/>', "a web page, not weights"),
         (b'{"weight_map": {}}', r"a text file \(.*weight_map.*\), not weights"),
         (b"Entry not found", "a text file .*Entry not found"),
         (b"\x1f\x8b\x08\x00" + bytes(20), "a compressed archive, not weights; unpack it"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(20), "a file of Keras"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(20), "a Keras"),
         (b"\x08\n\x12\x07pytorch" + bytes(20), "an ONNX program, not weights"),
-        (pickle.dumps({"model": 1}), "a pickle of another program, as files for detectron2"),
+        (pickle.dumps({"model": 1}), "a pickle of another program, such as detectron2"),
         (b"", "empty; download it again"),
         (archive("zip"), r"an archive \(with array.npy\), not weights"),
         (script(), "a TorchScript program, .*torch.jit.load"),
@@ -232,7 +227,7 @@ def test_the_content_of_a_file_counts_and_not_its_suffix(tmp_path) -> None:
 
 def test_folders_are_named_with_the_file_to_give(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="^. is a folder; none of its files ends in .safetensors, "):
+    with pytest.raises(ValueError, match="^. is a folder; none of its files ends in .safe"):
         foreign.load(".")
     for name in ("README.md", "optimizer.bin", "model.safetensors"):
         Path(name).touch()

@@ -114,7 +114,7 @@ def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
         found = foreign.load("torchvision:resnet50")
         torch.testing.assert_close(found.network(IMAGES), features(network))
     torch.save(network.state_dict(), tmp_path / "checkpoints/resnet50-0676ba61.pth")
-    with pytest.raises(ValueError, match="is not torchvision:resnet50: its SHA-256 must start with 0676ba61"):
+    with pytest.raises(ValueError, match="not torchvision:resnet50: .* must start with 0676ba61"):
         foreign.load("torchvision:resnet50")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     with pytest.raises(
@@ -150,14 +150,12 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     assert foreign.load("timm:test_convnext.r160_in1k").config.title == "test_convnext, for 160 px"
     expected = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     assert weight_hashes.resolve_init("timm:resnet50.a1_in1k")["hash"] == expected
-    with pytest.raises(
-        ValueError, match="timm has no weights called resnet50.mine; choose for example resnet50.a1"
-    ):
+    with pytest.raises(ValueError, match="no weights called resnet50.mine; choose .* resnet50.a1"):
         foreign.load("timm:resnet50.mine")
     with pytest.raises(ValueError, match="timm has no weights called nothing$"):
         foreign.load("timm:nothing")
     with pytest.raises(
-        ValueError, match=r"timm:resnet18.a1_in1k cannot be downloaded \(.*\); load it once where"
+        ValueError, match=r"timm:resnet18.a1_in1k cannot be downloaded \(.*\); .* copy its HF_HOME"
     ):
         foreign.load("timm:resnet18.a1_in1k")
 
@@ -268,5 +266,5 @@ def test_a_prefix_chooses_between_several_encoders(tmp_path) -> None:
     first, second = (foreign.load(f"{tmp_path}/two.pth", prefix) for prefix in ("first.", "second."))
     assert second.origin == "names below 'second.'"
     assert first.sha256 != second.sha256, "equal hashes would share checkpoints"
-    with pytest.raises(ValueError, match="holds no encoder below 'third.', only below 'first.', 'second.'"):
+    with pytest.raises(ValueError, match="below 'third.', only below 'first.', 'second.'"):
         foreign.load(f"{tmp_path}/two.pth", "third.")

@@ -176,23 +176,26 @@ def without(*names: str) -> dict[str, Tensor]:
             lambda: (
                 without("patch_embed.proj.weight") | {"patch_embed.proj.0.weight": torch.ones(9, 3, 3, 3)}
             ),
-            "holds a vision transformer whose patches are not projected by one convolution of RGB; expected",
+            "patches are not projected by one convolution of RGB; expected",
         ),
         (lambda: without("cls_token"), "without a class token and positions; .* give timm:<name>, or put"),
-        (lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)}, "with SwiGLU, as DINOv2's ViT-g;"),
+        (
+            lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)},
+            "with SwiGLU, like DINOv2's ViT-g;",
+        ),
         (lambda: state() | {"pos_embed": torch.ones(1, 13, 128)}, "for images that are not square"),
-        (lambda: state(qk_norm=True), r"has blocks.0.attn.k_norm.bias, which .* \(and 7 more differences\)"),
+        (lambda: state(qk_norm=True), r"has blocks.0.attn.k_norm.bias, .* \(and 7 more differences\)"),
         (lambda: state() | {"dist_token": torch.ones(1, 1, 128)}, "not a transformer .*: it has dist_token,"),
         (lambda: without("blocks.1.norm2.bias"), "lacks blocks.1.norm2.bias; for another network of timm"),
         (lambda: state(mlp_ratio=3), r"fc1.bias of shape \[384\], expected \[512\] \(and 5 more differences"),
-        (lambda: layouts.moco_v3(state()), "128 wide, found 12 heads, .* give their number in a config.json"),
+        (lambda: layouts.moco_v3(state()), "width 128, which 12 heads do not divide; .* config.json"),
         (
             lambda: layouts.below("one.", state()) | layouts.below("two.", state()),
             "should hold one .*, found those below 'one.', 'two.'; choose one with --prefix",
         ),
         (
             lambda: {"layers.0.blocks.0.attn.qkv.weight": torch.ones(3, 3)},  # as in Swin
-            "should hold one residual network or vision transformer, .*; for another network of timm, put",
+            "should hold one residual network .*; for another network of timm, put",
         ),
     ],
 )

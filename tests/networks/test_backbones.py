@@ -143,7 +143,7 @@ def test_weights_of_one_network_are_refused(tmp_path) -> None:
 
 def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     for name in ("torchvision", "detectron2"):
-        with pytest.raises(ValueError, match=f"{name} takes only networks of kind=resnet .*choose onnx"):
+        with pytest.raises(ValueError, match=f"{name} supports only kind=resnet .*choose onnx"):
             export.write(two("lab"), name, tmp_path / "out", 32, {})
     with pytest.raises(ValueError, match="timm does not know the resnet18 .* and two streams; choose onnx"):
         config.check(compose(tmp_path, "backbone=resnet18_lab")).backbone.in_timm()

@@ -152,7 +152,7 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
         )
     bank, queries = (F.normalize(x, dim=1) for x in features)
     config: Any = params.evaluations["knn"]
-    predicted, _ = classify(
+    predicted = classify(
         queries,
         bank,
         labels[0],

@@ -104,7 +104,7 @@ def test_a_damaged_result_is_named(content, tmp_path) -> None:
 def test_a_cut_table_is_named(tmp_path) -> None:
     (tmp_path / "pretrain").mkdir()
     (tmp_path / "pretrain/epochs.csv").write_text("epoch,loss\n1,0.5\n2")
-    with pytest.raises(ValueError, match="epochs.csv is damaged, a row is cut"):
+    with pytest.raises(ValueError, match="epochs.csv is damaged: a row has too few"):
         ResultFiles(tmp_path, pictures=False).table("pretrain", "epochs.csv")
 
 

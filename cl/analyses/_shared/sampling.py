@@ -1,4 +1,4 @@
-"""Queries with given numbers of random negatives, for measures that depend on that number."""
+"""Queries with given numbers of random negatives."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -17,12 +17,12 @@ BLOCK = 2**22  # logits in memory at a time: 16 MiB
 
 
 class Sample(NamedTuple):
-    """Some queries of a contrast, each with its own K random negatives out of C."""
+    """A block of b queries of a contrast, each with its own K random negatives out of C."""
 
     queries: Tensor  # (b, D)
     positives: Tensor  # (b, D)
-    negatives: Tensor  # (C, D); each query draws K of them
-    columns: Tensor  # (b, K), the rows of `negatives` that each query drew, in random order
+    negatives: Tensor  # (C, D)
+    columns: Tensor  # (b, K), the rows of `negatives` drawn for each query, in random order
     positive_logits: Tensor  # (b,)
     negative_logits: Tensor  # (b, K)
 
@@ -31,8 +31,8 @@ class Sampling(BatchesConfig):
     """How queries and negatives are sampled.
 
     negatives: the numbers K of negatives per query.
-    temperature: null for that of training.
-    images: all of them give keys; the first of them give the queries.
+    temperature: null for training's.
+    images: number of images; all give keys, the first of them queries.
     batch_size: images encoded at a time.
     """
 
@@ -55,7 +55,11 @@ class Sampling(BatchesConfig):
 def by_count(
     config: Sampling, context: Context, measure: Callable[[Sample, int, float, float], Tensor]
 ) -> dict[int, Tensor]:
-    """(2, N) for each K: `measure(sample, K, alpha, temperature)` of N queries, with margin and alpha = K."""
+    """`measure(sample, K, alpha, temperature)` of N queries for each K.
+
+    Returns:
+        By K: (2, N), with the margin and without it (alpha = K).
+    """
     temperature = context.temperature(config.temperature)
     generator = torch.Generator().manual_seed(context.seed)
     images = config.queries if config.needs_queue else config.images
@@ -74,33 +78,30 @@ def by_count(
 def samples(
     contrast: Contrast, count: int, temperature: float, generator: torch.Generator, queries: int | None = None
 ) -> Iterator[Sample]:
-    """The first `queries`, block by block, each with `count` distinct negatives that are not excluded.
-
-    A query with several positives keeps the first.
-    """
+    """The first `queries` in blocks, each with `count` distinct random negatives and its first positive."""
     negatives, excluded = contrast.negatives.rows, contrast.negatives.excluded
     assert isinstance(negatives, Tensor), "an analysis has one process"
     for rows in torch.arange(len(contrast.queries))[:queries].split(max(1, BLOCK // len(negatives))):
         q, p = contrast.queries[rows], contrast.positives[rows, 0]
-        lots = torch.rand(len(rows), len(negatives), generator=generator)
+        priorities = torch.rand(len(rows), len(negatives), generator=generator)
         if excluded is not None:
-            lots.scatter_(1, excluded[rows].cpu(), 2.0)  # the largest, so never drawn
-        columns = lots.topk(count, largest=False).indices.to(q.device)
+            priorities.scatter_(1, excluded[rows].cpu(), 2.0)  # above all others, so never among the smallest
+        columns = priorities.topk(count, largest=False).indices.to(q.device)
         positive_logits = (q * p).sum(1) / temperature
         negative_logits = (q @ negatives.T / temperature).gather(1, columns)
         yield Sample(q, p, negatives, columns, positive_logits, negative_logits)
 
 
 def feasible_counts(requested: list[int], available: int, progress: Progress | None = None) -> list[int]:
-    """The requested numbers of negatives up to `available`, ascending; says which are left out.
+    """The requested numbers of negatives up to `available`, ascending; reports the others to `progress`.
 
     Raises:
-        ValueError: all of them exceed the available number.
+        ValueError: all exceed the available number.
     """
     feasible = [count for count in sorted(requested) if count <= available]
     if not feasible:
         raise ValueError(
-            f"negatives={requested} exceed the {available} available to a query; choose fewer or more images"
+            f"negatives={requested} exceed the {available} per query; choose fewer negatives or more images"
         )
     if progress and len(feasible) < len(requested):
         left_out = ", ".join(str(count) for count in requested if count > available)

@@ -14,9 +14,9 @@ RESIDUAL = {
 
 
 def parameters_by_depth(network: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters of each layer: the stem, then block by block; a final norm is in the last one.
+    """The parameters of the stem and of each block; a final norm belongs to the last block.
 
-    The layers of a timm network are those that timm itself uses for layer-wise decay.
+    A timm network is divided as timm's own layer-wise decay divides it.
     """
     from timm.models import group_parameters  # late: it takes seconds to import
 
@@ -35,7 +35,7 @@ class LastBlocks(nn.Module):
         self.fc_features = blocks * self.network.embed_dim
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) to (N, blocks width), the first of these blocks first."""
+        """(N, 3, H, W) to (N, blocks width), in the order of the blocks."""
         _, tokens = zip(
             *self.network.forward_intermediates(
                 images, indices=self.blocks, norm=True, return_prefix_tokens=True, intermediates_only=True
@@ -46,21 +46,18 @@ class LastBlocks(nn.Module):
 
 
 def last_blocks(network: nn.Module, blocks: int) -> LastBlocks:
-    """The network with these features instead of its own.
+    """The network with the class tokens of its last blocks as features.
 
     Raises:
-        ValueError: it has no class token, or fewer blocks.
+        ValueError: the network lacks a class token, or has fewer blocks.
     """
-    found = _blocks_with_class_token(network)
+    reader = getattr(network, "forward_intermediates", None)
+    is_readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
+    has_token = getattr(network, "cls_token", None) is not None
+    found = len(network.blocks) if is_readable and has_token else 0  # type: ignore[arg-type]
     if found < blocks:
         raise ValueError(
-            f"blocks={blocks} takes the class tokens of a transformer's last {blocks} blocks, but those of "
-            f"{found} blocks can be read from this backbone; choose blocks={found or 'null'}"
+            f"blocks={blocks} needs the class tokens of a transformer's last {blocks} blocks, found "
+            f"{found} such blocks; choose blocks={found or 'null'}"
         )
     return LastBlocks(network, blocks)
-
-
-def _blocks_with_class_token(network: nn.Module) -> int:
-    reader = getattr(network, "forward_intermediates", None)
-    readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
-    return len(network.blocks) if readable and getattr(network, "cls_token", None) is not None else 0  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a classifier says of images: percentages, and how many independent images these count."""
+"""Predictions of a classifier: percentages of images, and the number of independent images behind them."""
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ LOGITS = 2**26  # of a block of images, 256 MiB in float32
 
 @torch.no_grad()
 def classify(head: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
-    """The class (n,) with the largest logit, and the five (n, 5) with the largest, for features (n, D).
+    """The classes with the largest logit (n,) and with the five largest (n, 5), for features (n, D).
 
-    In blocks, so that the memory does not grow with images times classes; all classes if there are fewer.
+    Fewer than five classes give (n, classes). Blocks of images keep the memory for logits constant.
     """
     first: list[Tensor] = []
     five: list[Tensor] = []
@@ -32,7 +32,7 @@ def share(correct: Tensor, reader: Reader, positions: np.ndarray) -> Share:
     """The percentage of images (n,) bool that are correct.
 
     Args:
-        positions: (n,) of the images in the index.
+        positions: (n,), the images' positions in the index.
     """
     images: float = len(correct)
     if reader.groups is not None:
@@ -41,23 +41,22 @@ def share(correct: Tensor, reader: Reader, positions: np.ndarray) -> Share:
 
 
 def independent(correct: np.ndarray, groups: np.ndarray) -> float:
-    """How many independent images would give the mean of `correct` the same 95 % interval.
+    """The number of independent images that would give the mean of `correct` the same 95 % interval.
 
-    The variance p (1 - p) / n of independent images is replaced by that of the delete-one-group jackknife,
-    and the normal quantile by Student's with one degree of freedom less than there are groups of equal size
+    The delete-one-group jackknife replaces the variance p (1 - p) / n of independent images. Student's
+    quantile replaces the normal one, with one degree of freedom less than there are groups of equal size
     (Korn and Graubard 1998, "Confidence intervals for proportions with small expected number of positive
     counts"). Groups of unequal size count as (sum of sizes)^2 / sum of squared sizes equal ones.
 
     Args:
-        correct: (n,) of 0 and 1.
-        groups: (n,) int64; -1 marks an image that belongs to no group.
+        correct: (n,), 0 or 1.
+        groups: (n,) int64; -1 for an image without a group.
 
     Returns:
         At most n; 0 for a single group, which gives no interval.
     """
-    n, alone = len(correct), groups < 0
-    own = np.where(alone, -1 - np.arange(n), groups)
-    _, number = np.unique(own, return_inverse=True)
+    n = len(correct)
+    _, number = np.unique(separated(groups), return_inverse=True)
     sizes = np.bincount(number)
     if len(sizes) == n:
         return n
@@ -70,6 +69,11 @@ def independent(correct: np.ndarray, groups: np.ndarray) -> float:
         variance = (len(sizes) - 1) / len(sizes) * ((without - p) ** 2).sum()
         count = min(n, p * (1 - p) / variance) if variance else n
     else:
-        count = equal  # no image says how much its group agrees: assume that it does in full
+        count = equal  # equal answers do not show how much groups agree: assume full agreement
     side = (1 + LEVEL) / 2
     return float(count * (norm.ppf(side) / t.ppf(side, equal - 1)) ** 2)
+
+
+def separated(groups: np.ndarray) -> np.ndarray:
+    """The groups (n,) int64, with a negative number of its own for each image without a group (-1)."""
+    return np.where(groups < 0, -1 - np.arange(len(groups)), groups)
