@@ -55,7 +55,10 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False, tes
     used = []
     for image in images:
         image = replace(image, size=image_size(image.path, image.size, path, findings))
-        used.append(_with_usable_masks(image, findings, test=test) if masks and all(image.size) else image)
+        if all(image.size):
+            image = _with_clipped_boxes(image, findings)
+            image = _with_usable_masks(image, findings, test=test) if masks else image
+        used.append(image)
     records = [_record(image, categories, findings) for image in used]
     return Split(records, categories, [names[category] for category in categories], _evaluated(used, names))
 
@@ -128,6 +131,25 @@ def _problem(annotation: dict, known: set[int], images: dict, names: dict, *, te
 def _are_numbers(values: Any, largest: float = FARTHEST) -> TypeGuard[list[float]]:
     """Whether it is a list of finite numbers whose size is at most `largest`."""
     return isinstance(values, list) and all(isinstance(v, int | float) and abs(v) <= largest for v in values)
+
+
+def _with_clipped_boxes(image: _Image, findings: Findings) -> _Image:
+    """The image with boxes clipped to it, as detections are, and without objects whose box has no area."""
+    boxes, _, _ = to_arrays(_corners(image), [], [])
+    clipped = clip_boxes(boxes, image.size, image.path.name, findings)
+    annotations = []
+    for annotation, box, beyond, empty in zip(image.annotations, *clipped, strict=True):
+        if beyond:
+            x0, y0, x1, y1 = box.tolist()
+            annotation = {**annotation, "bbox": [x0, y0, x1 - x0, y1 - y0]}
+        if not empty:
+            annotations.append(annotation)
+    return replace(image, annotations=annotations)
+
+
+def _corners(image: _Image) -> list[tuple[float, float, float, float]]:
+    """x0, y0, x1, y1 of each box."""
+    return [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in image.annotations)]
 
 
 def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
@@ -206,12 +228,11 @@ def _runs(text: str) -> list[int] | None:
 
 
 def _record(image: _Image, categories: list[int], findings: Findings) -> Record:
-    boxes = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in image.annotations)]
     labels = [categories.index(a["category_id"]) for a in image.annotations]
     crowds = [bool(a["iscrowd"]) for a in image.annotations]
     segmentations = [a.get("segmentation") for a in image.annotations]
-    arrays = to_arrays(boxes, labels, crowds)
-    record = Record(image.image_id, image.path, *image.size, *arrays, segmentations)
+    boxes, labels_of, crowds_of = to_arrays(_corners(image), labels, crowds)
+    boxes = clip_boxes(boxes, image.size, image.path.name, findings).boxes  # half a pixel may be left
     if any(crowds):
         findings.notes["images with crowds, which are not used for training"].append(image.path.name)
-    return clip_boxes(record, image.path.name, findings)
+    return Record(image.image_id, image.path, *image.size, boxes, labels_of, crowds_of, segmentations)

@@ -1,16 +1,16 @@
 """One image with its annotated objects, and the problems found in the files that describe it."""
 
-import csv
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image as Picture
 from pycocotools import mask as rle
 
+from cl.runtime.tables import write_csv
 from cl.shards import images
 
 SHOWN = 5  # how many problems a message names
@@ -108,14 +108,6 @@ class Findings:
         write_csv(path, ["what", "where"], rows)
 
 
-def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table with a line of column names."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(head)
-        writer.writerows(rows)
-
-
 def image_size(
     image: Path, stated: Sequence[float | str] | None, annotations: Path, findings: Findings
 ) -> tuple[int, int]:
@@ -159,20 +151,28 @@ def to_arrays(boxes: list, labels: list, ignored: list) -> tuple[np.ndarray, np.
     return np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int64), np.array(ignored, bool)
 
 
-def clip_boxes(record: Record, name: str, findings: Findings) -> Record:
-    """The record with boxes clipped to the image and empty ones dropped; `name` is for the notes."""
-    low, high = record.boxes[:, :2], record.boxes[:, 2:]
-    size = np.array([record.width, record.height], np.float32)
-    beyond = ((low < -0.5) | (high > size + 0.5)).any(1)
-    low, high = low.clip(0, size), high.clip(0, size)
+class Clipped(NamedTuple):
+    """Boxes (n, 4) clipped to their image; `beyond` (n,): extended beyond it; `empty` (n,): have no area."""
+
+    boxes: np.ndarray
+    beyond: np.ndarray
+    empty: np.ndarray
+
+
+def clip_boxes(boxes: np.ndarray, size: tuple[int, int], name: str, findings: Findings) -> Clipped:
+    """Clip boxes (n, 4) to their image of this width and height; `name` is for the notes."""
+    low, high = boxes[:, :2], boxes[:, 2:]
+    ends = np.array(size, np.float32)
+    beyond = np.asarray(((low < -0.5) | (high > ends + 0.5)).any(1))
+    low, high = low.clip(0, ends), high.clip(0, ends)
     empty = np.asarray((high <= low).any(1))
     for kind, affected in (
         ("boxes that extend beyond their image, clipped", beyond),
         ("boxes without area, dropped", empty),
     ):
         for i in np.flatnonzero(affected):
-            findings.notes[kind].append(f"{name} {record.boxes[i].tolist()}")
-    return replace(record, boxes=np.concatenate([low, high], 1)).select(~empty)
+            findings.notes[kind].append(f"{name} {boxes[i].tolist()}")
+    return Clipped(np.concatenate([low, high], 1), beyond, empty)
 
 
 def read_text(path: Path) -> str:

@@ -17,12 +17,13 @@ from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
-from cl.detection.records import Record, write_csv
+from cl.detection.records import Record
 from cl.detection.samples import TrainImages, prefetch
 from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
+from cl.runtime.tables import write_csv
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from cl.training.optim import Group

@@ -4,7 +4,7 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
@@ -122,7 +122,8 @@ def _record(number: int, image: _Image, classes: list[str], findings: Findings) 
         labels.append(classes.index(name))
         difficult.append(element.findtext("difficult", "0").strip() == "1")
     record = Record(number, image.path, *size, *to_arrays(boxes, labels, difficult))
-    return clip_boxes(record, image.file.name, findings)
+    clipped = clip_boxes(record.boxes, size, image.file.name, findings)
+    return replace(record, boxes=clipped.boxes).select(~clipped.empty)
 
 
 def _name(element: ElementTree.Element) -> str:

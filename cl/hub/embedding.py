@@ -1,6 +1,5 @@
 """Features of all images below a folder: parts survive an interruption and are merged at the end."""
 
-import csv
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from cl.hub.listing import Listing
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import UNREACHABLE, reason
 from cl.runtime.machine import Machine, to_device
+from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.shards.images import reads_heic
 
@@ -182,30 +182,29 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     Raises:
         ValueError: all images are unreadable.
     """
-    embedded, reasons = 0, Counter[str]()
+    embedded, unreadable = 0, dict[str, str]()
     merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide
     merged.mkdir(exist_ok=True)
     file = FORMATS[job.target.suffix](merged / job.target.name, job.encoder.width, job.notes)
     table = merged / f"{job.target.name}.skipped.csv"
-    with closing(file), table.open("w", encoding="utf-8", newline="") as text:
-        writer = csv.writer(text)
-        writer.writerow(["name", "reason"])
+    with closing(file):
         for part in job.parts:
             names, features, skipped = _load(job, part)
             if names:
                 file.append(names, features)
-            writer.writerows(skipped.items())
             embedded += len(names)
-            reasons.update(skipped.values())
+            unreadable |= skipped
+    write_csv(table, ["name", "reason"], unreadable.items())
     if not embedded:
         shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
-        raise ValueError(f"none of the images below {job.root} can be read: {next(iter(reasons))}")
+        first = next(iter(unreadable.values()))
+        raise ValueError(f"none of the images below {job.root} can be read: {first}")
     for path in (table, *file.paths):
         with path.open("rb") as finished:
             os.fsync(finished.fileno())
         os.replace(path, job.target.parent / path.name)
     shutil.rmtree(job.partial)
-    return embedded, reasons
+    return embedded, Counter(unreadable.values())
 
 
 def _load(job: EmbeddingJob, part: int) -> tuple[list[str], np.ndarray, dict[str, str]]:

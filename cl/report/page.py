@@ -18,6 +18,7 @@ from cl.report.files import ResultFiles
 from cl.report.rows import tables
 
 LISTED = 3  # changed values in a title
+MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|"})  # neither tags nor cells of tables
 
 
 def render(params: dict[str, Any], results: Path, command: str | None) -> tuple[str, str]:
@@ -130,14 +131,16 @@ def _mistakes(params: dict[str, Any], read: ResultFiles) -> dict[str, Any] | Non
 
 
 def environment() -> jinja2.Environment:
-    """The templates of the pages."""
-    return jinja2.Environment(
+    """The templates of the pages; `markdown` is the filter for text that users choose."""
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
         autoescape=jinja2.select_autoescape(("html",)),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["markdown"] = lambda text: text.translate(MARKDOWN)
+    return found
 
 
 def _verdict(rows: list[dict[str, Any]]) -> str:

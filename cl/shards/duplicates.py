@@ -1,6 +1,5 @@
 """Copies: images whose files have equal bytes, found by hashes, listed and left out."""
 
-import csv
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from cl.runtime.files import UNREACHABLE
+from cl.runtime.tables import write_csv
 from cl.shards.survey import survey
 from cl.shards.team import Team
 from cl.sources import UNLABELLED, Image, Splits
@@ -107,10 +107,8 @@ def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
         return splits.val[position - len(splits.train)], "val"
 
     rows = [(*with_split(copy), *with_split(original)) for copy, original in pairs.tolist()]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["key", "split", "same_as", "same_as_split"])
-        writer.writerows([copy.key, split, original.key, other] for copy, split, original, other in rows)
+    listed = ((copy.key, split, first.key, its_split) for copy, split, first, its_split in rows)
+    write_csv(path, ["key", "split", "same_as", "same_as_split"], listed, lineterminator="\n")
     return {
         "copies": len(rows),
         "in_other_split": sum(split != other for _, split, _, other in rows),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cl.networks.backbones import BackboneConfig, with_positions_of
-from cl.runtime.tensor_files import below, load_state, load_tensors, save_tensors
+from cl.runtime.tensor_files import below, check_values, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
 FILE = Path("models/start.safetensors")  # written by `save`; named in messages
@@ -108,8 +108,11 @@ def from_backbone(network: nn.Module, config: BackboneConfig, origin: dict[str, 
 def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:
     """A start from the state of a method and its optimizer, as a run of this project saved it."""
     tensors, metadata = load_tensors(method)
+    states, _ = load_tensors(optimizer)
+    check_values(tensors, method)
+    check_values(states, optimizer)
     tensors = {f"method.{name}": tensor for name, tensor in tensors.items()}
-    tensors |= {f"optimizer.{name}": tensor for name, tensor in load_tensors(optimizer)[0].items()}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in states.items()}
     origin = {
         "hashes": hashes,
         "licence": licence(metadata),

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from cl.detection.average_precision import coco
 from cl.detection.data import read
-from tests.support.detection import edit_annotations
+from tests.support.detection import detections, edit_annotations
 
 
 def annotation(folder: Path, name: str) -> Path:
@@ -28,6 +31,23 @@ def test_boxes_are_clipped_or_dropped_and_noted(copied, voc_config, tmp_path) ->
     assert empty == f"boxes without area, dropped: 1 ({path.name} [49.0, 49.0, 40.0, 60.0])"
     data.findings.write(tmp_path / "data.csv")
     assert len((tmp_path / "data.csv").read_text().splitlines()) == 1 + 2 + len(data.classes)
+
+
+def test_coco_evaluators_count_the_boxes_as_they_are_clipped(copied, coco_config) -> None:
+    """A detector cannot find what lies beyond the image, nor a box without area."""
+
+    def edit(content: dict) -> None:
+        wide, empty = content["annotations"][:2]
+        wide["bbox"][2:] = [1000, 1000]
+        empty["bbox"][2:] = [0, 0]
+
+    before = read(coco_config, copied)
+    edit_annotations(copied, edit, "val2017")
+    data = read(coco_config, copied)
+    assert len(data.annotations["annotations"]) == len(before.annotations["annotations"]) - 1
+    perfect = [detections(r.boxes, [1.0] * len(r.labels), r.labels) for r in data.test]
+    found = coco(perfect, data, coco_config.model_copy(update={"detector": "faster_rcnn_c4"}))["box"]
+    assert found.stats[0] == pytest.approx(1)
 
 
 def test_training_images_without_objects_are_dropped_and_noted(copied, voc_config) -> None:

@@ -1,0 +1,25 @@
+"""CSV files: a name never becomes a formula of a spreadsheet."""
+
+import csv
+
+import pytest
+
+from cl.runtime.tables import write_csv
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ('=HYPERLINK("http://example.com")', '\'=HYPERLINK("http://example.com")'),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("-birds", "'-birds"),
+        ("-1", "-1"),
+        ("+0.5", "+0.5"),
+        (-1.5, "-1.5"),
+        ("birds = small", "birds = small"),
+    ],
+)
+def test_a_cell_that_a_spreadsheet_would_run_gets_an_apostrophe(cell, written, tmp_path) -> None:
+    write_csv(tmp_path / "table.csv", ["name"], [[cell]])
+    with (tmp_path / "table.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["name"], [written]]
