@@ -32,6 +32,7 @@ class Estimate(NamedTuple):
     sd: standard deviation over the seeds; None for a single seed.
     interval: the 95 % interval of the mean, if known.
     names: the averaged experiments.
+    images: how many independent images it counts; 0 if all are of one group, None if it counts none.
     """
 
     mean: float
@@ -39,6 +40,7 @@ class Estimate(NamedTuple):
     n: int
     interval: Interval | None = None
     names: tuple[str, ...] = ()
+    images: float | None = None
 
     @property
     def number(self) -> str:
@@ -46,16 +48,23 @@ class Estimate(NamedTuple):
         return f"{self.mean:.1f}" + ("" if self.sd is None else f" ± {self.sd:.1f}")
 
     def __str__(self) -> str:
-        return f"{self.number} {self.interval}" if self.interval else self.number
+        return f"{self.number} {self.within}".rstrip()
+
+    @property
+    def within(self) -> str:
+        """The interval, or why there is none if groups are the reason."""
+        if self.interval:
+            return str(self.interval)
+        return "(one group of images: no interval)" if self.images == 0 else ""
 
 
 def estimate(measured: Sequence[Measurement], names: Sequence[str] = ()) -> Estimate:
     """The mean of repeated measurements; a single one keeps its deviation over its evaluation's seeds."""
     values = [each.mean for each in measured]
-    mean, sd, n = measured[0].mean, measured[0].sd, measured[0].n
+    mean, sd, n, images = measured[0].mean, measured[0].sd, measured[0].n, measured[0].images
     if len(values) > 1:
         mean, sd, n = fmean(values), stdev(values), len(values)
-    return Estimate(mean, sd, n, interval(mean, measured[0].images, sd, n), tuple(names))
+    return Estimate(mean, sd, n, interval(mean, images, sd, n), tuple(names), images)
 
 
 def difference(ours: Estimate, other: Estimate) -> Estimate:

@@ -123,6 +123,13 @@ def test_numbers_are_shown_with_intervals_beside_the_baselines(values, tmp_path)
     assert page.count('class="card"') == 1, "only what was measured has a card"
 
 
+def test_a_single_group_is_the_reason_for_a_missing_interval(values, tmp_path) -> None:
+    """Its images are not independent, so nothing says how far the number could move."""
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4, **HIGHER | {"images": 0.0}))
+    for page in render_both(values, tmp_path, None):
+        assert "one group of images: no interval" in page
+
+
 def test_a_difference_is_coloured_only_where_the_intervals_do_not_overlap(values, tmp_path) -> None:
     for own, colour in ((65.4, "up"), (41.0, "soft"), (30.0, "down")):
         write_knn(tmp_path, own, 39.8)
@@ -249,9 +256,9 @@ def test_curves_are_drawn_of_all_that_was_logged(values, tmp_path) -> None:
 def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:
     write_table(tmp_path / "pretrain/epochs.csv", [["epoch", "loss", "knn_top1"], [1, 4.5, 30], [2, 3.5, 40]])
     values["recipe"] = "<b>bold"
-    page = render(values, tmp_path)
+    page, markdown = render_both(values, tmp_path, "dvc exp run")
     assert page == render(values, tmp_path)
-    assert "<b>bold" not in page
+    assert "<b>bold" not in page + markdown
     assert page.count("<svg") == 2
     assert "loss: from 4.5 at 1 to 3.5 at 2" in page
     assert "<title>loss, epoch 2: 3.5</title>" in page
