@@ -34,22 +34,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "2024_05",
-        "1e5",
-        "2024",
-        "true",
-        "Vögel",
-        "照片",
-        "été 2024",
-        "photos (1)",
-        "it's",
-        "a&b",
-        "photos[1]",
-        "x=y",
-        "~/a",
-    ]
-    + ["{a}", "a\\b", "a\\"],
+    ["2024", "1e5", "true", "été 2024", "照片", "photos (1)", "it's", "a&b[1]=x", "~/a", "{a}", "a\\"],
 )
 def test_a_name_is_taken_as_typed(name, tmp_path) -> None:
     """And the command that repeats the run gives it again."""

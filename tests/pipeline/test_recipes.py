@@ -34,28 +34,36 @@ def commands(recipe: str) -> list[list[str]]:
     return result
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_the_commands_in_a_recipe_s_header_compose_and_build(tmp_path: Path, recipe: str) -> None:
-    found = commands(recipe)
-    assert found
-    for overrides in found:
-        assert f"recipe={recipe}" in overrides
-        composed = compose(tmp_path, *overrides)
-        params = config.check(composed)
-        assert params.recipe == recipe
-        for override in overrides[1:]:
-            key = override.split("=")[0]
-            if key in ("loss", "method", "views"):
-                inside = any(other.startswith(f"{key}.") for other in overrides)
-                assert inside or composed[key] == compose(tmp_path, override)[key], (
-                    f"the recipe changes {override}"
-                )
+# The first command of every recipe; the others, which change less, are slow together.
+COMMANDS = [
+    pytest.param(recipe, overrides, id=" ".join(overrides), marks=[pytest.mark.slow] * (number > 0))
+    for recipe in RECIPES
+    for number, overrides in enumerate(commands(recipe))
+]
+
+
+@pytest.mark.parametrize(("recipe", "overrides"), COMMANDS)
+def test_a_command_in_a_recipe_s_header_composes_and_builds(tmp_path, recipe, overrides) -> None:
+    composed = compose(tmp_path, *overrides)
+    params = config.check(composed)
+    assert params.recipe == recipe
+    for override in overrides[1:]:
+        key = override.split("=")[0]
+        if key in ("loss", "method", "views"):
+            inside = any(other.startswith(f"{key}.") for other in overrides)
+            assert inside or composed[key] == compose(tmp_path, override)[key], (
+                f"the recipe changes {override}"
+            )
     with torch.device("meta"):
         setup = Setup(
             backbones.build(params.backbone), params.temperature, params.patches, params.bn_groups, 0, 1
         )
         method = module_of("methods", params.method.kind).Method(params.method, setup)
     assert all(parameter.is_meta for parameter in method.parameters())
+
+
+def test_every_recipe_has_a_command() -> None:
+    assert {parameters.values[0] for parameters in COMMANDS} == set(RECIPES)
 
 
 def test_every_row_that_the_papers_quote_names_a_recipe() -> None:
