@@ -34,7 +34,8 @@ def main() -> None:
     try:
         dataset.check_present(raw)
         if folder and not is_url(folder):
-            _write(f"{PASSED}{dataset.kind}: {trees.summary(folder)}\n")
+            table = locations.table_sha256(dataset)
+            _write(f"{PASSED}{dataset.kind}: {trees.summary(folder)}, table {table}\n")
     except ValueError:
         _write(_of_last_run())
         if _shards_must_be_prepared():

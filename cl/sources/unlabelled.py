@@ -25,7 +25,7 @@ class Config(OwnImages):
     def check_present(self, raw: Path) -> None:
         if not (root := self.folder(raw)).is_dir():
             raise ValueError(
-                f"no folder {root}; put the images there, in any folders, or set CL_RAW to another parent"
+                f"no folder {root}; set dataset.name to the path of your folder, or CL_RAW to its parent"
             )
 
 
@@ -37,7 +37,7 @@ def splits(config: Config, raw: Path) -> Splits:
             below it is a link.
     """
     config.check_present(raw)
-    root = raw / config.name
+    root = config.folder(raw)
     keys, left_out = Keys(), Counter[str]()
     train, val = Listing(root, keys), Listing(root, keys)
     for name, status in images_below(root, "", left_out):
