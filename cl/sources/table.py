@@ -147,8 +147,8 @@ def _check_columns(names: list[str], table: Path, columns: Columns) -> str:
         meant = _meant(name)
         if meant and ours[meant] == meant and (meant not in names or _plain(name) == meant):
             raise ValueError(
-                f"{table} has the column {name!r}, which would be ignored; choose dataset.columns.{meant}="
-                f"{name}, rename it to {meant}, or remove it"
+                f"{table} has the column {name!r}, which would be ignored; call it {meant} (or name it in "
+                f"dataset.columns.{meant}), or remove it"
             )
     if columns.path not in names:
         raise ValueError(
