@@ -53,7 +53,7 @@ def main() -> None:
     progress = command.progress("pretrain")
     here = command.find_machine(params)
     warn(params, progress)
-    bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
+    params, bank, queries = locations.data(params, progress.say)
     check_data(params, bank, queries)
     start = load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:

@@ -19,7 +19,7 @@ from cl.console.wording import counted
 from cl.runtime.base_config import BaseConfig
 from cl.sources import UNLABELLED, OwnImages, Splits
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import check_class, held_out, images_below, wrong_suffix
+from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
 
 DEFAULT = ("images.csv", "images.parquet")
 # The columns and their synonyms, without case, plural, spaces and punctuation.
@@ -101,10 +101,14 @@ def splits(config: Config, raw: Path) -> Splits:
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
+    holdout = config.holdout
+    if not any(row.split for row in rows):
+        labelled = [row for row in rows if row.label is not None] or rows
+        holdout = share_of_few({row.group or str(row.path) for row in labelled}, holdout)
     for row in rows:
         path, group = str(row.path), row.group or ""
         keys.add(path)
-        by_hash = "val" if held_out(group or path, config.holdout) else "train"
+        by_hash = "val" if held_out(group or path, holdout) else "train"
         split = row.split or group_splits.get(group) or by_hash
         listed[split].add(path, None, labels.get(row.label, UNLABELLED), group)
     if everything:
