@@ -11,10 +11,10 @@ ready := .venv/installed
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	@git rev-parse --is-inside-work-tree > /dev/null 2>&1 || { echo "DVC needs Git: run \`git init && git add -A && git commit -m start\` here first"; exit 1; }
 	dvc repro
-	@echo "Open report/index.html in a browser."
+	@echo "The report is report/index.html, the encoder models/backbone.safetensors."
 
 table: $(ready)  ## List all experiments with method, loss, seed, kNN, linear and AP.
-	dvc exp show --hide-workspace --drop '.*' --keep '(Experiment|(method|loss).kind|seed|(knn|linear)_top1|voc\w+_ap50|coco\w+_box_ap)$$'
+	dvc exp show --all-commits --hide-workspace --drop '.*' --keep '(Experiment|(method|loss).kind|seed|(knn|linear)_top1|voc\w+_ap50|coco\w+_box_ap)$$'
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
