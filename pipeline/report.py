@@ -41,9 +41,8 @@ def _say_what_is_next() -> None:
     """Where the results are, for a user who has waited for this stage, the last."""
     say = command.progress("report").say
     if locations.is_temporary_copy():
-        say(
-            f"`dvc exp apply {os.environ.get('DVC_EXP_NAME', '<name>')}` brings the results into the workspace"
-        )
+        name = os.environ.get("DVC_EXP_NAME", "<name>")
+        say(f"`dvc exp apply {name}` brings the results into the workspace")
         return
     say(f"open {REPORT}/index.html in a browser")
     if locations.BACKBONE.is_file():
