@@ -61,7 +61,9 @@ def main() -> None:
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
         progress.say(_summary(params, data, here))
-        progress.say(f"each epoch's row is added to {checkpoints.epochs}")
+        if not locations.is_temporary_copy():
+            progress.say(f"each epoch's row is added to {checkpoints.epochs}")
+        progress.trial = "-S optim.epochs=1 -S optim.warmup_epochs=0"
         measure = monitoring(params, task, data, queries)
         rows = train(
             task,
