@@ -61,6 +61,12 @@ def main() -> None:
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
         progress.say(_summary(params, data, here))
+        if images := len(queries.labelled):
+            monitor = params.optim.monitor
+            few, many = min(monitor.queries, images), min(monitor.bank, len(bank.labelled))
+            progress.say(
+                f"kNN after each epoch: {few} validation images, classified by {many} training images"
+            )
         if not locations.is_temporary_copy():
             progress.say(f"each epoch's row is added to {checkpoints.epochs}")
         progress.trial = "-S optim.epochs=1 -S optim.warmup_epochs=0"
