@@ -169,6 +169,8 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
     running = [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
     assert "pretrain" in running
     assert "evaluate@knn" in running
+    assert "No file hash info" not in output
+    assert "open report/index.html" in output
     assert not {"prepare", "baseline@random"} & set(running)
     overrides = [*KNN, *few, "loss=dclw"]
     write(tmp_path / "params.yaml", overrides)
@@ -234,6 +236,7 @@ def test_a_temporary_run_says_how_to_make_it_resumable(clone) -> None:
     output = clone.exp(*SIZES, "loss=infonce", options=("--temp",))
     assert "set CL_SCRATCH to an absolute folder to make it resumable" in output
     assert "Ran experiment" in output
+    assert re.search(r"`dvc exp apply \w+-\w+` brings the results", output)
 
 
 def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:

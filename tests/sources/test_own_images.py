@@ -55,6 +55,20 @@ def test_a_table_labels_some_images_of_a_folder(raw, tmp_path) -> None:
         table.splits(settings(tmp_path, "partly_labelled", *chosen, "dataset.columns.label=kind"), raw)
 
 
+@pytest.mark.parametrize(("images", "held_out"), [(12, 4), (15, 5), (40, 5)])
+def test_few_images_leave_some_for_validation(images, held_out, tmp_path) -> None:
+    """Of all images, and of the labelled ones, whatever the hashes of their names are."""
+    rows = ["path,label"]
+    for number in range(images):
+        picture(tmp_path / f"raw/own/{number}.png")
+        rows.append(f"{number}.png,{'ab'[number % 2]}")
+    found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.01"), tmp_path / "raw")
+    assert len(found.val) == held_out
+    (tmp_path / "raw/own/images.csv").write_text("\n".join(rows))
+    found = table.splits(settings(tmp_path, "table", "dataset.holdout=0.01"), tmp_path / "raw")
+    assert len(found.val) == held_out
+
+
 def test_a_data_set_may_be_any_path(raw, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (str(raw / "own"), "~/raw/own"):
