@@ -1,6 +1,7 @@
 """Our side of the comparisons with the authors' code gives the numbers it gave when it agreed with theirs.
 
-`python -m benchmarks.authors NAME --source CLONE --save` compares again and writes them (docs/results/parity.md).
+`python -m benchmarks.authors NAME --source CLONE --save` compares again and writes them
+(docs/results/parity.md).
 """
 
 import json
