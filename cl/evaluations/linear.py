@@ -88,6 +88,10 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
 
+    @property
+    def title(self) -> str:
+        return "Linear classifier"
+
     def numbers(self) -> dict[str, MetricInfo]:
         prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")
         chosen = "of the best classifier, chosen on these images"
