@@ -29,7 +29,7 @@ class Config(EvaluationConfig):
 
     @property
     def title(self) -> str:
-        return "Image search by a view"
+        return "Image search"
 
     def numbers(self) -> dict[str, MetricInfo]:
         nearest_one = "images that an augmented view finds as its nearest"

@@ -1,5 +1,6 @@
 """Metrics of evaluations and transfers beside the baselines', with intervals and explanations."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ from cl.report.files import ResultFiles
 from cl.report.intervals import Estimate, estimate
 from cl.runtime.metric_info import Measurement
 
-TITLES = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
+HEADINGS = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
 TECHNICAL = ("kind", "memory")  # parameters that do not change a result
 Cell = Estimate | str  # a number, or why it is missing
 
@@ -36,11 +37,16 @@ class Column:
         return "" if self.measured or not self.requested else "not run"
 
 
-def tables(params: dict[str, Any], read: ResultFiles) -> dict[str, list[dict[str, Any]]]:
-    """By title: a row for each evaluation and each transfer that the parameters name."""
+def tables(
+    params: dict[str, Any], read: ResultFiles, titles: Mapping[str, str]
+) -> dict[str, list[dict[str, Any]]]:
+    """By heading: a row for each evaluation and each transfer that the parameters name."""
     return {
-        title: [_row(stage, name, params, read) for name in params[GROUPS[stage]]]
-        for stage, title in TITLES.items()
+        heading: [
+            {"name": name, "title": titles.get(name, name), **_row(stage, name, params, read)}
+            for name in params[GROUPS[stage]]
+        ]
+        for stage, heading in HEADINGS.items()
         if params[GROUPS[stage]]
     }
 
@@ -63,7 +69,6 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
     remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(pretrained)]
     settings = _settings(params[group][name], pretrained) if stage == "evaluate" else []
     return {
-        "name": name,
         "about": _about(name, [result, *(f"baseline/{baseline}" for baseline in baselines)], read),
         "settings": ", ".join([*settings, *(remark for remark in remarks if remark)]),
         "baselines": list(baselines),
@@ -112,6 +117,7 @@ def _line(measured: Measurement, pretrained: Column, others: list[Column]) -> di
     cell = pretrained.cell(measured.name)
     cells = [other.cell(measured.name) for other in others]
     return {
+        "measured": measured,
         "title": measured.title,
         "meaning": measured.meaning,
         "better": measured.better,
