@@ -74,9 +74,7 @@ def main() -> None:
         )
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
-            found = selection.verdict(
-                rows, params.method.embedding_width, negatives=bool(task.negatives)
-            )
+            found = selection.verdict(rows, params.method.embedding_width, negatives=bool(task.negatives))
             results.notes |= {"state": found.state, "verdict": found.sentence}
             progress.say(found.sentence)
             parent = results.notes["parent"] = start.summary(params.start_name)

@@ -72,7 +72,11 @@ class Config(EvaluationConfig):
 
     @property
     def title(self) -> str:
-        return f"{100 * self.fraction:g} % of the labels" if self.fraction else f"Labels of {Path(self.list or '').name}"
+        return (
+            f"{100 * self.fraction:g} % of the labels"
+            if self.fraction
+            else f"Labels of {Path(self.list or '').name}"
+        )
 
     def numbers(self) -> dict[str, MetricInfo]:
         part = f"{self.title}, at least one per class" if self.fraction else "a list of labels"

@@ -79,9 +79,9 @@ def measure_epoch(
     measures = collapse.measures(embeddings)
     if task.has_groups:
         measures["queries_without_negatives"] = task.take_without_negatives()
-    if trained >= FEWEST and task.progress > EARLY:
-        if warning := collapse.alarm(measures, embeddings.shape[1], negatives=bool(task.negatives)):
-            progress.say(warning)
+    warning = collapse.alarm(measures, embeddings.shape[1], negatives=bool(task.negatives))
+    if warning and trained >= FEWEST and task.progress > EARLY:
+        progress.say(warning)
     return measured | measures
 
 

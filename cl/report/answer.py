@@ -62,7 +62,8 @@ def _others(
     """Name, number and this encoder's gain for each baseline that was run, and for raw pixels."""
     pretrained, better = first["pretrained"], first["better"]
     found = [
-        (f"{baselines[name]} encoder", other) for name, (other, _) in zip(row["baselines"], first["others"], strict=True)
+        (f"{baselines[name]} encoder", other)
+        for name, (other, _) in zip(row["baselines"], first["others"], strict=True)
     ]
     for line in row["lines"]:
         pixels = line["measured"].representation == "pixels"

@@ -66,7 +66,9 @@ def classifiers(
     """A chart for each evaluation that logs its classifiers by epoch."""
     for name in params["evaluations"]:
         rows = read.table(f"evaluate/{name}", "epochs.csv")
-        chart = Chart(f"classifiers-{name}", f"{titles.get(name, name)}: every classifier by epoch", "epoch", "top-1, %")
+        chart = Chart(
+            f"classifiers-{name}", f"{titles.get(name, name)}: every classifier by epoch", "epoch", "top-1, %"
+        )
         chart.add_log(rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
         if chart.series:
             yield drawing(chart, "On the validation images, by learning rate; higher is better.")

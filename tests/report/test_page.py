@@ -296,7 +296,9 @@ def test_the_first_box_compares_with_the_baselines_that_were_run(values, tmp_pat
     assert "may be chance" in box(render(values, tmp_path)), "without an interval, nothing is better"
 
 
-def test_the_first_box_says_whether_training_has_finished_and_how_to_use_the_encoder(values, tmp_path) -> None:
+def test_the_first_box_says_whether_training_has_finished_and_how_to_use_the_encoder(
+    values, tmp_path
+) -> None:
     """At most five lines; a collapse is the first."""
     write_knn(tmp_path, 65.4, 39.8)
     for state, place in (("still improving", 2), ("collapsed", 0)):
@@ -343,7 +345,9 @@ def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
     write_knn(tmp_path, 65.44, 39.8)
     _, markdown = render_both(values, tmp_path, None)
     lines = markdown.splitlines()
-    assert "| 20 nearest neighbours (knn) | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
+    assert (
+        "| 20 nearest neighbours (knn) | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
+    )
     assert "| Linear classifier (linear) | not run | | | |" in lines
     for number, line in enumerate(lines):
         if line.startswith("|---"):
