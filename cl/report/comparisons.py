@@ -2,27 +2,20 @@
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cl.report.experiments import Experiment, grouped, headline_metrics, varying_keys
 from cl.report.intervals import Estimate, estimate, interval_of_mean, mean_and_sd
 from cl.report.sweeps import Line, labels, measured_rows
 
-METHOD = (
-    "method",
-    "temperature",
-    "bn_group",
-    "loss",
-    "views",
-    "patches",
-    "optim.predictor_lr",
-)  # it sets these
+PREDICTOR = "optim.predictor_lr"
+SET_BY_METHOD = {"method", "temperature", "bn_group", "loss", "views", "patches", PREDICTOR}
 
 
 class Comparison(NamedTuple):
-    """Two groups of experiments in one metric, over the seeds of both; the larger mean comes first.
+    """Two groups of experiments in one metric over the seeds of both, the larger mean first.
 
-    differs: the parameters that differ, except the method's or loss's own.
+    differs: the groups of parameters that differ.
     difference: the mean difference of equal seeds, with Student's interval.
     """
 
@@ -40,49 +33,25 @@ def comparisons(experiments: list[Experiment]) -> Iterator[Comparison]:
     """
     for metric in headline_metrics(experiments):
         groups = grouped(measured_rows(metric, experiments), lambda pair: pair[0])
-        crossed = [_objective(group[0][0]) for group in groups]
-        for pair in combinations(groups, 2):
-            rows = [group[0][0] for group in pair]
-            (method, loss), (other_method, other_loss) = map(_objective, rows)
-            both = method != other_method and loss != other_loss
-            if both and ((method, other_loss) in crossed or (other_method, loss) in crossed):
-                continue
-            if _is_comparable(keys := varying_keys(rows)) and (found := _paired(metric, pair, keys)):
-                yield found
+        kinds = [(group[0][0]["method.kind"], group[0][0]["loss.kind"]) for group in groups]
+        for (one, a), (other, b) in combinations(zip(groups, kinds, strict=True), 2):
+            keys = varying_keys([one[0][0], other[0][0]])
+            differs = list(dict.fromkeys(key if key == PREDICTOR else key.split(".")[0] for key in keys))
+            across = {(a[0], b[1]), (b[0], a[1])} - {a, b}
+            method = "method" in differs and SET_BY_METHOD.issuperset(differs) and not across & set(kinds)
+            if method or differs == ["loss"]:
+                yield from _paired(metric, (one, other), differs)
 
 
-def _objective(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of the method, and of the loss."""
-    method, loss = (
-        {key: row[key] for key in row if _is_below(key, (group,))} for group in ("method", "loss")
-    )
-    return method, loss
-
-
-def _is_below(key: str, groups: tuple[str, ...]) -> bool:
-    return f"{key}.".startswith(tuple(f"{group}." for group in groups))
-
-
-def _is_comparable(keys: list[str]) -> bool:
-    only_loss = all(_is_below(key, ("loss",)) for key in keys)
-    changes_method = any(_is_below(key, ("method",)) for key in keys)
-    return only_loss or (changes_method and all(_is_below(key, METHOD) for key in keys))
-
-
-def _paired(metric: str, groups: tuple[Line, Line], keys: list[str]) -> Comparison | None:
+def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Iterator[Comparison]:
     found = [
-        {each.seed: measured for _, each in reversed(group) if (measured := each.find(metric))}
-        for group in groups
+        (name, {each.seed: value for _, each in reversed(group) if (value := each.find(metric))})
+        for name, group in zip(labels([group[0][0] for group in groups]), groups, strict=True)
     ]
-    seeds = [seed for seed in found[0] if seed in found[1]]
-    if len(seeds) < 2:
-        return None
-    means = [estimate([by_seed[seed] for seed in seeds]) for by_seed in found]
-    names = labels([group[0][0] for group in groups])
-    if means[0].mean < means[1].mean:
-        found, means, names = found[::-1], means[::-1], names[::-1]
-    differences = [found[0][seed].mean - found[1][seed].mean for seed in seeds]
-    difference = Estimate(*mean_and_sd(differences), len(seeds), interval_of_mean(differences))
-    return Comparison(
-        metric, names, list(dict.fromkeys(key.split(".")[0] for key in keys)), means, difference
-    )
+    seeds = [seed for seed in found[0][1] if seed in found[1][1]]
+    if len(seeds) > 1:
+        compared = [(estimate([values[seed] for seed in seeds]), name, values) for name, values in found]
+        means, names, values = zip(*sorted(compared, key=lambda each: -each[0].mean), strict=True)
+        gains = [values[0][seed].mean - values[1][seed].mean for seed in seeds]
+        difference = Estimate(*mean_and_sd(gains), len(seeds), interval_of_mean(gains))
+        yield Comparison(metric, list(names), differs, list(means), difference)

@@ -15,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from cl.report import charts
-from cl.report.answer import answer, collapsed
+from cl.report.answer import answer
 from cl.report.classes import confusion
 from cl.report.curves import classifiers, drawing, pretraining
 from cl.report.experiments import result_names
@@ -105,7 +105,6 @@ def _overview(
         "tables": by_group,
         "baselines": baselines,
         "answer": answer([row for rows in by_group.values() for row in rows], baselines, provenance),
-        "collapsed": collapsed(provenance),
     }
 
 
