@@ -9,25 +9,25 @@ from cl.report.rows import Gain, gain
 IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}
 
 
-def answer(rows: list[dict[str, Any]], baselines: dict[str, str], pretraining: dict[str, Any]) -> list[str]:
+def answer(rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict[str, Any]) -> list[str]:
     """Up to three sentences on evaluations (`cl.report.rows`) and provenance; a collapse comes first.
 
     Args:
-        baselines: in words, by name.
+        titles: evaluations and baselines in words, by name.
     """
     sentences = ["Nothing has been evaluated yet."]
     for row in reversed(rows):
         if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate):
-            sentences = _compared(row, list(_others(row, baselines)))
+            sentences = _compared(row, titles)
     if finding := pretraining.get("verdict"):
         place = 0 if pretraining.get("state") == "collapsed" else len(sentences)
         sentences.insert(place, f"{finding[:1].upper()}{finding[1:]}.")
     return sentences
 
 
-def _compared(row: dict[str, Any], others: list[tuple[str, Estimate, Gain]]) -> list[str]:
+def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
     """The first metric against the other encoders, in words and in numbers."""
-    pretrained, within = row["lines"][0]["pretrained"], ""
+    others, pretrained, within = list(_others(row, titles)), row["lines"][0]["pretrained"], ""
     judged = "No interval: differences from other encoders may be chance."
     if interval := pretrained.interval:
         within = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})"
@@ -38,12 +38,12 @@ def _compared(row: dict[str, Any], others: list[tuple[str, Estimate, Gain]]) -> 
         judged = f"This encoder is {'; '.join(words)}."
     if not others:
         judged = "There is no baseline to compare with."
-    numbers = [f"{row['title']}, {row['lines'][0]['title']}: {pretrained.number} %{within}"]
+    numbers = [f"{titles[row['name']]}, {row['lines'][0]['title']}: {pretrained.number} %{within}"]
     numbers += [f"{name} {other.number} ({found.points:+.1f})" for name, other, found in others]
     return [judged, "; ".join(numbers) + "."]
 
 
-def _others(row: dict[str, Any], baselines: dict[str, str]) -> Iterator[tuple[str, Estimate, Gain]]:
+def _others(row: dict[str, Any], titles: dict[str, str]) -> Iterator[tuple[str, Estimate, Gain]]:
     """Name, number and this encoder's gain for each baseline that was run, and for raw pixels."""
     first = row["lines"][0]
     for line in row["lines"]:
@@ -52,6 +52,6 @@ def _others(row: dict[str, Any], baselines: dict[str, str]) -> Iterator[tuple[st
         for name, (other, _) in zip(row["baselines"], line["others"], strict=True):
             difference = gain(first["pretrained"], other, line["better"])
             if line is first and difference:
-                yield f"{baselines[name]} encoder", other, difference
+                yield f"{titles[name]} encoder", other, difference
             elif line["measured"].representation == "pixels" and difference:
                 yield "raw pixels", other, difference

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any
 
 from cl.report.experiments import Experiment, grouped, headline_metrics, varying_keys
 from cl.report.intervals import Estimate, estimate, interval_of_mean, mean_and_sd
@@ -12,21 +12,7 @@ PREDICTOR = "optim.predictor_lr"
 SET_BY_METHOD = {"method", "temperature", "bn_group", "loss", "views", "patches", PREDICTOR}
 
 
-class Comparison(NamedTuple):
-    """Two groups of experiments in one metric over the seeds of both, the larger mean first.
-
-    differs: the groups of parameters that differ.
-    difference: the mean difference of equal seeds, with Student's interval.
-    """
-
-    metric: str
-    names: list[str]
-    differs: list[str]
-    means: list[Estimate]
-    difference: Estimate
-
-
-def comparisons(experiments: list[Experiment]) -> Iterator[Comparison]:
+def comparisons(experiments: list[Experiment]) -> Iterator[dict[str, Any]]:
     """Every pair of groups that differ only in the loss, or only in what a method sets, and share two seeds.
 
     A pair that differs in method and loss is left out if one method was also run with the other's loss.
@@ -43,7 +29,8 @@ def comparisons(experiments: list[Experiment]) -> Iterator[Comparison]:
                 yield from _paired(metric, (one, other), differs)
 
 
-def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Iterator[Comparison]:
+def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Iterator[dict[str, Any]]:
+    """Names and means over the seeds of both, the larger first, and the mean difference of equal seeds."""
     found = [
         (name, {each.seed: value for _, each in reversed(group) if (value := each.find(metric))})
         for name, group in zip(labels([group[0][0] for group in groups]), groups, strict=True)
@@ -54,4 +41,4 @@ def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Itera
         means, names, values = zip(*sorted(compared, key=lambda each: -each[0].mean), strict=True)
         gains = [values[0][seed].mean - values[1][seed].mean for seed in seeds]
         difference = Estimate(*mean_and_sd(gains), len(seeds), interval_of_mean(gains))
-        yield Comparison(metric, list(names), differs, list(means), difference)
+        yield {"metric": metric, "names": names, "differs": differs, "means": means, "difference": difference}

@@ -1,6 +1,6 @@
 """Charts of logs by epoch: pretraining, and the classifiers of linear evaluations."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -60,15 +60,11 @@ def pretraining(read: ResultFiles) -> list[dict[str, str | Markup]]:
     return drawings
 
 
-def classifiers(
-    params: dict[str, Any], read: ResultFiles, titles: Mapping[str, str]
-) -> Iterator[dict[str, str | Markup]]:
+def classifiers(params: dict[str, Any], read: ResultFiles) -> Iterator[dict[str, str | Markup]]:
     """A chart for each evaluation that logs its classifiers by epoch."""
     for name in params["evaluations"]:
         rows = read.table(f"evaluate/{name}", "epochs.csv")
-        chart = Chart(
-            f"classifiers-{name}", f"{titles.get(name, name)}: every classifier by epoch", "epoch", "top-1, %"
-        )
+        chart = Chart(f"classifiers-{name}", f"{name}: every classifier by epoch", "epoch", "top-1, %")
         chart.add_log(rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
         if chart.series:
             yield drawing(chart, "On the validation images, by learning rate; higher is better.")

@@ -44,8 +44,7 @@ def render(
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
-        "titles": {name: titles.get(name, name) for name in (*params["evaluations"], *params["transfers"])},
-        "curves": [*pretraining(read), *classifiers(params, read, titles)],
+        "curves": [*pretraining(read), *classifiers(params, read)],
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
         **_details(params, read),
     }
@@ -89,11 +88,10 @@ def _overview(
     params: dict[str, Any], read: ResultFiles, command: str | None, titles: Mapping[str, str]
 ) -> dict[str, Any]:
     """Method, data, and results beside the baselines'."""
-    by_group, provenance = tables(params, read, titles), read.provenance("pretrain")
-    baselines = {
-        name: name.replace("_", " ") if config["training"] else "untrained"
-        for name, config in params["baselines"].items()
-    }
+    by_group, provenance = tables(params, read), read.provenance("pretrain")
+    in_words = {name: titles.get(name, name) for name in (*params["evaluations"], *params["transfers"])}
+    for name, config in params["baselines"].items():
+        in_words[name] = name.replace("_", " ") if config["training"] else "untrained"
     return {
         "params": params,
         "title": _title(params),
@@ -103,8 +101,8 @@ def _overview(
         "dataset": dataset_name(params),
         "provenance": provenance,
         "tables": by_group,
-        "baselines": baselines,
-        "answer": answer([row for rows in by_group.values() for row in rows], baselines, provenance),
+        "titles": in_words,
+        "answer": answer([row for rows in by_group.values() for row in rows], in_words, provenance),
     }
 
 

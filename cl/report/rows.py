@@ -1,6 +1,5 @@
 """Metrics of evaluations and transfers beside the baselines', with intervals and explanations."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,15 +36,10 @@ class Column:
         return "" if self.measured or not self.requested else "not run"
 
 
-def tables(
-    params: dict[str, Any], read: ResultFiles, titles: Mapping[str, str]
-) -> dict[str, list[dict[str, Any]]]:
+def tables(params: dict[str, Any], read: ResultFiles) -> dict[str, list[dict[str, Any]]]:
     """By heading: a row for each evaluation and each transfer that the parameters name."""
     return {
-        heading: [
-            {"name": name, "title": titles.get(name, name), **_row(stage, name, params, read)}
-            for name in params[GROUPS[stage]]
-        ]
+        heading: [_row(stage, name, params, read) for name in params[GROUPS[stage]]]
         for stage, heading in HEADINGS.items()
         if params[GROUPS[stage]]
     }
@@ -69,6 +63,7 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
     remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(pretrained)]
     settings = _settings(params[group][name], pretrained) if stage == "evaluate" else []
     return {
+        "name": name,
         "about": _about(name, [result, *(f"baseline/{baseline}" for baseline in baselines)], read),
         "settings": ", ".join([*settings, *(remark for remark in remarks if remark)]),
         "baselines": list(baselines),

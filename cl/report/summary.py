@@ -80,13 +80,16 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
     varying = varying_params(experiments)
     keys = varying[:MAX_COLUMNS]
     metrics = headline_metrics(experiments)
-    groups = grouped(experiments, _without_seed)
+    groups = grouped(
+        experiments, lambda e: [e.data, settings(e.params), *map(e.params.get, ("evaluations", "transfers"))]
+    )
+    several = [group for group in groups if len({experiment.seed for experiment in group}) > 1]
     return {
         "names": _short_names(keys),
         "hidden": varying[MAX_COLUMNS:],
         "metrics": metrics,
         "best": [best for metric in metrics if (best := _best(metric, groups))],
-        "lines": [line for group in groups for line in _lines(group, keys, metrics)],
+        "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
         "baselines": baseline_rows(experiments, metrics),
         "meanings": {
             metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
@@ -94,25 +97,8 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
     }
 
 
-def _without_seed(experiment: Experiment) -> list[Any]:
-    """What experiments that differ only in the seed have in common."""
-    params = experiment.params
-    return [
-        experiment.data,
-        settings(params),
-        *(params.get(GROUPS[stage]) for stage in ("evaluate", "transfer")),
-    ]
-
-
-def _lines(group: list[Experiment], keys: list[str], metrics: list[str]) -> Iterator[dict[str, Any]]:
-    """The mean over seeds, if there are several, and each experiment."""
-    if len({experiment.seed for experiment in group}) > 1:
-        yield _line(group, keys, metrics)
-    for experiment in group:
-        yield _line([experiment], keys, metrics)
-
-
 def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[str, Any]:
+    """One experiment, or the means of several seeds."""
     first, seeds = group[0], ", ".join(map(str, sorted({experiment.seed for experiment in group})))
     values = settings(first.params) | {"seed": seeds}
     pretraining = first.provenance.get("pretrain", {}) if len(group) == 1 else {}

@@ -163,7 +163,7 @@ def test_two_losses_are_compared_over_their_equal_seeds() -> None:
 def test_only_losses_or_methods_are_compared_and_only_over_two_seeds() -> None:
     def pairs(*found: list[Experiment]) -> list[set[str]]:
         experiments = [experiment for group in found for experiment in group]
-        return [set(pair.names) for pair in comparisons(experiments)]
+        return [set(pair["names"]) for pair in comparisons(experiments)]
 
     dcl, infonce = (three_seeds(loss, f"loss={loss}", 60.0, 61.0) for loss in ("dcl", "infonce"))
     moco, moco_infonce, byol = (
