@@ -174,7 +174,7 @@ def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:
     provenance = read.provenance(result)
     if not provenance:
         return {}
-    saved = charts.load_folder(read.folder(result))
+    saved = list(charts.load_folder(read.folder(result)))
     pictures = read.picture_rows(result, "pictures")
     return {
         "about": provenance.get("about", {}).get(name, ""),

@@ -10,6 +10,7 @@ import pytest
 
 from cl.config import load
 from cl.report import page as report
+from cl.report.charts import Chart
 from cl.runtime.metric_info import Measurement
 from tests.support.experiments import measured
 from tests.support.project import ROOT
@@ -324,12 +325,19 @@ def test_the_contents_link_to_every_section(values, tmp_path) -> None:
     assert {"Evaluation", "Pretraining", "Details"} <= {title for _, title in links}
 
 
-def test_analyses_without_pictures_are_folded(values, tmp_path) -> None:
-    for name in ("npc", "neighbours"):
+def test_analyses_without_pictures_or_maps_are_folded(values, tmp_path) -> None:
+    for name in ("npc", "neighbours", "embedding"):
         write(tmp_path, f"analyze/{name}", about=f"About {name}.")
     pictures = tmp_path / "analyze/neighbours/pictures/pictures.csv"
     write_table(pictures, [PICTURES, [0, "", "0-0.jpg", "", ""]])
+    for name, kind in (("npc", "lines"), ("embedding", "points")):
+        chart = Chart("drawn", f"Chart of {name}", "x", "y", kind)
+        chart.add("", 1, 1)
+        (tmp_path / f"analyze/{name}").mkdir()
+        chart.save(tmp_path / f"analyze/{name}")
     page = render(values, tmp_path)
+    assert page.count("<svg") == 2
+    assert re.search("<details open><summary>[^\n]*About embedding", page)
     assert re.search("<details><summary>[^\n]*About npc", page)
     assert re.search("<details open><summary>[^\n]*About neighbours", page)
 
