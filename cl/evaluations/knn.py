@@ -52,7 +52,7 @@ class Config(EvaluationConfig):
 
     @property
     def title(self) -> str:
-        return f"{self.k} nearest neighbours"
+        return "Nearest neighbours"
 
     def numbers(self) -> dict[str, MetricInfo]:
         voted = f"images whose {self.k} nearest training images vote for their class"

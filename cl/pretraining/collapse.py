@@ -8,6 +8,7 @@ from torch import Tensor
 BLOCK = 2**24  # similarities held at a time: 64 MiB
 SPREAD = 0.02  # least standard deviation; below it, the mean squared distance of two images is under 0.001
 DIMENSIONS = 0.01  # least effective rank, as a fraction of the width
+FEWEST = 5  # epochs that show a collapse or a trend: embeddings may start at one point and leave it
 LINE = 2.0  # least effective rank of any width; below it, embeddings are nearly on a line
 
 

@@ -14,7 +14,6 @@ from cl.data.transform import Transform
 from cl.features.extraction import Cache, extract
 from cl.features.knn import check_k, classify, top1
 from cl.pretraining import collapse
-from cl.pretraining.selection import FEWEST
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import mean_over_ranks
@@ -80,7 +79,7 @@ def measure_epoch(
     if task.has_groups:
         measures["queries_without_negatives"] = task.take_without_negatives()
     warning = collapse.alarm(measures, embeddings.shape[1], negatives=bool(task.negatives))
-    if warning and trained >= FEWEST and task.progress > EARLY:
+    if warning and trained >= collapse.FEWEST and task.progress > EARLY:
         progress.say(warning)
     return measured | measures
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 from scipy.stats import kendalltau
 
 from cl.pretraining import collapse
+from cl.pretraining.collapse import FEWEST
 
 MEASURE = "effective_rank"
 END = 0.25  # the last fraction of the run, whose trend is tested
-FEWEST = 5  # epochs for a trend
 LEVEL = 0.05  # significance level of the test
 
 Rows = Sequence[Mapping[str, Any]]

@@ -284,7 +284,7 @@ def test_the_first_box_compares_with_the_baselines_that_were_run(values, tmp_pat
     write_knn(tmp_path, 65.4, 39.8)
     found = box(render(values, tmp_path))
     assert "better than the untrained encoder." in found
-    assert "20 nearest neighbours, top-1: 65.4 % (95 % interval 62.4 to 68.3)" in found
+    assert "Nearest neighbours, top-1: 65.4 % (95 % interval 62.4 to 68.3)" in found
     assert "untrained encoder 39.8 (+25.6)" in found
     write_knn(tmp_path, 65.4, 64.0)
     assert "not clearly different from the untrained encoder." in box(render(values, tmp_path))
@@ -354,7 +354,7 @@ def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
     _, markdown = render_both(values, tmp_path, None)
     lines = markdown.splitlines()
     assert (
-        "| 20 nearest neighbours (knn) | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
+        "| Nearest neighbours (knn) | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
     )
     assert "| Linear classifier (linear) | not run | | | |" in lines
     for number, line in enumerate(lines):
