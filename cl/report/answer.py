@@ -6,6 +6,7 @@ from typing import Any
 from cl.report.intervals import Estimate
 from cl.report.rows import Gain, gain
 
+PIXELS = "raw pixels"
 IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}
 
 
@@ -33,7 +34,7 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
         within = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})"
         by_verdict: dict[str, list[str]] = {}
         for name, _, found in others:
-            by_verdict.setdefault(IN_WORDS[found.verdict], []).append(f"the {name}")
+            by_verdict.setdefault(IN_WORDS[found.verdict], []).append(name if name == PIXELS else f"the {name}")
         words = [f"{verdict} {' and '.join(names)}" for verdict, names in by_verdict.items()]
         judged = f"This encoder is {'; '.join(words)}."
     if not others:
@@ -54,4 +55,4 @@ def _others(row: dict[str, Any], titles: dict[str, str]) -> Iterator[tuple[str, 
             if line is first and difference:
                 yield f"{titles[name]} encoder", other, difference
             elif line["measured"].representation == "pixels" and difference:
-                yield "raw pixels", other, difference
+                yield PIXELS, other, difference

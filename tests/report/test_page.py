@@ -291,7 +291,7 @@ def test_the_first_box_compares_with_the_baselines_that_were_run(values, tmp_pat
     pixels = measured("knn", "top1", 75.0, baseline="random", representation="pixels", **HIGHER)
     write(tmp_path, "baseline/random", pixels)
     found = box(render(values, tmp_path))
-    assert "worse than the raw pixels." in found
+    assert "worse than raw pixels." in found
     assert "raw pixels 75.0 (-9.6)" in found
     write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4))
     assert "may be chance" in box(render(values, tmp_path)), "without an interval, nothing is better"
