@@ -1,6 +1,7 @@
 """What is measured while a method trains: kNN accuracy on part of the data, and signs of collapse."""
 
 from functools import partial
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,11 @@ class Config(BaseConfig):
         """Raises ValueError if the data has labels, but too few labelled images."""
         if train.manifest.classes:
             check_k(self.k, len(train.labelled))
+
+    def fitted(self, train: Reader) -> Self:
+        """The same parameters, reduced to what few labelled images allow."""
+        labelled = len(train.labelled) or self.k
+        return self.model_copy(update={"k": min(self.k, labelled)})
 
 
 @torch.no_grad()

@@ -34,7 +34,9 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
         within = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})"
         by_verdict: dict[str, list[str]] = {}
         for name, _, found in others:
-            by_verdict.setdefault(IN_WORDS[found.verdict], []).append(name if name == PIXELS else f"the {name}")
+            by_verdict.setdefault(IN_WORDS[found.verdict], []).append(
+                name if name == PIXELS else f"the {name}"
+            )
         words = [f"{verdict} {' and '.join(names)}" for verdict, names in by_verdict.items()]
         judged = f"This encoder is {'; '.join(words)}."
     if not others:

@@ -353,9 +353,7 @@ def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
     write_knn(tmp_path, 65.44, 39.8)
     _, markdown = render_both(values, tmp_path, None)
     lines = markdown.splitlines()
-    assert (
-        "| Nearest neighbours (knn) | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
-    )
+    assert "| Nearest neighbours (knn) | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
     assert "| Linear classifier (linear) | not run | | | |" in lines
     for number, line in enumerate(lines):
         if line.startswith("|---"):
