@@ -14,7 +14,6 @@ from cl.report.experiments import (
     headline_metrics,
     mean_over_seeds,
     settings,
-    value_at,
     varying_keys,
     varying_params,
 )
@@ -22,7 +21,7 @@ from cl.report.intervals import Estimate
 from cl.report.page import environment, with_contents
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
-from cl.report.sweeps import sweeps
+from cl.report.sweeps import measured_rows, sweeps
 
 MAX_COLUMNS = 8  # of parameters
 
@@ -120,11 +119,8 @@ def _short_names(keys: list[str]) -> list[str]:
 
 def _best(metric: str, groups: list[list[Experiment]]) -> tuple[str, Estimate] | None:
     """The metric and its largest mean over seeds; None if experiments differ in its data or protocol."""
-    having = [(found, each) for group in groups for each in group if (found := each.find(metric))]
-    protocols = [
-        (each.data, value_at(each.params, f"{GROUPS[found.stage]}.{found.entry}")) for found, each in having
-    ]
-    if any(protocol != protocols[0] for protocol in protocols):
+    rows = [row for group in groups for row, _ in measured_rows(metric, group)]
+    if any(key.startswith(("data", *GROUPS.values())) for key in varying_keys(rows)):
         return None
     means = [mean for group in groups if (mean := mean_over_seeds(group, metric))]
     return metric, max(means, key=lambda mean: mean.mean)
