@@ -19,7 +19,7 @@ def comparisons(experiments: list[Experiment]) -> Iterator[dict[str, Any]]:
     """
     for metric in headline_metrics(experiments):
         groups = grouped(measured_rows(metric, experiments), lambda pair: pair[0])
-        kinds = [(group[0][0]["method.kind"], group[0][0]["loss.kind"]) for group in groups]
+        kinds = [(group[0][0].get("method.kind"), group[0][0].get("loss.kind")) for group in groups]
         for (one, a), (other, b) in combinations(zip(groups, kinds, strict=True), 2):
             keys = varying_keys([one[0][0], other[0][0]])
             differs = list(dict.fromkeys(key if key == PREDICTOR else key.split(".")[0] for key in keys))
