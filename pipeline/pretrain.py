@@ -78,12 +78,13 @@ def main() -> None:
             optimizer,
             progress=progress,
             checkpoints=checkpoints,
-            each_epoch=lambda epoch: measure(progress=progress),
+            each_epoch=lambda epoch: measure(progress=progress, trained=epoch - data.plan.first_epoch),
         )
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
-            results.notes["verdict"] = selection.verdict(rows, params.method.embedding_width).sentence
-            progress.say(results.notes["verdict"])
+            found = selection.verdict(rows, params.method.embedding_width, negatives=bool(task.negatives))
+            results.notes |= {"state": found.state, "verdict": found.sentence}
+            progress.say(found.sentence)
             parent = results.notes["parent"] = start.summary(params.start_name)
             _save_models(task, optimizer, parent, data.transform, epochs=rows[-1]["epoch"])
 

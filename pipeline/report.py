@@ -33,7 +33,7 @@ def main(everything: bool) -> None:
     values = params.model_dump(mode="json")
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
-    _publish(REPORT, *render(values, command.RESULTS, command_for(params)))
+    _publish(REPORT, *render(values, command.RESULTS, command_for(params), params.titles))
     _say_what_is_next()
 
 

@@ -55,6 +55,11 @@ class EvaluationConfig(MeasurementConfig):
 
     needs_labels: ClassVar[bool] = True
 
+    @property
+    def title(self) -> str:
+        """What it is called in reports, in words."""
+        return self.kind.replace("_", " ").capitalize()
+
     def check_backbone(self, network: nn.Module) -> None:
         """Raises ValueError if the backbone, on any device, lacks the layers that the evaluation reads."""
 

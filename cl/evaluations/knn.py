@@ -59,6 +59,10 @@ class Config(EvaluationConfig):
         largest_group = max(np.unique(_owners(train, images), return_counts=True)[1], default=0)
         return len(images) - int(largest_group) * self.leave_one_out
 
+    @property
+    def title(self) -> str:
+        return "Nearest neighbours"
+
     def numbers(self) -> dict[str, MetricInfo]:
         voted = f"images whose {self.k} nearest training images vote for their class"
         others = f"training images whose {self.k} nearest others, outside their group, vote for their class"

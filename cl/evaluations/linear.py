@@ -88,6 +88,10 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
 
+    @property
+    def title(self) -> str:
+        return "Linear classifier"
+
     def fitted(self, train: Reader, val: Reader) -> Self:
         size = reduced(self.optim.batch_size, len(train.labelled))
         return self.model_copy(update={"optim": self.optim.model_copy(update={"batch_size": size})})
