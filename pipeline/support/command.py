@@ -68,7 +68,9 @@ def _hint_of_lost_outputs() -> Iterator[None]:
         lost = os.environ.get("DVC_STAGE") not in (None, "check") and not locations.is_temporary_copy()
         failed = getattr(error, "code", 1) not in (0, *STOPPED)
         if failed and lost and "RANK" not in os.environ:
-            click.echo("`git checkout dvc.lock && dvc checkout` brings back the committed outputs", err=True)
+            click.echo(
+                "`git checkout params.yaml dvc.lock && dvc checkout` brings back the committed run", err=True
+            )
         raise
 
 

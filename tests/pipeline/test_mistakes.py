@@ -24,13 +24,13 @@ MISTAKES = {
     "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss? Choices: ",
     "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs? ",
     "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",
-    "exp run -S optim.batch_size=4096": "optim: batch_size=4096 exceeds the ",
-    "exp run -S evaluations.knn.k=5000": "kNN with k=5000 needs at least 5000 ",
+    f"exp run {' '.join(f'-S {size}' for size in SIZES)} -S optim.batch_size=4096": "batch_size=4096 exceeds",
+    f"exp run {' '.join(f'-S {size}' for size in SIZES)} -S evaluations.knn.k=5000": "k=5000 needs at least",
     "repro": "params.yaml: optim.batch_size=1: input should be greater than 1",
 }
 
 
-@pytest.mark.parametrize("command", MISTAKES)
+@pytest.mark.parametrize("command", MISTAKES, ids=lambda command: command[-30:])
 def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone) -> None:
     """`dvc repro` after an edit by hand; the folder is missed only when `check` looks for the raw data."""
     before = clone.files()
@@ -67,11 +67,10 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
 def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
     before = clone.files()
     told = clone.exp(*SIZES, "optim.base_lr=0.2", code=255, environ={"CL_PROCESSES": "3"})
-    way = "git checkout dvc.lock && dvc checkout"
-    assert f"`{way}` brings back the committed outputs" in told
+    way = "git checkout params.yaml dvc.lock && dvc checkout"
+    assert f"`{way}` brings back the committed run" in told
     assert not (clone.folder / "models/backbone.safetensors").exists()
     clone.run("sh", "-c", way)
-    clone.run("git", "checkout", "-q", "params.yaml")
     after = clone.files()
     assert {path for path in before if before[path] != after.get(path)} == set()
     assert clone.dvc("status").split() == ["check:", "always", "changed"]
