@@ -141,3 +141,12 @@ def test_seeds_are_different_and_within_bounds(tmp_path, seeds) -> None:
             config.check(values)
         section["seeds"] = [3, 1]
     config.check(values)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1e-05\nb: 0x10\nc: on\nd: 1:30\ne: .inf\nf: ~\ng: '1'\nh: [1.5, true]\n", None]
+)
+def test_written_files_are_read_fast_as_they_are_read_slowly(text) -> None:
+    """As YAML 1.2, which DVC writes: `on` and `1:30` are text."""
+    text = text or (ROOT / "params.yaml").read_text()
+    assert config.parse_written(text, "a.yaml") == config.parse(text, "a.yaml")
