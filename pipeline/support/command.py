@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -50,7 +51,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors(), _hint_of_lost_outputs(), _logging():
+        with _next_step_after_failure(), _one_line_errors(), _logging():
             fused()
             function(*args, **kwargs)
 
@@ -58,17 +59,30 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _hint_of_lost_outputs() -> Iterator[None]:
-    """If a stage fails under DVC, say how to restore the outputs that DVC removed before it."""
+def _next_step_after_failure() -> Iterator[None]:
+    """If a stage fails under DVC, say below the error how to go on or back.
+
+    In the project, params.yaml keeps the parameters of the experiment, so `dvc repro` repeats it. DVC has
+    removed the outputs of its stages. A temporary copy ends with its run.
+    """
     try:
         yield
     except StoppedError:
         raise
     except (Exception, SystemExit) as error:
-        lost = os.environ.get("DVC_STAGE") not in (None, "check") and not locations.is_temporary_copy()
         failed = getattr(error, "code", 1) not in (0, *STOPPED)
-        if failed and lost and "RANK" not in os.environ:
-            click.echo("`git checkout dvc.lock && dvc checkout` brings back the committed outputs", err=True)
+        if not failed or os.environ.get("DVC_STAGE") in (None, "check") or "RANK" in os.environ:
+            raise
+        if isinstance(error, click.ClickException):
+            error.show()
+        if locations.is_temporary_copy():
+            options = " ".join(f"-S {shlex.quote(each)}" for each in read(Path("params.yaml"))["overrides"])
+            click.echo(f"`dvc exp run {options}`, not `dvc repro`, repeats this experiment", err=True)
+        else:
+            way = "`git checkout dvc.lock && dvc checkout` brings back the committed outputs"
+            click.echo(f"if you want to undo the run instead, {way}; params.yaml stays", err=True)
+        if isinstance(error, click.ClickException):
+            sys.exit(error.exit_code)
         raise
 
 

@@ -53,9 +53,9 @@ def explain(error: HydraException, compose: Callable[[list[str]], Values], overr
 def not_chosen(group: str, name: str, chosen: list[str]) -> str:
     """The sentence about a parameter of an entry that the experiment does not have."""
     chooser = ENTRIES[group]
-    if name in _choices(chooser):
+    if name in choices(chooser):
         return f"{group}.{name} is not chosen; choose {chooser}=[{','.join([*chosen, name])}]"
-    return f"{group}.{name} is not a parameter{suggestion(name, chosen or _choices(chooser))}"
+    return f"{group}.{name} is not a parameter{suggestion(name, chosen or choices(chooser))}"
 
 
 def _wrong_choice(override: Override, overrides: list[str]) -> str | None:
@@ -65,7 +65,7 @@ def _wrong_choice(override: Override, overrides: list[str]) -> str | None:
     value, group = override.value(), override.key_or_group
     if group not in _groups():
         return None
-    known = _choices(group)
+    known = choices(group)
     for choice in map(str, value if isinstance(value, list) else [value]):
         if choice not in known and choice != "None":
             inside = [each for each in known if each.startswith(f"{choice.split('/')[0]}/")]
@@ -105,7 +105,7 @@ def _unknown(key: str, parent: str, siblings: Values, values: Values, overrides:
     if parent in ENTRIES:
         return not_chosen(parent, part, list(siblings))
     if others := _choices_with(key):
-        return _of_other_choices(key, others, values, overrides)
+        return _of_otherchoices(key, others, values, overrides)
     return f"{f'{parent}.{part}'.lstrip('.')} is not a parameter{suggestion(part, list(siblings))}"
 
 
@@ -134,7 +134,7 @@ def _names(values: Values, parent: str = "") -> Iterator[str]:
             yield from _names(value, f"{parent}{key}.")
 
 
-def _of_other_choices(key: str, others: list[str], values: Values, overrides: list[str]) -> str:
+def _of_otherchoices(key: str, others: list[str], values: Values, overrides: list[str]) -> str:
     """The sentence about a parameter that only other choices of its group have."""
     group = key.split(".")[0]
     typed = [override.partition("=")[0] for override in overrides]
@@ -152,15 +152,15 @@ def _choices_with(key: str) -> list[str]:
     group, _, name = key.partition(".")
     if group not in _groups():
         return []
-    return [choice for choice in _choices(group) if {key, name} & {*_names(_written(group, choice))}]
+    return [choice for choice in choices(group) if {key, name} & {*_names(written(group, choice))}]
 
 
-def _written(group: str, choice: str) -> Values:
+def written(group: str, choice: str) -> Values:
     """What the choice's file and the files of its group that it builds on contain."""
     values: Any = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"))
     for base in (values or {}).pop("defaults", []):
-        if isinstance(base, str) and base in _choices(group):
-            values = {**_written(group, base), **values}
+        if isinstance(base, str) and base in choices(group):
+            values = {**written(group, base), **values}
     return values or {}
 
 
@@ -171,6 +171,7 @@ def _groups() -> list[str]:
     return [str(group) for entry in defaults if entry != "_self_" for group in entry]
 
 
-def _choices(group: str) -> list[str]:
+def choices(group: str) -> list[str]:
+    """The files that a group can choose."""
     root = CONF / group
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))

@@ -62,6 +62,16 @@ def test_a_command_in_a_recipe_s_header_composes_and_builds(tmp_path, recipe, ov
     assert all(parameter.is_meta for parameter in method.parameters())
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_any_recipe_composes_with_little_to_evaluate(tmp_path, recipe) -> None:
+    few = ["evaluation=[retrieval]", "transfer=[]", "analysis=[]", "baseline=[random]"]
+    params = config.check(compose(tmp_path, f"recipe={recipe}", *few))
+    assert [*params.evaluations, *params.transfers, *params.analyses, *params.baselines] == [
+        "retrieval",
+        "random",
+    ]
+
+
 def test_every_recipe_has_a_command() -> None:
     assert {parameters.values[0] for parameters in COMMANDS} == set(RECIPES)
 
