@@ -6,6 +6,7 @@ combinations, and the reasons why some are refused.
 
 import itertools
 import textwrap
+from collections.abc import Collection
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ import click
 
 from cl import config
 from cl.config.rules.methods import NEEDED, TERMS
-from cl.objective.traits import Traits
 from cl.runtime.base_config import suggestion
 from cl.runtime.registry import module_of
 from pipeline.support import command
@@ -176,7 +176,7 @@ def _about_loss(name: str) -> list[str]:
     ]
 
 
-def _words(traits: Traits) -> str:
+def _words(traits: Collection[str]) -> str:
     return " and ".join(NEEDED[trait] for trait in NEEDED if trait in traits)
 
 

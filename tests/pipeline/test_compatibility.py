@@ -57,7 +57,7 @@ def _expected_of_views(cell: compatibility.Cell, method: str, several: bool) -> 
     if cell.views == "multi-crop" and method == "pirl":
         return ("method=pirl takes 10 views or more, found 6",)
     if cell.views == "multi-crop" and (several or method == "moco_cld"):
-        return f"the first {7 if several else 3} views of method={method}", "one size, found 32 px"
+        return f"the first {7 if several else 3} views of method={method}", "the same size, found 32 px"
     if cell.patches == "patches" and method not in PREDICTING:
         return f"method={method} does not take combinatorial patches", "choose patches=whole"
     return ()

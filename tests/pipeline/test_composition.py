@@ -44,7 +44,7 @@ MISTAKES = {
     "optim.epochs=0": "optim.epochs=0: input should be greater than 0",
     "method=byol loss=dclw": "method=byol gives pairs without negatives, but loss=dclw needs contrasts with",
     "init=nothing": "nothing is called 'nothing'",
-    "recipe=own/small +evaluations.x.y=1": "evaluations.x is not a parameter; choose one of retrieval",
+    "recipe=own/small +evaluations.x.y=1": "evaluations.x is not a parameter; choose one of knn, ",
     "recipe=own/small dataset=folder evaluation=[knn] evaluations.linear.optim.epochs=9": (
         "evaluations.linear is not chosen; choose evaluation=[knn,linear]"
     ),
