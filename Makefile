@@ -11,10 +11,11 @@ ready := .venv/installed
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	@git rev-parse --is-inside-work-tree > /dev/null 2>&1 || { echo "DVC needs Git: run \`git init && git add -A && git commit -m start\` here first"; exit 1; }
 	dvc repro
-	@echo "Open report/index.html in a browser."
+	@echo "The report is report/index.html, the encoder models/backbone.safetensors."
 
 table: $(ready)  ## List all experiments with method, loss, seed, kNN, linear and AP.
-	dvc exp show --hide-workspace --drop '.*' --keep '(Experiment|(method|loss).kind|seed|(knn|linear)_top1|voc\w+_ap50|coco\w+_box_ap)$$'
+	@revisions=$$(git for-each-ref --format='%(refname)' refs/exps | awk -F/ 'NF == 5 && $$3 != "exec" {print "--rev", $$3 $$4}' | sort -u); \
+	dvc exp show --rev HEAD $$revisions --hide-workspace --drop '.*' --keep '(Experiment|(method|loss).kind|seed|(knn|linear)_top1|voc\w+_ap50|coco\w+_box_ap)$$'
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +68,9 @@ $(ready): requirements.lock pyproject.toml
 	command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --quiet --no-deps --no-build-isolation --editable .
+	# In the folder that contains a clone called cl, Python would import the clone. A path to the package comes first.
+	mkdir -p .venv/importable && ln -sfn ../../cl .venv/importable/cl
+	echo "$(CURDIR)/.venv/importable" > "$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/importable.pth"
 	touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade

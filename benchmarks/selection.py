@@ -27,8 +27,9 @@ from cl.evaluations import Context, Encoder
 from cl.evaluations.retrieval import evaluate
 from cl.features.extraction import extract
 from cl.pretraining import collapse
+from cl.pretraining.collapse import FEWEST
 from cl.pretraining.monitor import measure_epoch
-from cl.pretraining.selection import FEWEST, verdict
+from cl.pretraining.selection import verdict
 from cl.runtime import machine
 from cl.runtime.cores import cores
 from cl.runtime.registry import module_of

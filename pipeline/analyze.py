@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,11 +21,12 @@ from pipeline.support import command, locations, outputs
 def main(name: str) -> None:
     """Run the analysis NAME of params.yaml on models/method.safetensors and the training log."""
     params = command.params()
-    config = command.choose(name, params.analyses, "analyses")
+    command.choose(name, params.analyses, "analyses")
     outputs.require_inputs("analyze", name)
     progress = command.progress(name)
     here = command.find_machine(params)
-    train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
+    params, train, val = locations.data(params, progress.say, f"analyses.{name}.")
+    config: Any = params.analyses[name]
     config.check(train, val)
     backbone = backbones.build(params.backbone)
     setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train))

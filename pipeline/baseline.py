@@ -71,16 +71,18 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
         return backbone
     progress = command.progress(name)
     here = command.find_machine(params)
-    reader = locations.reader("train", params.dataset)
+    params, reader, _ = locations.data(params, progress.say, f"baselines.{name}.")
+    training = params.baselines[name].training
+    assert training
     transform = locations.transform(params.dataset, reader.manifest.levels)
-    settings, labelled = config.training.optim, reader.labelled
+    settings, labelled = training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))
     shared = plan.ranks == ranks()
     task = here.place(Classification(backbone, head, here, seed=params.seed, shared=shared))
     loop.train(
         task,
-        TrainSet(reader, transform, list(config.training.views.values()), plan, labelled),
+        TrainSet(reader, transform, list(training.views.values()), plan, labelled),
         settings,
         optim.build(settings, [optim.Part(task)]),
         progress=progress,

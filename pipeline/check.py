@@ -34,13 +34,14 @@ def main() -> None:
     try:
         dataset.check_present(raw)
         if folder and not is_url(folder):
-            _write(f"{PASSED}{dataset.kind}: {trees.summary(folder)}\n")
+            table = locations.table_sha256(dataset)
+            _write(f"{PASSED}{dataset.kind}: {trees.summary(folder)}, table {table}\n")
     except ValueError:
         _write(_of_last_run())
         if _shards_must_be_prepared():
             raise
     if locations.SHARDS.is_dir() and not _inputs_of_prepare_changed():
-        check_data(params, *(locations.reader(split, dataset) for split in ("train", "val")))
+        check_data(*locations.data(params, say=lambda text: None))
 
 
 def _write(text: str) -> None:

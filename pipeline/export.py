@@ -77,7 +77,7 @@ def _description(
 def _card(params: Params, transform: Transform, recorded: dict[str, str], **more: str) -> str:
     values = params.model_dump(mode="json")
     more |= {"network": params.backbone.title, "transform": _inputs(transform)}
-    return model_card(values, command.RESULTS, command_for(params), recorded, **more)
+    return model_card(values, command.RESULTS, command_for(params), recorded, params.titles, **more)
 
 
 def _inputs(transform: Transform) -> str:

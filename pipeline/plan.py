@@ -46,11 +46,11 @@ def main() -> None:
     `pretrain` does. For the other stages, the time of their last run is shown.
     """
     params = command.params()
-    bank, queries = (locations.reader(split, params.dataset) for split in ("train", "val"))
+    progress = command.progress("plan")
+    params, bank, queries = locations.data(params, progress.say)
     check_data(params, bank, queries)
     if params.start_name:
         outputs.require(locations.START)
-    progress = command.progress("plan")
     here = command.find_machine(params)
     pretrain.warn(params, progress)
     free, used = _free(here), dict[int, int]()

@@ -53,7 +53,7 @@ def main() -> None:
     progress = command.progress("pretrain")
     here = command.find_machine(params)
     warn(params, progress)
-    bank, queries = locations.reader("train", params.dataset), locations.reader("val", params.dataset)
+    params, bank, queries = locations.data(params, progress.say)
     check_data(params, bank, queries)
     start = load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
@@ -61,7 +61,15 @@ def main() -> None:
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
         progress.say(_summary(params, data, here))
-        progress.say(f"each epoch's row is added to {checkpoints.epochs}")
+        if images := len(queries.labelled):
+            monitor = params.optim.monitor
+            few, many = min(monitor.queries, images), min(monitor.bank, len(bank.labelled))
+            progress.say(
+                f"kNN after each epoch: {few} validation images, classified by {many} training images"
+            )
+        if not locations.is_temporary_copy():
+            progress.say(f"each epoch's row is added to {checkpoints.epochs}")
+        progress.trial = "-S optim.epochs=1 -S optim.warmup_epochs=0"
         measure = monitoring(params, task, data, queries)
         rows = train(
             task,
@@ -70,12 +78,13 @@ def main() -> None:
             optimizer,
             progress=progress,
             checkpoints=checkpoints,
-            each_epoch=lambda epoch: measure(progress=progress),
+            each_epoch=lambda epoch: measure(progress=progress, trained=epoch - data.plan.first_epoch),
         )
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
-            results.notes["verdict"] = selection.verdict(rows, params.method.embedding_width).sentence
-            progress.say(results.notes["verdict"])
+            found = selection.verdict(rows, params.method.embedding_width, negatives=bool(task.negatives))
+            results.notes |= {"state": found.state, "verdict": found.sentence}
+            progress.say(found.sentence)
             parent = results.notes["parent"] = start.summary(params.start_name)
             _save_models(task, optimizer, parent, data.transform, epochs=rows[-1]["epoch"])
 

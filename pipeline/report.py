@@ -12,7 +12,7 @@ from cl.config import read
 from cl.report.experiments import distinct, result_names
 from cl.report.page import render
 from cl.report.summary import page
-from pipeline.support import command, outputs
+from pipeline.support import command, locations, outputs
 from pipeline.support.collect import collect
 from pipeline.support.composition import command_for, compose
 
@@ -33,7 +33,22 @@ def main(everything: bool) -> None:
     values = params.model_dump(mode="json")
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
-    _publish(REPORT, *render(values, command.RESULTS, command_for(params)))
+    _publish(REPORT, *render(values, command.RESULTS, command_for(params), params.titles))
+    _say_what_is_next()
+
+
+def _say_what_is_next() -> None:
+    """Where the results are, for a user who has waited for this stage, the last."""
+    say = command.progress("report").say
+    if locations.is_temporary_copy():
+        name = os.environ.get("DVC_EXP_NAME", "<name>")
+        say(f"`dvc exp apply {name}` brings the results into the workspace")
+        return
+    say(f"open {REPORT}/index.html in a browser")
+    if locations.BACKBONE.is_file():
+        say(
+            f'use the encoder in Python: cl.load("{locations.BACKBONE.absolute()}").embed(["a.jpg", "b.jpg"])'
+        )
 
 
 def _fetch(params: dict[str, Any]) -> None:

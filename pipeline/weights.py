@@ -1,4 +1,4 @@
-"""weights: the weights of `init` or `start_from`, to models/start.safetensors; empty without either."""
+"""weights: the weights of `init` or `start_from`, to models/start.safetensors; none without either."""
 
 from pathlib import Path
 

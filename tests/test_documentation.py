@@ -5,6 +5,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -86,12 +87,22 @@ def test_every_page_is_linked_from_the_readme() -> None:
     assert found >= set(PAGES)
 
 
-def test_the_lines_that_load_an_encoder_run(tmp_path, monkeypatch) -> None:
-    (lines,) = documentation.blocks(ROOT / "README.md", "python")
+@pytest.fixture
+def example_files(tmp_path, monkeypatch) -> Path:
+    """The folder with the files that the examples in Python read."""
     save_encoder(tmp_path / "models/backbone.safetensors")
-    for seed, picture in enumerate(("robin", "wren")):
+    (tmp_path / "birds").mkdir()
+    for seed, picture in enumerate(("robin", "wren", "birds/a", "birds/b", "birds/new")):
         picture_file(tmp_path / f"{picture}.jpg", seed)
+    (tmp_path / "birds/labels.csv").write_text("path,label\na.jpg,robin\nb.jpg,wren\n")
+    (tmp_path / "birds.txt").write_text("a.jpg\nb.jpg\n")
+    np.save(tmp_path / "birds.npy", np.eye(2, dtype=np.float32))
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_lines_that_load_an_encoder_run(example_files) -> None:
+    lines = documentation.blocks(ROOT / "README.md", "python")[0]
     found: dict = {}
     exec(lines, found)
     assert isinstance(found["encoder"], Encoder)
@@ -99,3 +110,24 @@ def test_the_lines_that_load_an_encoder_run(tmp_path, monkeypatch) -> None:
     assert found["images"].shape == (1, 3, 16, 16)
     torch.testing.assert_close(found["again"], found["features"][:1])
     torch.testing.assert_close(found["encoder"].embed([Image.open("wren.jpg")]), found["features"][1:])
+
+
+@pytest.mark.parametrize("lines", documentation.blocks(ROOT / "docs/recipes.md", "python"))
+def test_the_recipes_in_python_run(lines, example_files, capsys) -> None:
+    found: dict = {}
+    exec(lines, found)
+    printed = capsys.readouterr().out
+    if "classifier" in found:
+        assert "robin" in printed or "wren" in printed
+    elif "similarity" in found:
+        assert printed == "1.000 a.jpg\n0.000 b.jpg\n"
+    else:
+        first, second = found["first"].detach(), found["second"].detach()
+        unit = torch.nn.functional.normalize(torch.cat([first, second]), dim=1)
+        logits = unit @ unit.T / 0.1
+        rows = torch.arange(len(unit))
+        partner = rows.roll(len(first))
+        positive = logits[rows, partner].clone()
+        logits[rows, rows] = logits[rows, partner] = -torch.inf
+        expected = (logits.logsumexp(1) - positive).mean()
+        torch.testing.assert_close(found["simclr_loss"](first, second), expected)

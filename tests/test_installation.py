@@ -73,7 +73,11 @@ def test_the_locks_have_every_dependency(lock) -> None:
     assert names <= set(re.findall(r"^([\w-]+)==", (ROOT / lock).read_text(), re.MULTILINE))
 
 
-def test_cl_is_importable_from_anywhere_without_torch(tmp_path) -> None:
+@pytest.mark.parametrize("beside_a_clone", [False, True])
+def test_cl_is_importable_from_anywhere_without_torch(beside_a_clone, tmp_path) -> None:
+    """Also where a folder is called `cl`, as in the folder that contains a clone."""
+    if beside_a_clone:
+        (tmp_path / "cl").mkdir()
     program = "import sys, cl; print(cl.__doc__, 'torch' in sys.modules, 'numpy' in sys.modules)"
     result = python(tmp_path, "-c", program)
     assert result.stdout.endswith(". False False\n"), result.stderr + "; `make .venv` installs the project"

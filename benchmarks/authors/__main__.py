@@ -28,7 +28,7 @@ SAVED = Path("tests/authors")
 )
 @click.option("--only", help="The name of a single comparison.")
 @click.option(
-    "--table", "tabular", is_flag=True, help="Print the table of what is saved, for docs/parity.md."
+    "--table", "tabular", is_flag=True, help="Print the table of what is saved, for docs/results/parity.md."
 )
 @click.option("--save", is_flag=True, help=f"Write the numbers of our side to {SAVED}.")
 def main(name: str | None, folders: tuple[Path, ...], only: str | None, tabular: bool, save: bool) -> None:

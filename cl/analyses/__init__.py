@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.console.progress import Progress
-from cl.data.order import Plan
+from cl.data.order import Plan, reduced
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.transform import Transform
@@ -44,6 +44,9 @@ class BatchesConfig(AnalysisConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), self.batch_size, seed=0)  # refuses a batch larger than the split
+
+    def fitted(self, train: Reader, val: Reader) -> Self:
+        return self.model_copy(update={"batch_size": reduced(self.batch_size, len(train))})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A two-dimensional map of the validation images (t-SNE, van der Maaten and Hinton 2008)."""
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -22,12 +22,16 @@ class Config(AnalysisConfig):
     perplexity: float = Field(gt=0)
 
     def check(self, train: Reader, val: Reader) -> None:
-        images, least = min(self.images, len(val)), 3 * self.perplexity
+        images, least = min(self.images, len(val)), max(2, 3 * self.perplexity)
         if images <= least:
             raise ValueError(
                 f"perplexity={self.perplexity:g} needs more than {least:g} images, found {images}; "
                 "choose a smaller perplexity"
             )
+
+    def fitted(self, train: Reader, val: Reader) -> Self:
+        most = (min(self.images, len(val)) - 1) / 3
+        return self.model_copy(update={"perplexity": min(self.perplexity, most)})
 
     def numbers(self) -> dict[str, MetricInfo]:
         meaning = "percent: how far neighbours in the map are also neighbours in the features"
@@ -54,4 +58,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
         for x, y in points[labels == label]:
             chart.add(name, x, y)
     chart.save(context.out)
-    return {"trustworthiness": 100 * float(trustworthiness(rows, points, n_neighbors=5))}
+    return {
+        "trustworthiness": 100
+        * float(trustworthiness(rows, points, n_neighbors=min(5, (len(rows) - 1) // 2)))
+    }

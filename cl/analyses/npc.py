@@ -1,13 +1,13 @@
 """The negative-positive-coupling multiplier of SimCLR's gradient, by batch size (DCL, Fig. 1)."""
 
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import AnalysisConfig, Context, as_numpy
-from cl.data.order import Plan
+from cl.data.order import Plan, reduced
 from cl.data.reader import Reader
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
@@ -25,6 +25,10 @@ class Config(AnalysisConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), max(self.batch_sizes), seed=0)  # refuses a batch larger than the split
+
+    def fitted(self, train: Reader, val: Reader) -> Self:
+        sizes = [size for size in self.batch_sizes if size <= len(train)]
+        return self.model_copy(update={"batch_sizes": sizes or [reduced(min(self.batch_sizes), len(train))]})
 
     def numbers(self) -> dict[str, MetricInfo]:
         mean = "factor by which SimCLR scales its gradient; 1: not scaled down"

@@ -1,6 +1,18 @@
 """The parameters of an experiment, the rules between them, and how they are read."""
 
+from cl.config.fitting import fitted
 from cl.config.params import Baseline, Init, Params
 from cl.config.reading import check, load, parse, parse_written, read, validated
 
-__all__ = ["Baseline", "Init", "Params", "check", "load", "parse", "parse_written", "read", "validated"]
+__all__ = [
+    "Baseline",
+    "Init",
+    "Params",
+    "check",
+    "fitted",
+    "load",
+    "parse",
+    "parse_written",
+    "read",
+    "validated",
+]

@@ -129,6 +129,12 @@ class Params(BaseConfig):
         """The number of batch-norm groups in a batch."""
         return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group
 
+    @property
+    def titles(self) -> dict[str, str]:
+        """Evaluations and transfers in words, by name."""
+        measured: dict[str, Any] = {**self.evaluations, **self.transfers}
+        return {name: config.title for name, config in measured.items()}
+
     def selected(self, baseline: Baseline) -> tuple[list[str], list[str]]:
         """The names of a baseline's evaluations, and of its transfers."""
         evaluations = list(self.evaluations) if baseline.evaluations == "all" else baseline.evaluations

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -18,20 +17,22 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from cl.console.loggers import Loggers
-from cl.console.wording import counted
+from cl.console.wording import counted, duration
 
 T = TypeVar("T")
 Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
 QUIET = 5.0  # seconds between plain lines of a training's epochs
+FORECAST = 15.0  # seconds of training before the first estimate of its time
+HOUR = 3600.0
 RARELY = 30.0  # seconds between plain lines of a count, and within an epoch
+WAITING = 10  # percent of the time that is worth a word
 WIDTH = 12  # columns of the bar itself
 SPEED = 600.0  # seconds over which the speed is averaged for the time left on a terminal
 # Columns shown in an epoch's line, and their format.
 SCORES = {
-    "loss": "loss {:.4f}",
+    "loss": "loss {:.3f}",
     "knn_top1": "kNN {:.1f} %",
     "top1": "top-1 {:.1f} %",
-    "effective_rank": "rank {:.1f}",
     "images_per_second": "{:.0f} images/s",
 }
 
@@ -56,7 +57,13 @@ class Usage:
 
 
 class Progress:
-    """Shows progress under a title; the loggers get the row of each epoch."""
+    """Shows progress under a title; the loggers get the row of each epoch.
+
+    Attributes:
+        trial: how to try a training in less time, printed if it takes more than an hour.
+    """
+
+    trial = ""
 
     def __init__(
         self,
@@ -122,7 +129,7 @@ class Progress:
             if now - said >= RARELY and done > kept_before:
                 said = now
                 left = (now - began) / (done - kept_before) * (total - done)
-                self.say(f"{done} of {counted(total, unit)}, {_left(left)}")
+                self.say(f"{done} of {counted(total, unit)}, {duration(left)} left")
 
         return add
 
@@ -152,10 +159,6 @@ def _advance(bar: Bar, done: int, kept: bool = False) -> None:
         bar.reset(task.id, completed=int(task.completed))  # estimate the time left from new work only
 
 
-def _left(seconds: float) -> str:
-    return f"{seconds:.0f} s left" if seconds < 60 else f"{timedelta(seconds=round(seconds))} left"
-
-
 class Meter:
     """Counts steps, images and the time spent waiting, per epoch."""
 
@@ -172,8 +175,12 @@ class Meter:
         self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
         self.first_epoch, self.log = first_epoch, log
         self.start = self.done = start
-        self.task = bar.add_task(progress.title, total=steps, completed=start, note="") if bar else None
+        self.task = (
+            bar.add_task(f"{progress.title} (steps)", total=steps, completed=start, note="") if bar else None
+        )
         self._began = self._said = time.monotonic()
+        self._second_step: float | None = None  # when it began: the first one takes longer
+        self._forecast = False
         self._then = progress.usage.now()
         self._reset()
 
@@ -199,10 +206,26 @@ class Meter:
         epoch = self.first_epoch + (self.done - 1) // self.steps_per_epoch + 1
         row = {"loss": loss, **self.rates()}
         if self.bar and self.task is not None:
-            note = f"epoch {epoch}, {_scores(row)}, waiting {row['waiting_percent']:.0f} %, lr {lr:.3g}"
+            note = f"epoch {epoch}, {_scores(row)}, lr {lr:.3g}"
             self.bar.update(self.task, completed=self.done, note=note)
         elif time.monotonic() - self._said >= RARELY:
-            self._say_plainly({"epoch": epoch, **row})
+            self._say_plainly(row)
+        self._say_how_long()
+
+    def _say_how_long(self) -> None:
+        """Say once how long the training will take, as soon as that is known."""
+        now = time.monotonic()
+        if self._second_step is None:
+            self._second_step = now
+        elif not self._forecast and now - self._second_step >= FORECAST:
+            self._forecast = True
+            seconds = (now - self._second_step) / (self.done - self.start - 1) * (self.steps - self.done)
+            trial = (
+                f"; to try it first: {self.progress.trial}" if self.progress.trial and seconds > HOUR else ""
+            )
+            self.progress.say(
+                f"the {self.steps - self.done} steps to go take about {duration(seconds)}{trial}"
+            )
 
     def used(self) -> dict[str, float]:
         """Usage of all sessions of this run so far; see `Usage`."""
@@ -232,12 +255,15 @@ class Meter:
     def _say_plainly(self, row: dict[str, Any]) -> None:
         self._said = time.monotonic()
         seconds_per_step = (self._said - self._began) / max(self.done - self.start, 1)
-        self.progress.say(
-            f"epoch {row['epoch']}, step {self.done} of {self.steps}, {_scores(row)}, "
-            f"waiting {row['waiting_percent']:.0f} %, {_left(seconds_per_step * (self.steps - self.done))}"
-        )
+        epoch, epochs = (count / self.steps_per_epoch for count in (self.done, self.steps))
+        place = f"{self.first_epoch + epoch:.{2 if epochs < 10 else 1}f}".rstrip("0").rstrip(".")
+        left = duration(seconds_per_step * (self.steps - self.done))
+        self.progress.say(f"epoch {place}/{self.first_epoch + epochs:g}, {_scores(row)}, {left} left")
 
 
 def _scores(row: dict[str, Any]) -> str:
     known = {name: text for name, text in SCORES.items() if not math.isnan(row.get(name, math.nan))}
-    return ", ".join(text.format(row[name]) for name, text in known.items())
+    scores = [text.format(row[name]) for name, text in known.items()]
+    if (waiting := row["waiting_percent"]) >= WAITING:
+        scores.append(f"waiting {waiting:.0f} % for data")
+    return ", ".join(scores)

@@ -10,6 +10,19 @@ def counted(number: int, things: str) -> str:
     return f"{number} {PLURAL.sub('', things, count=1) if number == 1 else things}"
 
 
+def duration(seconds: float) -> str:
+    """A time in its two largest units: "45 s", "12 min", "2 h 5 min", "3 days 4 h"."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    hours, days = minutes // 60, round(minutes / 60) // 24
+    if not hours:
+        return f"{minutes} min"
+    return (
+        f"{counted(days, 'days')} {round(minutes / 60) % 24} h" if days else f"{hours} h {minutes % 60} min"
+    )
+
+
 def memory(size: float) -> str:
     """A number of bytes to three digits."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6)):

@@ -119,6 +119,14 @@ class Plan:
         return epoch, batch[by_chunk[mine : mine + self.share]]
 
 
+def reduced(batch_size: int, samples: int) -> int:
+    """The batch size, or if there are fewer samples, the largest power of two among them.
+
+    A power of two can be shared by 2, 4 or 8 processes.
+    """
+    return batch_size if batch_size <= samples else 1 << max(1, samples.bit_length() - 1)
+
+
 def plan_of(samples: int, batch_size: int, seed: int) -> Plan:
     """Batches shared by the ranks; if they cannot be split evenly, each rank takes whole batches."""
     shared = batch_size % ranks() == 0

@@ -78,12 +78,15 @@ class Config(BaseConfig):
         return self.detector == "mask_rcnn_c4"
 
     @property
+    def title(self) -> str:
+        """What it is called in reports, in words."""
+        detector, _, features = self.detector.rpartition("_rcnn_")
+        return f"{self.kind.upper()} detection, {detector.capitalize()} R-CNN {features.upper()}"
+
+    @property
     def about(self) -> str:
         """What the transfer measures, for the report."""
-        network = self.detector.replace("_", " ")
-        return (
-            f"Detection with all layers fine-tuned: {network}, tested on {self.kind.upper()}'s {self.test}."
-        )
+        return f"All layers are fine-tuned, and tested on {self.kind.upper()}'s {self.test}."
 
     def numbers(self) -> dict[str, MetricInfo]:
         """What each metric means."""

@@ -7,7 +7,7 @@ A percentage of images is a `cl.evaluations._shared.shares.share`, from which th
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,10 @@ class MeasurementConfig(BaseConfig):
     def check(self, train: Reader, val: Reader) -> None:
         """Raises ValueError if the data has too few images or labels."""
 
+    def fitted(self, train: Reader, val: Reader) -> Self:
+        """The same parameters, reduced to what few images allow."""
+        return self
+
     def numbers(self) -> dict[str, MetricInfo]:
         """The description of each metric, the same for all representations."""
         return {}
@@ -50,6 +54,11 @@ class EvaluationConfig(MeasurementConfig):
     """Parameters common to evaluations."""
 
     needs_labels: ClassVar[bool] = True
+
+    @property
+    def title(self) -> str:
+        """What it is called in reports, in words."""
+        return self.kind.replace("_", " ").capitalize()
 
     def check_backbone(self, network: nn.Module) -> None:
         """Raises ValueError if the backbone, on any device, lacks the layers that the evaluation reads."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -46,9 +46,22 @@ class Config(EvaluationConfig):
         return values
 
     def check(self, train: Reader, val: Reader) -> None:
+        check_k(max(self.all_k), self._usable(train))
+
+    def fitted(self, train: Reader, val: Reader) -> Self:
+        most = max(1, self._usable(train))
+        fewer = {"k": min(self.k, most), "grid_k": [k for k in self.grid_k if k <= most]}
+        return self.model_copy(update=fewer)
+
+    def _usable(self, train: Reader) -> int:
+        """The fewest images that can vote for an image."""
         images = train.labelled[: self.bank]
         largest_group = max(np.unique(_owners(train, images), return_counts=True)[1], default=0)
-        check_k(max(self.all_k), len(images) - int(largest_group) * self.leave_one_out)
+        return len(images) - int(largest_group) * self.leave_one_out
+
+    @property
+    def title(self) -> str:
+        return "Nearest neighbours"
 
     def numbers(self) -> dict[str, MetricInfo]:
         voted = f"images whose {self.k} nearest training images vote for their class"

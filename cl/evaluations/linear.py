@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cl.console.wording import counted
-from cl.data.order import Plan, plan_of
+from cl.data.order import Plan, plan_of, reduced
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
@@ -87,6 +87,14 @@ class Config(EvaluationConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
+
+    @property
+    def title(self) -> str:
+        return "Linear classifier"
+
+    def fitted(self, train: Reader, val: Reader) -> Self:
+        size = reduced(self.optim.batch_size, len(train.labelled))
+        return self.model_copy(update={"optim": self.optim.model_copy(update={"batch_size": size})})
 
     def numbers(self) -> dict[str, MetricInfo]:
         prefix, source = ("cached_", ", stored features") if self.features == "cached" else ("", "")

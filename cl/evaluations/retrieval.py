@@ -27,6 +27,10 @@ class Config(EvaluationConfig):
     queries: int = Field(gt=0)
     views: dict[str, View] = Field(min_length=1, max_length=1, description="the view to find the image by")
 
+    @property
+    def title(self) -> str:
+        return "Image search"
+
     def numbers(self) -> dict[str, MetricInfo]:
         nearest_one = "images that an augmented view finds as its nearest"
         nearest_five = "images that an augmented view finds among its nearest five"

@@ -70,10 +70,16 @@ class Config(EvaluationConfig):
         if self.list:
             listed(self, train)
 
+    @property
+    def title(self) -> str:
+        return (
+            f"{100 * self.fraction:g} % of the labels"
+            if self.fraction
+            else f"Labels of {Path(self.list or '').name}"
+        )
+
     def numbers(self) -> dict[str, MetricInfo]:
-        part = "a list of labels"
-        if self.fraction:
-            part = f"{100 * self.fraction:g} % of the labels, at least one per class"
+        part = f"{self.title}, at least one per class" if self.fraction else "a list of labels"
         meaning = f"images classified correctly after training on {part}"
         scratch = f"{meaning}, from random weights"
         return {

@@ -8,6 +8,7 @@ from torch import Tensor
 BLOCK = 2**24  # similarities held at a time: 64 MiB
 SPREAD = 0.02  # least standard deviation; below it, the mean squared distance of two images is under 0.001
 DIMENSIONS = 0.01  # least effective rank, as a fraction of the width
+FEWEST = 5  # epochs that show a collapse or a trend: embeddings may start at one point and leave it
 LINE = 2.0  # least effective rank of any width; below it, embeddings are nearly on a line
 
 
@@ -56,20 +57,26 @@ def _uniformity(embeddings: Tensor) -> float:
     return float((2 * total / (n * (n - 1))).log())
 
 
-def alarm(measures: dict[str, float], width: int) -> str | None:
+def alarm(measures: dict[str, float], width: int, *, negatives: bool = False) -> str | None:
     """The sentence to show if embeddings of this width with these measures have collapsed, otherwise None."""
     spread, rank = measures["embedding_std"], measures["effective_rank"]
     least = max(LINE, DIMENSIONS * width)
     if spread < SPREAD:
-        return (
+        found = (
             f"complete collapse: all embeddings are nearly equal, embedding_std is {spread:.3f} "
-            f"(expected: {SPREAD} to 1); stop, and lower optim.base_lr, lengthen optim.warmup_epochs, or "
-            "choose a method and loss with negatives"
+            f"(expected: {SPREAD} to 1)"
         )
-    if rank < least:
-        return (
+    elif rank < least:
+        found = (
             f"dimensional collapse: the embeddings span few of their {width} dimensions, effective_rank is "
-            f"{rank:.1f} (expected: {least:.1f} or more); stop, and lower the temperature or optim.base_lr, "
-            "or weaken the augmentation"
+            f"{rank:.1f} (expected: {least:.1f} or more)"
         )
-    return None
+    else:
+        return None
+    return f"{found}; if this lasts, stop and {remedy(negatives=negatives)}"
+
+
+def remedy(*, negatives: bool) -> str:
+    """What to change after a collapse of a method with or without negatives."""
+    last = "weaken the augmentation" if negatives else "choose a method and loss with negatives"
+    return f"lower optim.base_lr, lengthen optim.warmup_epochs, or {last}"

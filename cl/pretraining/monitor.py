@@ -1,6 +1,7 @@
 """What is measured while a method trains: kNN accuracy on part of the data, and signs of collapse."""
 
 from functools import partial
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,11 @@ class Config(BaseConfig):
         if train.manifest.classes:
             check_k(self.k, len(train.labelled))
 
+    def fitted(self, train: Reader) -> Self:
+        """The same parameters, reduced to what few labelled images allow."""
+        labelled = len(train.labelled) or self.k
+        return self.model_copy(update={"k": min(self.k, labelled)})
+
 
 @torch.no_grad()
 def measure_epoch(
@@ -51,13 +57,18 @@ def measure_epoch(
     *,
     transform: Transform,
     progress: Progress,
+    trained: int = 0,
     cache: Cache | None = None,
 ) -> dict[str, float]:
     """Accuracy of kNN on features and on embeddings, in percent, and signs of collapse.
 
     Both are measured on part of the labelled images. Without labels, there is no accuracy, and collapse is
-    measured on part of the validation images. An alarm goes to `progress`. `alignment` is the mean over the
-    last batch's positive pairs. `cache` is as in `extract`.
+    measured on part of the validation images. An alarm goes to `progress`, but not before the verdict at the
+    end would count it. `alignment` is the mean over the last batch's positive pairs. `cache` is as in
+    `extract`.
+
+    Args:
+        trained: the number of epochs that this run has finished.
     """
     chosen = val.evaluated(config.queries)
     backbone, projector = task.method.evaluated
@@ -73,7 +84,8 @@ def measure_epoch(
     measures = collapse.measures(embeddings)
     if task.has_groups:
         measures["queries_without_negatives"] = task.take_without_negatives()
-    if task.progress > EARLY and (warning := collapse.alarm(measures, embeddings.shape[1])):
+    warning = collapse.alarm(measures, embeddings.shape[1], negatives=bool(task.negatives))
+    if warning and trained >= collapse.FEWEST and task.progress > EARLY:
         progress.say(warning)
     return measured | measures
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 from scipy.stats import kendalltau
 
 from cl.pretraining import collapse
+from cl.pretraining.collapse import FEWEST
 
 MEASURE = "effective_rank"
 END = 0.25  # the last fraction of the run, whose trend is tested
-FEWEST = 5  # epochs for a trend
 LEVEL = 0.05  # significance level of the test
 
 Rows = Sequence[Mapping[str, Any]]
@@ -29,35 +29,32 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def verdict(rows: Rows, width: int) -> Verdict:
+def verdict(rows: Rows, width: int, *, negatives: bool = False) -> Verdict:
     """The verdict on a run from its rows in epochs.csv, without the columns that need labels.
 
     Collapsed: the alarm of `cl.pretraining.collapse` for embeddings of this width is on at the end. Still
     improving: MEASURE rises in the last quarter of the epochs (Mann's test of Kendall's tau, 1945). Fewer
     than FEWEST epochs show neither: embeddings may start at one point and leave it later.
+
+    Args:
+        negatives: whether the method has any, which decides the advice after a collapse.
     """
     last = int(rows[-1]["epoch"])
     if missing := [name for name in ("embedding_std", MEASURE) if name not in rows[0]]:
         return Verdict("unknown", last, f"{', '.join(missing)} was not logged: collapse cannot be ruled out")
-    first = _collapsed_since(rows, width)
     if len(rows) < FEWEST:
-        finding = "the embeddings are collapsed so far" if first else f"use epoch {last}, the last"
-        question = "they recover" if first else "it has finished"
-        needed = f"it takes {FEWEST} epochs or more to tell whether {question}"
-        return Verdict("unknown", last, f"{finding}; {needed}")
-    if first:
-        sentence = (
-            f"the embeddings collapsed in epoch {first} and did not recover; lower optim.base_lr, lengthen "
-            "optim.warmup_epochs, or choose a method and loss with negatives"
-        )
+        sentence = f"fewer than {FEWEST} epochs do not show whether the encoder still improves"
+        return Verdict("unknown", last, sentence)
+    if first := _collapsed_since(rows, width):
+        advice = collapse.remedy(negatives=negatives)
+        sentence = f"the embeddings collapsed in epoch {first} and did not recover; {advice}"
         return Verdict("collapsed", first, sentence)
     end = [float(row[MEASURE]) for row in rows[-max(FEWEST, round(END * len(rows))) :]]
     if kendalltau(range(len(end)), end, alternative="greater").pvalue < LEVEL:
-        sentence = (
-            f"use epoch {last}, the last, or train longer: {MEASURE} still rises, so raise optim.epochs"
-        )
+        longer = f"train longer, for example with -S optim.epochs={2 * len(rows)}"
+        sentence = f"still improving at epoch {last}, the last ({MEASURE} rises); {longer}"
         return Verdict("still improving", last, sentence)
-    return Verdict("finished", last, f"use epoch {last}, the last: {MEASURE} has stopped rising")
+    return Verdict("finished", last, f"finished at epoch {last}, the last: {MEASURE} has stopped rising")
 
 
 def _collapsed_since(rows: Rows, width: int) -> int | None:

@@ -201,7 +201,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
 
 def varying_params(experiments: list[Experiment]) -> list[str]:
     """The parameters of pretraining and the seed, if they differ; those that follow from a kind come last."""
-    rows = [settings(experiment.params) | {"seed": experiment.seed} for experiment in experiments]
+    rows = [{"seed": experiment.seed} | settings(experiment.params) for experiment in experiments]
     first = ("optim", "loss", "temperature", "seed")
     return sorted(
         varying_keys(rows), key=lambda key: not (key.endswith(".kind") or key.split(".")[0] in first)

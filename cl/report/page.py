@@ -4,47 +4,61 @@ It shows only results that the parameters name, so files of an earlier experimen
 one's. A missing result is shown as "not run".
 """
 
+import itertools
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from cl.report import charts
+from cl.report.answer import answer
 from cl.report.classes import confusion
 from cl.report.curves import classifiers, drawing, pretraining
 from cl.report.experiments import result_names
 from cl.report.files import ResultFiles
 from cl.report.rows import tables
 
+HEADING = re.compile(r"<h2>(.*?)</h2>")
 LISTED = 3  # changed values in a title
 MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|"})  # neither tags nor cells of tables
 
 
-def render(params: dict[str, Any], results: Path, command: str | None) -> tuple[str, str]:
+def render(
+    params: dict[str, Any], results: Path, command: str | None, titles: Mapping[str, str]
+) -> tuple[str, str]:
     """The page, and its tables as Markdown.
 
     Args:
         params: the contents of params.yaml.
         results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
         command: runs exactly these parameters; None if repeating the run needs a copy of them.
+        titles: evaluations and transfers in words; one without a title is shown by its name.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     context = {
-        **_overview(params, read, command),
+        **_overview(params, read, command, titles),
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
-        "baselines": {
-            name: f"the same encoder, {'trained with labels' if config['training'] else 'untrained'}"
-            for name, config in params["baselines"].items()
-        },
         "curves": [*pretraining(read), *classifiers(params, read)],
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
         **_details(params, read),
     }
     html, markdown = (environment().get_template(f"report.{suffix}") for suffix in ("html", "md"))
-    return html.render(context), markdown.render(context)
+    return with_contents(html.render(context)), markdown.render(context)
+
+
+def with_contents(html: str) -> str:
+    """The page with links to its second-level headings in its <nav>."""
+    titles = [Markup(title).striptags() for title in HEADING.findall(html)]
+    links = [Markup('<a href="#part-{}">{}</a>').format(*each) for each in enumerate(titles)]
+    numbers = itertools.count()
+    html = HEADING.sub(lambda found: f'<h2 id="part-{next(numbers)}">{found[1]}</h2>', html)
+    return html.replace("<nav></nav>", f"<nav>{' '.join(links)}</nav>")
 
 
 def model_card(
@@ -52,6 +66,7 @@ def model_card(
     results: Path,
     command: str | None,
     metadata: dict[str, str],
+    titles: Mapping[str, str],
     *,
     name: str,
     **more: str,
@@ -60,17 +75,23 @@ def model_card(
 
     Args:
         metadata: of the backbone's file.
+        titles: as in `render`.
         name: the name of the published folder.
         more: `network`, `transform`, `license` and `library` (timm or cl, which loads it).
     """
     read = ResultFiles(results, pictures=False)
-    context = {**_overview(params, read, command), "metadata": metadata, "name": name, **more}
+    context = {**_overview(params, read, command, titles), "metadata": metadata, "name": name, **more}
     return environment().get_template("card.md").render(context)
 
 
-def _overview(params: dict[str, Any], read: ResultFiles, command: str | None) -> dict[str, Any]:
+def _overview(
+    params: dict[str, Any], read: ResultFiles, command: str | None, titles: Mapping[str, str]
+) -> dict[str, Any]:
     """Method, data, and results beside the baselines'."""
-    by_group = tables(params, read)
+    by_group, provenance = tables(params, read), read.provenance("pretrain")
+    in_words = {name: titles.get(name, name) for name in (*params["evaluations"], *params["transfers"])}
+    for name, config in params["baselines"].items():
+        in_words[name] = name.replace("_", " ") if config["training"] else "untrained"
     return {
         "params": params,
         "title": _title(params),
@@ -78,9 +99,10 @@ def _overview(params: dict[str, Any], read: ResultFiles, command: str | None) ->
         "command": command,
         "data": read.metrics("prepare"),
         "dataset": dataset_name(params),
-        "provenance": read.provenance("pretrain"),
+        "provenance": provenance,
         "tables": by_group,
-        "verdict": _verdict([row for rows in by_group.values() for row in rows]),
+        "titles": in_words,
+        "answer": answer([row for rows in by_group.values() for row in rows], in_words, provenance),
     }
 
 
@@ -143,38 +165,21 @@ def environment() -> jinja2.Environment:
     return found
 
 
-def _verdict(rows: list[dict[str, Any]]) -> str:
-    """One sentence that compares the first metric with each baseline's."""
-    firsts = [(row, row["lines"][0]) for row in rows if row["lines"]]
-    measured = [(row, line) for row, line in firsts if not isinstance(line["pretrained"], str)]
-    if not measured:
-        return "Nothing has been evaluated yet."
-    row, line = measured[0]
-    pretrained = line["pretrained"]
-    interval = pretrained.interval
-    between = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})" if interval else ""
-    gains = [
-        f"{gain.points:+.1f} points against the {baseline} encoder's {other.mean:.1f}"
-        + ("" if gain.verdict or not interval else ", which may be chance")
-        for baseline, (other, gain) in zip(row["baselines"], line["others"], strict=True)
-        if gain
-    ]
-    return (
-        f"{row['name']}, {line['title']}: {pretrained.mean:.1f} %{between}, "
-        f"{'; '.join(gains) or 'with no baseline to compare with'}."
-    )
-
-
 def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:
-    """One analysis: its meaning, numbers, charts and pictures; empty if it was not run."""
+    """One analysis: its meaning, numbers, charts and pictures; empty if it was not run.
+
+    Pictures and maps are for everybody; other analyses, mostly of a paper's figure, are folded.
+    """
     result = f"analyze/{name}"
     provenance = read.provenance(result)
     if not provenance:
         return {}
-    saved = charts.load_folder(read.folder(result))
+    saved = list(charts.load_folder(read.folder(result)))
+    pictures = read.picture_rows(result, "pictures")
     return {
         "about": provenance.get("about", {}).get(name, ""),
         "numbers": read.measurements(result),
+        "open": bool(pictures) or any(chart.kind == "points" for chart in saved),
         "drawings": [drawing(replace(chart, name=f"{name}-{chart.name}")) for chart in saved],
-        "pictures": read.picture_rows(result, "pictures"),
+        "pictures": pictures,
     }

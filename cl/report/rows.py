@@ -8,7 +8,7 @@ from cl.report.files import ResultFiles
 from cl.report.intervals import Estimate, estimate
 from cl.runtime.metric_info import Measurement
 
-TITLES = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
+HEADINGS = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
 TECHNICAL = ("kind", "memory")  # parameters that do not change a result
 Cell = Estimate | str  # a number, or why it is missing
 
@@ -37,10 +37,10 @@ class Column:
 
 
 def tables(params: dict[str, Any], read: ResultFiles) -> dict[str, list[dict[str, Any]]]:
-    """By title: a row for each evaluation and each transfer that the parameters name."""
+    """By heading: a row for each evaluation and each transfer that the parameters name."""
     return {
-        title: [_row(stage, name, params, read) for name in params[GROUPS[stage]]]
-        for stage, title in TITLES.items()
+        heading: [_row(stage, name, params, read) for name in params[GROUPS[stage]]]
+        for stage, heading in HEADINGS.items()
         if params[GROUPS[stage]]
     }
 
@@ -112,6 +112,7 @@ def _line(measured: Measurement, pretrained: Column, others: list[Column]) -> di
     cell = pretrained.cell(measured.name)
     cells = [other.cell(measured.name) for other in others]
     return {
+        "measured": measured,
         "title": measured.title,
         "meaning": measured.meaning,
         "better": measured.better,

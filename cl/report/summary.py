@@ -5,22 +5,23 @@ from typing import Any
 
 from cl.report import paper_tables
 from cl.report.baselines import baseline_rows
+from cl.report.comparisons import comparisons
 from cl.report.curves import drawing, overlaid
 from cl.report.experiments import (
     GROUPS,
     Experiment,
+    grouped,
     headline_metrics,
     mean_over_seeds,
     settings,
-    value_at,
     varying_keys,
     varying_params,
 )
-from cl.report.page import environment
+from cl.report.intervals import Estimate
+from cl.report.page import environment, with_contents
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
-from cl.report.sweeps import sweeps
-from cl.runtime.metric_info import Measurement
+from cl.report.sweeps import measured_rows, sweeps
 
 MAX_COLUMNS = 8  # of parameters
 
@@ -40,6 +41,7 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
     context = {
         "experiments": experiments,
         "rows": _rows(experiments),
+        "comparisons": list(comparisons(experiments)),
         "sweeps": swept,
         "papers": papers,
         "asked": sum(not match.quoted for match in cells),
@@ -55,7 +57,7 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
         "curves": [drawing(curves, meaning)] if curves else [],
     }
     html = environment().get_template("summary.html").render({**context, **drawings})
-    return html, environment().get_template("summary.md").render(context)
+    return with_contents(html), environment().get_template("summary.md").render(context)
 
 
 def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str, str]]:
@@ -77,12 +79,16 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
     varying = varying_params(experiments)
     keys = varying[:MAX_COLUMNS]
     metrics = headline_metrics(experiments)
+    groups = grouped(
+        experiments, lambda e: [e.data, settings(e.params), *map(e.params.get, ("evaluations", "transfers"))]
+    )
+    several = [group for group in groups if len({experiment.seed for experiment in group}) > 1]
     return {
         "names": _short_names(keys),
         "hidden": varying[MAX_COLUMNS:],
         "metrics": metrics,
-        "best": [best for metric in metrics if (best := _best(metric, experiments))],
-        "lines": [_line(experiment, keys, metrics) for experiment in experiments],
+        "best": [best for metric in metrics if (best := _best(metric, groups))],
+        "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
         "baselines": baseline_rows(experiments, metrics),
         "meanings": {
             metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
@@ -90,13 +96,16 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
     }
 
 
-def _line(experiment: Experiment, keys: list[str], metrics: list[str]) -> dict[str, Any]:
-    values = settings(experiment.params) | {"seed": experiment.seed}
-    pretraining = experiment.provenance.get("pretrain", {})
+def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[str, Any]:
+    """One experiment, or the means of several seeds."""
+    first, seeds = group[0], ", ".join(map(str, sorted({experiment.seed for experiment in group})))
+    values = settings(first.params) | {"seed": seeds}
+    pretraining = first.provenance.get("pretrain", {}) if len(group) == 1 else {}
     return {
-        "experiment": experiment,
+        "experiment": first if len(group) == 1 else None,
+        "name": first.name if len(group) == 1 else f"{first.name} and {len(group) - 1} more, mean",
         "values": [values.get(key, "-") for key in keys],
-        "metrics": [mean_over_seeds([experiment], metric) for metric in metrics],
+        "metrics": [mean_over_seeds(group, metric) for metric in metrics],
         "seconds": pretraining.get("seconds"),
         "finished": pretraining.get("finished", ""),
     }
@@ -108,15 +117,13 @@ def _short_names(keys: list[str]) -> list[str]:
     return [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
 
 
-def _best(metric: str, experiments: list[Experiment]) -> tuple[Measurement, Experiment] | None:
-    """The largest value and its experiment; None if experiments differ in the metric's data or protocol."""
-    having = [(found, each) for each in experiments if (found := each.find(metric))]
-    protocols = [
-        (each.data, value_at(each.params, f"{GROUPS[found.stage]}.{found.entry}")) for found, each in having
-    ]
-    if any(protocol != protocols[0] for protocol in protocols):
+def _best(metric: str, groups: list[list[Experiment]]) -> tuple[str, Estimate] | None:
+    """The metric and its largest mean over seeds; None if experiments differ in its data or protocol."""
+    rows = [row for group in groups for row, _ in measured_rows(metric, group)]
+    if any(key.startswith(("data", *GROUPS.values())) for key in varying_keys(rows)):
         return None
-    return max(having, key=lambda pair: pair[0].mean)
+    means = [mean for group in groups if (mean := mean_over_seeds(group, metric))]
+    return metric, max(means, key=lambda mean: mean.mean)
 
 
 def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:

@@ -23,16 +23,21 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
     A line joins experiments with equal data and evaluation that differ only in this number.
     """
     for metric in headline_metrics(experiments):
-        having = [(each, found) for each in experiments if (found := each.find(metric))]
-        rows = [
-            ({"data": experiment.data, **(dependencies(found, experiment.params) or {})}, experiment)
-            for experiment, found in having
-        ]
+        rows = measured_rows(metric, experiments)
         for x in varying_keys([row for row, _ in rows]):
             lines = _lines(x, rows)
             if lines:
                 names = labels([line[0][0] for line in lines], x)
                 yield _chart(x, metric, dict(zip(names, lines, strict=True)))
+
+
+def measured_rows(metric: str, experiments: list[Experiment]) -> Line:
+    """The experiments that measured the metric, with its data and dependencies."""
+    having = [(each, found) for each in experiments if (found := each.find(metric))]
+    return [
+        ({"data": experiment.data, **(dependencies(found, experiment.params) or {})}, experiment)
+        for experiment, found in having
+    ]
 
 
 def _lines(x: str, rows: Line) -> list[Line]:

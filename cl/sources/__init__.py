@@ -232,10 +232,10 @@ class Source(Storage):
 
 
 class OwnImages(Source):
-    """Your own data set; `name` is its folder below CL_RAW."""
+    """Your own data set; `name` is its folder: any path, or relative to CL_RAW."""
 
     name: str
 
     def folder(self, raw: Path) -> Path:
         """The folder, which may not exist."""
-        return raw / self.name
+        return Path(self.name).expanduser() if self.name.startswith("~") else raw / self.name

@@ -1,8 +1,10 @@
 """The images that a table lists: `<raw>/<name>/images.csv` or `images.parquet`, or another one beside them.
 
-Columns: `path`, relative to the table; optionally `label`, `group` and `split` (train or val). Spaces around
-a cell are ignored; a cell in MISSING counts as empty. Images of one group (frames of a video, tiles of a
-slide) are in the same split and are never negatives of each other.
+With unlisted=unlabelled, it labels some images of the folder `<raw>/<name>`, and all others have no label.
+
+Columns: `path`, relative to the table, or to the folder with unlisted=unlabelled; optionally `label`, `group`
+and `split` (train or val). Spaces around a cell are ignored; a cell in MISSING counts as empty. Images of one
+group (frames of a video, tiles of a slide) are in the same split and are never negatives of each other.
 """
 
 import io
@@ -14,9 +16,10 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from cl.console.wording import counted
+from cl.runtime.base_config import BaseConfig
 from cl.sources import UNLABELLED, OwnImages, Splits
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import check_class, held_out, wrong_suffix
+from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
 
 DEFAULT = ("images.csv", "images.parquet")
 # The columns and their synonyms, without case, plural, spaces and punctuation.
@@ -30,11 +33,24 @@ COLUMNS = {
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
 
+class Columns(BaseConfig):
+    """What the table calls the columns."""
+
+    path: str
+    label: str
+    group: str
+    split: str
+
+
 class Config(OwnImages):
-    """Your own images, listed in a table; `table`: its file name, null for one of DEFAULT."""
+    """Your own images, listed in a table."""
 
     kind: Literal["table"]
-    table: str | None
+    table: str | None = Field(description="the table, relative to the folder; null: one of DEFAULT")
+    columns: Columns
+    unlisted: Literal["left_out", "unlabelled"] = Field(
+        description="whether images of the folder that the table does not list are used without a label"
+    )
     holdout: float = Field(
         gt=0, lt=1, description="share held out for validation, of the images or groups without a split"
     )
@@ -74,21 +90,34 @@ def splits(config: Config, raw: Path) -> Splits:
     """
     config.check_present(raw)
     table = config.table_path(raw)
-    content = _read(table)
-    remarks = [_check_columns(content.column_names, table)]
+    everything = config.unlisted == "unlabelled"
+    root = config.folder(raw) if everything else table.parent
+    content, columns = _read(table, config.columns)
+    remarks = [columns]
     rows, left_out = _rows(content, table)
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += _similar(classes)
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
-    listed = {"train": Listing(table.parent, keys), "val": Listing(table.parent, keys)}
+    listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
+    holdout = config.holdout
+    if not any(row.split for row in rows):
+        labelled = [row for row in rows if row.label is not None] or rows
+        holdout = share_of_few({row.group or str(row.path) for row in labelled}, holdout)
     for row in rows:
         path, group = str(row.path), row.group or ""
         keys.add(path)
-        by_hash = "val" if held_out(group or path, config.holdout) else "train"
+        by_hash = "val" if held_out(group or path, holdout) else "train"
         split = row.split or group_splits.get(group) or by_hash
         listed[split].add(path, None, labels.get(row.label, UNLABELLED), group)
+    if everything:
+        left_out.clear()  # other files are counted once, with those of the folder
+        named = {str(row.path) for row in rows}
+        for path, status in images_below(root, "", left_out):
+            if path not in named:
+                keys.add(path)
+                listed["val" if held_out(path, config.holdout) else "train"].add(path, status)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(
@@ -104,26 +133,34 @@ def splits(config: Config, raw: Path) -> Splits:
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 
 
-def _check_columns(names: list[str], table: Path) -> str:
+def _check_columns(names: list[str], table: Path, columns: Columns) -> str:
     """One line with the used and the ignored columns.
 
     Raises:
-        ValueError: two columns have the same name, path is missing, or a name is a variant of a known one.
+        ValueError: two columns have the same name, one is missing, or a name is a variant of a known one.
     """
+    ours = columns.model_dump()
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{table} has two columns {repeated[0]!r}; remove or rename one")
-    for name in names:
-        if name not in COLUMNS and (meant := _meant(name)) and (meant not in names or _plain(name) == meant):
+    for column, name in ours.items():
+        if name != column and name not in names:
             raise ValueError(
-                f"{table} has the column {name!r}, which would be ignored; call it {meant}, or remove it"
+                f"dataset.columns.{column}={name}, but {table} has the columns {', '.join(names)}; choose one"
             )
-    if "path" not in names:
+    for name in set(names) - set(ours.values()):
+        meant = _meant(name)
+        if meant and ours[meant] == meant and (meant not in names or _plain(name) == meant):
+            raise ValueError(
+                f"{table} has the column {name!r}, which would be ignored; call it {meant} (or name it in "
+                f"dataset.columns.{meant}), or remove it"
+            )
+    if columns.path not in names:
         raise ValueError(
             f"{table} has the columns {', '.join(names)}; expected path, and optionally label, group "
-            "and split"
+            "and split; dataset.columns.path=... names another column"
         )
-    used = ", ".join(name for name in names if name in COLUMNS)
-    ignored = ", ".join(name or "''" for name in names if name not in COLUMNS)
+    used = ", ".join(name for name in names if name in ours.values())
+    ignored = ", ".join(name or "''" for name in names if name not in ours.values())
     return f"{table}: columns {used}" + (f"; ignored: {ignored}" if ignored else "")
 
 
@@ -201,12 +238,13 @@ def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
     return {group: str(row.split) for group, row in named.items()}
 
 
-def _read(table: Path) -> Any:
-    """Read the table into a pyarrow.Table, with all of COLUMNS as text."""
+def _read(table: Path, columns: Columns) -> tuple[Any, str]:
+    """A pyarrow.Table with those of COLUMNS that the table has, as text; one line about its columns."""
     import pyarrow
     from pyarrow import csv, parquet
 
-    text, content = {name: pyarrow.string() for name in COLUMNS}, table.read_bytes()
+    ours = {name: column for column, name in columns.model_dump().items()}
+    text, content = dict.fromkeys(ours, pyarrow.string()), table.read_bytes()
     try:
         if table.suffix.lower() == ".parquet":
             parsed = parquet.read_table(io.BytesIO(content))
@@ -215,9 +253,8 @@ def _read(table: Path) -> Any:
         else:
             options = csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[""])
             parsed = csv.read_csv(io.BytesIO(content), convert_options=options)
-        for number, name in enumerate(parsed.column_names):
-            if name in text:
-                parsed = parsed.set_column(number, name, parsed.column(number).cast(text[name]))
+        about = _check_columns(parsed.column_names, table, columns)
+        used = {ours[name]: parsed[name].cast(text[name]) for name in parsed.column_names if name in ours}
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error
-    return parsed
+    return pyarrow.table(used), about

@@ -4,6 +4,7 @@ Hidden files and files without an image suffix are left out and counted.
 """
 
 from collections import Counter
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from pydantic import Field
 from cl.console.wording import counted
 from cl.sources import OwnImages, Splits
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import held_out, images_below
+from cl.sources._shared.trees import FEW, held_out, images_below, share_of_few
 
 
 class Config(OwnImages):
@@ -25,7 +26,8 @@ class Config(OwnImages):
     def check_present(self, raw: Path) -> None:
         if not (root := self.folder(raw)).is_dir():
             raise ValueError(
-                f"no folder {root}; put the images there, in any folders, or set CL_RAW to another parent"
+                f"no folder {root}; put the images there, or set dataset.name to the path of your folder (or "
+                "CL_RAW to its parent)"
             )
 
 
@@ -37,12 +39,15 @@ def splits(config: Config, raw: Path) -> Splits:
             below it is a link.
     """
     config.check_present(raw)
-    root = raw / config.name
+    root = config.folder(raw)
     keys, left_out = Keys(), Counter[str]()
     train, val = Listing(root, keys), Listing(root, keys)
-    for name, status in images_below(root, "", left_out):
+    images = images_below(root, "", left_out)
+    first = list(islice(images, FEW))
+    holdout = share_of_few([name for name, _ in first], config.holdout)
+    for name, status in chain(first, images):
         keys.add(name)
-        (val if held_out(name, config.holdout) else train).add(name, status)
+        (val if held_out(name, holdout) else train).add(name, status)
     if not train or not val:
         count = len(train) + len(val)
         raise ValueError(

@@ -130,17 +130,11 @@ def licence(metadata: dict[str, str]) -> str:
 
 
 def save(start: Start, path: Path) -> None:
-    """Write a start to a file; without weights, the file is empty."""
-    if start.tensors:
-        save_tensors(start.tensors, path, {"origin": json.dumps(start.origin)})
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
+    """Write a start to a file."""
+    save_tensors(start.tensors, path, {"origin": json.dumps(start.origin)})
 
 
 def load(path: Path) -> Start:
     """Read a start that `save` wrote."""
-    if path.is_file() and not path.stat().st_size:
-        return Start()
     tensors, metadata = load_tensors(path)
     return Start(tensors, json.loads(metadata["origin"]))

@@ -12,6 +12,7 @@
 #SBATCH --signal=B:TERM@120
 #SBATCH --open-mode=append
 set -euo pipefail
+[[ -n ${SLURM_JOB_ID:-} ]] || { echo "this is a Slurm job: run \`sbatch docker/slurm/job.sh ...\`; without Slurm, run \`${*:-dvc repro}\`" >&2; exit 1; }
 # shellcheck source=docker/functions.sh
 . docker/functions.sh
 

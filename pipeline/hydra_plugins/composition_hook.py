@@ -1,9 +1,11 @@
 """A Hydra plugin: `dvc exp run -S` completes and checks parameters with `pipeline.support.composition`.
 
-Neither Hydra nor DVC calls plugins during composition, so this wraps `Hydra.compose_config`.
+Neither Hydra nor DVC calls plugins during composition, so this wraps `Hydra.compose_config`. It also silences
+two warnings of DVC about outputs that do not exist yet or are empty, which in a first run fill the screen.
 """
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,10 @@ from dvc.exceptions import InvalidArgumentError
 from hydra._internal.hydra import Hydra
 
 PROJECT = Path(__file__).parents[2]
+EXPECTED = {
+    "dvc_data.index.checkout": "No file hash info found for '%s'. It won't be created.",
+    "dvc.output": "'%s' is empty.",
+}
 
 
 def completed(compose: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,4 +40,6 @@ def completed(compose: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+for name in EXPECTED:
+    logging.getLogger(name).addFilter(lambda record: record.msg != EXPECTED[record.name])
 Hydra.compose_config = completed(Hydra.compose_config)  # type: ignore[method-assign]

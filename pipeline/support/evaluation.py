@@ -21,10 +21,10 @@ def evaluate(
     checkpoints: Callable[[str], Checkpoints],
 ) -> tuple[str, list[Measurement]]:
     """The description of the evaluation `name`, and its numbers over its seeds."""
-    config: Any = params.evaluations[name]
-    train, val = (locations.reader(split, params.dataset) for split in ("train", "val"))
-    config.check(train, val)
     progress = command.progress(name)
+    params, train, val = locations.data(params, progress.say, f"evaluations.{name}.")
+    config: Any = params.evaluations[name]
+    config.check(train, val)
     here = command.find_machine(params)
     for module in encoder.modules:
         here.place(module).eval()

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from cl.config import Params, fitted
 from cl.data.cache import Cache
 from cl.data.reader import Reader, manifest
 from cl.data.transform import Transform
@@ -66,6 +67,24 @@ def missing(transfers: dict[str, Transfer]) -> Iterator[str]:
         folder = raw() / ("VOCdevkit" if transfer.kind == "voc" else "coco")
         if transfer.data == "raw" and not folder.is_dir():
             yield f"transfers.{name} will need {folder}, which does not exist yet"
+
+
+def data(params: Params, say: Callable[[str], None], about: str = "") -> tuple[Params, Reader, Reader]:
+    """The parameters as they fit the images, and the images of both splits.
+
+    Args:
+        say: told what was reduced for a few images of your own.
+        about: the first part of the names of the parameters to tell about.
+
+    Raises:
+        ValueError: see `reader`; or the method cannot be trained on so few images.
+    """
+    train, val = (reader(split, params.dataset) for split in ("train", "val"))
+    params, changes = fitted(params, train, val)
+    reduced = [f"{name} from {change}" for name, change in changes.items() if name.startswith(about)]
+    if reduced:
+        say(f"reduced for {len(train)} training and {len(val)} validation images: {', '.join(reduced)}")
+    return params, train, val
 
 
 def reader(split: str, dataset: Source) -> Reader:

@@ -1,6 +1,7 @@
 """Our side of the comparisons with the authors' code gives the numbers it gave when it agreed with theirs.
 
-`python -m benchmarks.authors NAME --source CLONE --save` compares again and writes them (docs/parity.md).
+`python -m benchmarks.authors NAME --source CLONE --save` compares again and writes them
+(docs/results/parity.md).
 """
 
 import json
@@ -202,4 +203,4 @@ def test_without_a_name_it_lists_the_names_with_their_sources() -> None:
 
 def test_the_page_shows_the_saved_differences() -> None:
     """`python -m benchmarks.authors --table` prints them."""
-    assert table(ROOT / SAVED) in (ROOT / "docs/parity.md").read_text()
+    assert table(ROOT / SAVED) in (ROOT / "docs/results/parity.md").read_text()

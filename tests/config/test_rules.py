@@ -49,6 +49,24 @@ def test_what_the_data_is_too_small_for_is_named(overrides, readers, tmp_path) -
     assert re.search(TOO_LARGE[overrides], problem)
 
 
+OWN = ["dataset=partly_labelled", "dataset.name=own", "baseline=[random,supervised]", "transfer=[]"]
+
+
+def test_a_few_images_of_your_own_reduce_what_they_are_too_few_for(readers, tmp_path) -> None:
+    """And a published data set is refused, as above."""
+    given = [override for override in " ".join(TOO_LARGE).split() if "analysis=" not in override]
+    given = [override for override in given if "evaluation=" not in override]
+    analyses = "analysis=[embedding,npc,views,mi_bound,gradient_norm]"
+    params = config.check(compose(tmp_path, *OWN, analyses, *given, "evaluation=[knn,linear,retrieval]"))
+    assert list(data_problems(params, *readers))
+    fewer, changes = config.fitted(params, *readers)
+    assert not list(data_problems(fewer, *readers))
+    assert changes["optim.batch_size"] == "121 to 64", "a power of two"
+    assert changes["evaluations.knn.k"] == "120 to 119"
+    assert fewer.evaluations["knn"].k == 119
+    assert config.fitted(fewer, *readers) == (fewer, {})
+
+
 def test_data_that_suffices_is_not_refused(readers, tmp_path) -> None:
     params = config.check(
         compose(tmp_path, *FITTING, "analysis=[npc,neighbours]", "analyses.npc.batch_sizes=[120]")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cl.console import progress
 from cl.console.progress import Progress
+from cl.console.wording import duration
 
 
 def test_progress_in_a_log_file_shows_the_time_left(monkeypatch) -> None:
@@ -45,9 +46,29 @@ def test_progress_in_a_log_file_is_rare() -> None:
     assert file.getvalue() == "prepare: 1000 images\n"
 
 
-def test_long_times_are_given_in_hours() -> None:
-    assert progress._left(59) == "59 s left"
-    assert progress._left(3 * 86400 + 3723.4) == "3 days, 1:02:03 left"
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(59, "59 s"), (59.9, "1 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min"), (86400, "1 day 0 h")]
+    + [(3 * 86400 + 4 * 3600 + 60, "3 days 4 h")],
+)
+def test_times_are_given_in_two_units(seconds, text) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("step", "trial"), [(1.0, ""), (100.0, "; to try it first: -S optim.epochs=1")])
+def test_a_training_says_once_how_long_it_takes(monkeypatch, step, trial) -> None:
+    """The first step, which takes longer, does not count."""
+    now, file = [0.0], io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = Progress("pretrain", Console(file=file, width=200))
+    shown.trial = "-S optim.epochs=1"
+    with shown.task(116, 0, 50) as meter:
+        for number in range(40):
+            now[0] += step if number else 1000
+            meter.step(32, 5.5, 0.1)
+    (line,) = [line for line in file.getvalue().splitlines() if "to go" in line]
+    number = 100 if step == 1 else 114
+    assert line == f"pretrain: the {number} steps to go take about {duration(number * step)}{trial}"
 
 
 def test_the_share_of_time_spent_waiting_is_a_percentage(monkeypatch) -> None:
@@ -75,8 +96,8 @@ def test_a_log_file_gets_lines_within_an_epoch(monkeypatch, rarely, within) -> N
         for step in (1, 2, 3, 4):
             meter.step(32, 5.5 if step > 1 else math.nan, 0.1)
     lines = file.getvalue().splitlines()
-    assert [int(line.split("step ")[1].split()[0]) for line in lines] == within
+    assert [4 * float(line.split("epoch ")[1].split("/")[0]) for line in lines] == within
     for line in lines:
-        loss = "" if "step 1 " in line else "loss 5.5000, "
-        expected = rf"pretrain: epoch 1, step \d of 8, {loss}\d+ images/s, waiting 0 %, 0 s left"
-        assert re.fullmatch(expected, line)
+        loss = "" if "0.25/2" in line else "loss 5.500, "
+        assert re.fullmatch(rf"pretrain: epoch [\d.]+/2, {loss}\d+ images/s, 0 s left", line)
+        assert len(line) <= 80

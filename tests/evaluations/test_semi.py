@@ -138,7 +138,7 @@ def test_the_shipped_lists_are_simclrs(percent, md5, tmp_path) -> None:
     commit = "383d4143fd8cf7879ae10f1046a9baeb753ff438"
     address = f"https://raw.githubusercontent.com/google-research/simclr/{commit}/imagenet_subsets/{percent}percent.txt"
     assert settings.list_url == address
-    assert f"dvc import-url {address} \\\n    {settings.list}\n" in (ROOT / "docs/data.md").read_text()
+    assert f"dvc import-url {address} \\\n    {settings.list}\n" in (ROOT / "docs/datasets.md").read_text()
     assert subprocess.run(["git", "check-ignore", "-q", settings.list], cwd=ROOT).returncode == 0
 
 

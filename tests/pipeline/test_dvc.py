@@ -29,6 +29,7 @@ from pipeline.support.composition import write
 from pipeline.support.locations import transform
 from tests.support.clone import KNN, SIZES, Clone, finished
 from tests.support.commands import environment
+from tests.support.project import ROOT
 from tests.support.readers import READERS
 from tests.support.stages import Stage, answers
 from tests.support.tiny import evaluated
@@ -169,6 +170,8 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
     running = [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
     assert "pretrain" in running
     assert "evaluate@knn" in running
+    assert "No file hash info" not in output
+    assert "open report/index.html" in output
     assert not {"prepare", "baseline@random"} & set(running)
     overrides = [*KNN, *few, "loss=dclw"]
     write(tmp_path / "params.yaml", overrides)
@@ -211,7 +214,7 @@ def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone)
     assert given.keys() == {f"backbone.{name}" for name in first}
     assert all(torch.equal(given[f"backbone.{name}"], tensor) for name, tensor in first.items())
     continued = stages("start_from=with-dclw", names=("weights", "pretrain"))
-    assert re.search(r"epoch 4, step (\d+) of \1,", continued)
+    assert re.search(r"epoch 4/4, ", continued)
     provenance = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())
     assert (provenance["parent"]["name"], provenance["parent"]["licence"]) == ("with-dclw", "unknown")
     cached = clone.folder / ".dvc/cache/files/md5" / provenance["parent"]["hashes"][0][4:6]
@@ -230,10 +233,29 @@ def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone)
 
 
 @pytest.mark.slow
+def test_a_number_never_stands_under_the_parameters_of_another_run(clone, tmp_path, monkeypatch) -> None:
+    """The README's commands after a first run that was not the default experiment."""
+    fresh = Clone(tmp_path / "fresh")
+    clone.run("git", "clone", "-q", ".", str(fresh.folder))
+    fresh.run("git", "rm", "-q", "--cached", "dvc.lock")
+    (fresh.folder / "dvc.lock").unlink()
+    fresh.run("git", "commit", "-qam", "no run yet")
+    fresh.exp(*SIZES, "loss=infonce")
+    (commit,) = re.findall(r"^git add .*? && git commit -m \S+ \S+", (ROOT / "README.md").read_text(), re.M)
+    fresh.run("sh", "-c", commit)
+    fresh.exp(*SIZES, "loss=dclw")
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [line.split() for line in fresh.run("make", "-o", ".venv/installed", "table").splitlines()]
+    losses = [row[-2] for row in rows if row[-1:] == ["simclr"] and "!" not in row]
+    assert sorted(losses) == ["dclw", "infonce", "infonce"], "the first run, as HEAD and as an experiment"
+
+
+@pytest.mark.slow
 def test_a_temporary_run_says_how_to_make_it_resumable(clone) -> None:
     output = clone.exp(*SIZES, "loss=infonce", options=("--temp",))
     assert "set CL_SCRATCH to an absolute folder to make it resumable" in output
     assert "Ran experiment" in output
+    assert re.search(r"`dvc exp apply \w+-\w+` brings the results", output)
 
 
 def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:

@@ -116,6 +116,16 @@ def test_the_alarm_says_what_was_found_and_what_was_expected(std, rank, width, t
         assert "optim.base_lr" in said
 
 
+@pytest.mark.parametrize("rank", [1.0, 50.0])
+def test_the_advice_fits_the_method(rank) -> None:
+    """One with negatives is not told to choose one."""
+    measures = {"embedding_std": 0.001 if rank > 1 else 0.5, "effective_rank": rank}
+    with_negatives, without = (collapse.alarm(measures, 128, negatives=value) for value in (True, False))
+    assert "choose a method and loss with negatives" in without
+    assert "negatives" not in with_negatives
+    assert "augmentation" in with_negatives
+
+
 def test_too_few_images_and_numbers_that_are_not_finite_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 2 embeddings, found 1"):
         collapse.measures(directions(1, 4))

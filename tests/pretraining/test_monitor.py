@@ -26,11 +26,17 @@ def monitored(params, here, shard_folder):  # type: ignore[no-untyped-def]
 
     readers = Reader(shard_folder, "train"), Reader(shard_folder, "val")
 
-    def measure(cache: Cache | None = None) -> tuple[dict[str, float], str]:
+    def measure(cache: Cache | None = None, trained: int = 5) -> tuple[dict[str, float], str]:
         console = Console(file=io.StringIO(), width=500)
         progress = Progress("test", console)
         measured = measure_epoch(
-            task, settings, *readers, transform=transform(params.dataset), progress=progress, cache=cache
+            task,
+            settings,
+            *readers,
+            transform=transform(params.dataset),
+            progress=progress,
+            trained=trained,
+            cache=cache,
         )
         return measured, console.file.getvalue()
 
@@ -60,6 +66,7 @@ def test_a_collapse_is_reported_but_not_at_the_start(monitored) -> None:
     task.progress = 0.1
     assert "collapse" not in measure()[1]
     task.progress = 0.5
+    assert "collapse" not in measure(trained=4)[1], "the verdict would not count it either"
     assert "complete collapse: all embeddings are nearly equal, embedding_std is 0.000" in measure()[1]
 
 

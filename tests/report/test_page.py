@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 
 from cl.config import load
-from cl.report.page import render as render_both
+from cl.report import page as report
+from cl.report.charts import Chart
 from cl.runtime.metric_info import Measurement
 from tests.support.experiments import measured
 from tests.support.project import ROOT
 
 HIGHER = {"title": "top-1", "meaning": "how many are right", "images": 1000}
 PICTURES = ["row", "title", "file", "caption", "mark"]
+
+
+PARAMS = load(ROOT / "params.yaml")
+
+
+def render_both(values: dict, results: Path, command: str | None) -> tuple[str, str]:
+    return report.render(values, results, command, PARAMS.titles)
 
 
 def render(values: dict, results: Path, command: str | None = "dvc exp run") -> str:
@@ -34,7 +42,7 @@ PRETRAINED = {
 
 @pytest.fixture
 def values() -> dict:
-    return load(ROOT / "params.yaml").model_dump(mode="json")
+    return PARAMS.model_dump(mode="json")
 
 
 def write(root: Path, name: str, *found: Measurement, about: str = "", **provenance: object) -> None:
@@ -62,7 +70,7 @@ def test_a_page_without_results_says_not_run(values, tmp_path) -> None:
     page = render(values, tmp_path)
     requested = [*values["evaluations"], *values["transfers"], *values["analyses"]]
     for name in requested:
-        assert re.search(rf"{name}(</b>)? <span class=\"soft\">not run", page), name
+        assert re.search(rf"{name}(</code>)? <span class=\"soft\">not run", page), name
     assert "None" not in page.split("all parameters")[0]
     assert 'class="card"' not in page
 
@@ -264,15 +272,74 @@ def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:
     assert "<title>loss, epoch 2: 3.5</title>" in page
 
 
-def test_the_verdict_compares_with_the_baselines_that_were_run(values, tmp_path) -> None:
-    assert "Nothing has been evaluated yet." in render(values, tmp_path)
+def box(page: str) -> str:
+    """The text of the first box."""
+    return re.sub("<.*?>", "", page.split('<div class="card answer">')[1].split("</div>")[0])
+
+
+def test_the_first_box_compares_with_the_baselines_that_were_run(values, tmp_path) -> None:
+    assert "Nothing has been evaluated yet." in box(render(values, tmp_path))
     write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4))
-    assert "knn, top1: 65.4 %, with no baseline to compare with." in render(values, tmp_path)
+    assert "no baseline" in box(render(values, tmp_path))
     write_knn(tmp_path, 65.4, 39.8)
-    within = "knn, top-1: 65.4 % (95 % interval 62.4 to 68.3)"
-    assert f"{within}, +25.6 points against the random encoder&#39;s 39.8." in render(values, tmp_path)
+    found = box(render(values, tmp_path))
+    assert "better than the untrained encoder." in found
+    assert "Nearest neighbours, top-1: 65.4 % (95 % interval 62.4 to 68.3)" in found
+    assert "untrained encoder 39.8 (+25.6)" in found
     write_knn(tmp_path, 65.4, 64.0)
-    assert "encoder&#39;s 64.0, which may be chance." in render(values, tmp_path)
+    assert "not clearly different from the untrained encoder." in box(render(values, tmp_path))
+    pixels = measured("knn", "top1", 75.0, baseline="random", representation="pixels", **HIGHER)
+    write(tmp_path, "baseline/random", pixels)
+    found = box(render(values, tmp_path))
+    assert "worse than raw pixels." in found
+    assert "raw pixels 75.0 (-9.6)" in found
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4))
+    assert "may be chance" in box(render(values, tmp_path)), "without an interval, nothing is better"
+
+
+def test_the_first_box_says_whether_training_has_finished_and_how_to_use_the_encoder(
+    values, tmp_path
+) -> None:
+    """At most five lines; a collapse is the first."""
+    write_knn(tmp_path, 65.4, 39.8)
+    for state, place in (("still improving", 2), ("collapsed", 0)):
+        write(tmp_path, "pretrain", **PRETRAINED, state=state, verdict="epoch 15: <train> longer")
+        lines = box(render(values, tmp_path)).strip().splitlines()
+        assert lines[place] == "Epoch 15: &lt;train&gt; longer."
+        assert len(lines) == 5
+        assert "models/backbone.safetensors" in lines[3]
+        assert "cl.load(" in lines[3]
+        assert "python -m pipeline.embed" in lines[4]
+
+
+def test_titles_are_in_words_beside_the_names_of_metrics(values, tmp_path) -> None:
+    page = render(values, tmp_path)
+    assert re.search(r"<b>1 % of the labels</b> <code[^>]*>semi_1</code>", page)
+    assert re.search(r"<b>VOC detection, Faster R-CNN C4</b> <code[^>]*>voc_c4</code>", page)
+
+
+def test_the_contents_link_to_every_section(values, tmp_path) -> None:
+    page = render(values, tmp_path)
+    links = re.findall(r'<a href="#(part-\d+)">(.*?)</a>', page)
+    assert links == re.findall(r'<h2 id="(part-\d+)">(.*?)</h2>', page)
+    assert {"Evaluation", "Pretraining", "Details"} <= {title for _, title in links}
+
+
+def test_analyses_without_pictures_or_maps_are_folded(values, tmp_path) -> None:
+    for name in ("npc", "neighbours", "embedding"):
+        write(tmp_path, f"analyze/{name}", about=f"About {name}.")
+    pictures = tmp_path / "analyze/neighbours/pictures/pictures.csv"
+    write_table(pictures, [PICTURES, [0, "", "0-0.jpg", "", ""]])
+    for name, kind in (("npc", "lines"), ("embedding", "points")):
+        chart = Chart("drawn", f"Chart of {name}", "x", "y", kind)
+        chart.add("", 1, 1)
+        (tmp_path / f"analyze/{name}").mkdir()
+        chart.save(tmp_path / f"analyze/{name}")
+    page = render(values, tmp_path)
+    assert page.count("<svg") == 2
+    assert re.search("<details open><summary>[^\n]*About embedding", page)
+    assert re.search("<details><summary>[^\n]*About npc", page)
+    assert re.search("<details open><summary>[^\n]*About neighbours", page)
 
 
 def test_the_page_loads_nothing_from_elsewhere(values, tmp_path) -> None:
@@ -286,8 +353,8 @@ def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
     write_knn(tmp_path, 65.44, 39.8)
     _, markdown = render_both(values, tmp_path, None)
     lines = markdown.splitlines()
-    assert "| knn | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
-    assert "| linear | not run | | | |" in lines
+    assert "| Nearest neighbours (knn) | top-1 | 65.4 [62.4, 68.3] | 39.8 [36.8, 42.9] | not run |" in lines
+    assert "| Linear classifier (linear) | not run | | | |" in lines
     for number, line in enumerate(lines):
         if line.startswith("|---"):
             assert lines[number - 1].count("|") == line.count("|") == lines[number + 1].count("|")

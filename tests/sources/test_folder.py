@@ -28,7 +28,7 @@ def root(tmp_path) -> Path:
 
 
 def listed(root: Path) -> Splits:
-    return folder.splits(SimpleNamespace(name=root.name), root.parent)
+    return folder.splits(SimpleNamespace(folder=lambda raw: root), root.parent)
 
 
 def keys(found: Splits) -> list[str]:

@@ -35,6 +35,47 @@ def settings(tmp_path: Path, kind: str, *overrides: str) -> Source:
     return config.check(values).dataset
 
 
+def test_a_table_labels_some_images_of_a_folder(raw, tmp_path) -> None:
+    """It names the labelled ones alone, in columns of any name, and may lie elsewhere."""
+    labelled = {f"a/day {n % 3}/{n}.png": "even" if n % 4 else "fourth" for n in range(0, 20, 2)}
+    rows = [f"{path},{label}" for path, label in labelled.items()]
+    (tmp_path / "labels.csv").write_text("\n".join(["filename,category", *rows]))
+    chosen = ["dataset.table=../../labels.csv", "dataset.holdout=0.3"]
+    chosen += ["dataset.columns.path=filename", "dataset.columns.label=category"]
+    dataset = settings(tmp_path, "partly_labelled", *chosen)
+    found = table.splits(dataset, raw)
+    check_labels(found, dataset.labels)
+    images = [*found.train, *found.val]
+    named = {f"{image.key}.png": found.classes[image.label] for image in images if image.label != UNLABELLED}
+    assert named == labelled
+    assert len(images) == 40
+    apart = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.3"), raw)
+    assert {image.key for image in found.val} == {image.key for image in apart.val}
+    with pytest.raises(ValueError, match=r"dataset.columns.label=kind, .* columns filename, category"):
+        table.splits(settings(tmp_path, "partly_labelled", *chosen, "dataset.columns.label=kind"), raw)
+
+
+@pytest.mark.parametrize(("images", "held_out"), [(12, 4), (15, 5), (40, 5)])
+def test_few_images_leave_some_for_validation(images, held_out, tmp_path) -> None:
+    """Of all images, and of the labelled ones, whatever the hashes of their names are."""
+    rows = ["path,label"]
+    for number in range(images):
+        picture(tmp_path / f"raw/own/{number}.png")
+        rows.append(f"{number}.png,{'ab'[number % 2]}")
+    found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.01"), tmp_path / "raw")
+    assert len(found.val) == held_out
+    (tmp_path / "raw/own/images.csv").write_text("\n".join(rows))
+    found = table.splits(settings(tmp_path, "table", "dataset.holdout=0.01"), tmp_path / "raw")
+    assert len(found.val) == held_out
+
+
+def test_a_data_set_may_be_any_path(raw, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (str(raw / "own"), "~/raw/own"):
+        dataset = settings(tmp_path, "unlabelled", f'dataset.name="{name}"')
+        assert len(unlabelled.splits(dataset, Path("elsewhere")).train) > 20
+
+
 def names(images: list[Image], raw: Path) -> set[str]:
     return {str(image.path.relative_to(raw / "own")) for image in images}
 
@@ -213,13 +254,13 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
         ("", "images.csv cannot be read as a table: Empty CSV file"),
         ("path,split\na.png,train\n", "gives 1 training and 0 validation images, expected"),
         ("path,label,label\na.png,cat,dog\n", "has two columns 'label'; remove or rename one"),
-        ("path,Split\na.png,val\n", "has the column 'Split', .*; call it split, or remove it"),
+        ("path,Split\na.png,val\n", "has the column 'Split', .*; call it split"),
         ("path,label, split\na.png,cat,val\n", "has the column ' split', .*; call it split"),
         ("path,labels\na.png,cat\n", "has the column 'labels', .*; call it label"),
         ("path,Class Name\na.png,cat\n", "has the column 'Class Name', .*; call it label"),
         ("file_path,label\na.png,cat\n", "has the column 'file_path', .*; call it path"),
         ("path,patient_id\na.png,7\n", "has the column 'patient_id', .*; call it group"),
-        ("path,label,LABEL\na.png,cat,dog\n", "has the column 'LABEL', .*; call it label, or remove it"),
+        ("path,label,LABEL\na.png,cat,dog\n", "has the column 'LABEL', .*; call it label"),
         (
             "path,kind,split\na.png,cat,train\nb.png,cat,val\n",
             "dataset.labels=all, .* no column label; rename",

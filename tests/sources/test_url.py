@@ -55,7 +55,7 @@ def pictures(store, tmp_path):  # type: ignore[no-untyped-def]
     return unlabelled.splits(SimpleNamespace(**CONFIG), upload(tmp_path / "raw"))
 
 
-CONFIG = {"name": "own", "holdout": 0.3, "check_present": lambda raw: None}
+CONFIG = {"name": "own", "holdout": 0.3, "folder": lambda raw: raw / "own", "check_present": lambda raw: None}
 
 
 def test_failures_while_images_are_read_are_retried(pictures, store, tmp_path) -> None:

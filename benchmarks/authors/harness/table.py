@@ -1,4 +1,4 @@
-"""The Markdown table of docs/parity.md, from what the comparisons have saved."""
+"""The Markdown table of docs/results/parity.md, from what the comparisons have saved."""
 
 import json
 from pathlib import Path

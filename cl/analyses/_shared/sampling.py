@@ -1,7 +1,7 @@
 """Queries with given numbers of random negatives."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -50,6 +50,13 @@ class Sampling(BatchesConfig):
                 f"{self.batch_size}; choose fewer"
             )
         feasible_counts(self.negatives, self.images - 1)
+
+    def fitted(self, train: Reader, val: Reader) -> Self:
+        fewer = super().fitted(train, val)
+        images = min(self.images, len(train) // fewer.batch_size * fewer.batch_size)
+        negatives = [count for count in self.negatives if count < images] or [images - 1]
+        queries = min(self.queries, images)
+        return fewer.model_copy(update={"images": images, "queries": queries, "negatives": negatives})
 
 
 def by_count(

@@ -1,10 +1,11 @@
 """Image files in a tree of folders: which files count, how their names are checked, which are held out."""
 
 import hashlib
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 
 from cl.runtime.files import UNREACHABLE
@@ -15,6 +16,7 @@ SUFFIXES = {
     *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".avif", ".heic", ".heif"),
     *(".ppm", ".pgm", ".tif", ".tiff"),
 }
+FEW = 100  # images, or groups of images
 SIZED = 10_000  # files whose sizes enter `summary`
 # Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -173,5 +175,17 @@ def held_out(name: str, share: float) -> bool:
 
     Only the name decides, so adding images moves no other image.
     """
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
-    return number < share * 2**64
+    return _number(name) < share * 2**64
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+
+
+def share_of_few(names: Collection[str], share: float) -> float:
+    """The share, raised for fewer than FEW names to hold out five of them, or a third if there are few."""
+    least = min(5, len(names) // 3)
+    if not least or len(names) >= FEW:
+        return share
+    last = sorted(map(_number, names))[least - 1]
+    return max(share, math.nextafter(last / 2**64, 1))

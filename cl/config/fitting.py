@@ -1,0 +1,61 @@
+"""Parameters that fit themselves to a few images of your own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from cl.config import rules
+from cl.config.params import Baseline, Params
+from cl.data.order import reduced
+from cl.data.reader import Reader
+from cl.sources import OwnImages
+
+
+def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str, str]]:
+    """The parameters, reduced where these images are too few, and each change by the parameter's name.
+
+    Published data sets have the size that their recipes expect; there, too few images are a mistake, which
+    `rules.check_data` reports.
+
+    Raises:
+        ValueError: the method cannot be trained on so few images.
+    """
+    if not isinstance(params.dataset, OwnImages):
+        return params, {}
+    optim = {
+        "batch_size": reduced(params.optim.batch_size, len(train)),
+        "monitor": params.optim.monitor.fitted(train),
+    }
+    found = params.model_copy(
+        update={
+            "optim": params.optim.model_copy(update=optim),
+            "evaluations": _entries(params.evaluations, train, val),
+            "analyses": _entries(params.analyses, train, val),
+            "baselines": {name: _baseline(b, len(train.labelled)) for name, b in params.baselines.items()},
+        }
+    )
+    changes = dict(_changes(params.model_dump(), found.model_dump()))
+    if changes:
+        rules.check(found)
+    return found, changes
+
+
+def _entries(entries: dict[str, Any], train: Reader, val: Reader) -> dict[str, Any]:
+    return {name: entry.fitted(train, val) for name, entry in entries.items()}
+
+
+def _baseline(baseline: Baseline, labelled: int) -> Baseline:
+    if baseline.training is None:
+        return baseline
+    optim = baseline.training.optim
+    optim = optim.model_copy(update={"batch_size": reduced(optim.batch_size, labelled)})
+    return baseline.model_copy(update={"training": baseline.training.model_copy(update={"optim": optim})})
+
+
+def _changes(before: Any, after: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """The name of each value that differs, with both values."""
+    if isinstance(before, dict):
+        for key, value in before.items():
+            yield from _changes(value, after[key], f"{place}.{key}" if place else key)
+    elif before != after:
+        old, new = (f"{value:g}" if isinstance(value, float) else f"{value}" for value in (before, after))
+        yield place, f"{old} to {new}"

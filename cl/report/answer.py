@@ -1,0 +1,60 @@
+"""The first sentences of a report: is the encoder good, and has it finished learning?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from cl.report.intervals import Estimate
+from cl.report.rows import Gain, gain
+
+PIXELS = "raw pixels"
+IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}
+
+
+def answer(rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict[str, Any]) -> list[str]:
+    """Up to three sentences on evaluations (`cl.report.rows`) and provenance; a collapse comes first.
+
+    Args:
+        titles: evaluations and baselines in words, by name.
+    """
+    sentences = ["Nothing has been evaluated yet."]
+    for row in reversed(rows):
+        if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate):
+            sentences = _compared(row, titles)
+    if finding := pretraining.get("verdict"):
+        place = 0 if pretraining.get("state") == "collapsed" else len(sentences)
+        sentences.insert(place, f"{finding[:1].upper()}{finding[1:]}.")
+    return sentences
+
+
+def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
+    """The first metric against the other encoders, in words and in numbers."""
+    others, pretrained, within = list(_others(row, titles)), row["lines"][0]["pretrained"], ""
+    judged = "No interval: differences from other encoders may be chance."
+    if interval := pretrained.interval:
+        within = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})"
+        by_verdict: dict[str, list[str]] = {}
+        for name, _, found in others:
+            by_verdict.setdefault(IN_WORDS[found.verdict], []).append(
+                name if name == PIXELS else f"the {name}"
+            )
+        words = [f"{verdict} {' and '.join(names)}" for verdict, names in by_verdict.items()]
+        judged = f"This encoder is {'; '.join(words)}."
+    if not others:
+        judged = "There is no baseline to compare with."
+    numbers = [f"{titles[row['name']]}, {row['lines'][0]['title']}: {pretrained.number} %{within}"]
+    numbers += [f"{name} {other.number} ({found.points:+.1f})" for name, other, found in others]
+    return [judged, "; ".join(numbers) + "."]
+
+
+def _others(row: dict[str, Any], titles: dict[str, str]) -> Iterator[tuple[str, Estimate, Gain]]:
+    """Name, number and this encoder's gain for each baseline that was run, and for raw pixels."""
+    first = row["lines"][0]
+    for line in row["lines"]:
+        if line["measured"].metric != first["measured"].metric:
+            continue
+        for name, (other, _) in zip(row["baselines"], line["others"], strict=True):
+            difference = gain(first["pretrained"], other, line["better"])
+            if line is first and difference:
+                yield f"{titles[name]} encoder", other, difference
+            elif line["measured"].representation == "pixels" and difference:
+                yield PIXELS, other, difference
