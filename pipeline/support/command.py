@@ -60,11 +60,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _next_step_after_failure() -> Iterator[None]:
-    """If a stage fails under DVC, say below the error how to go on or back.
-
-    In the project, params.yaml keeps the parameters of the experiment, so `dvc repro` repeats it. DVC has
-    removed the outputs of its stages. A temporary copy ends with its run.
-    """
+    """If a stage fails under DVC, say below the error how to undo the run, and how to start it again."""
     try:
         yield
     except StoppedError:
@@ -75,15 +71,23 @@ def _next_step_after_failure() -> Iterator[None]:
             raise
         if isinstance(error, click.ClickException):
             error.show()
-        if locations.is_temporary_copy():
-            options = " ".join(f"-S {shlex.quote(each)}" for each in read(Path("params.yaml"))["overrides"])
-            click.echo(f"`dvc exp run {options}`, not `dvc repro`, repeats this experiment", err=True)
-        else:
-            way = "`git checkout dvc.lock && dvc checkout` brings back the committed outputs"
-            click.echo(f"if you want to undo the run instead, {way}; params.yaml stays", err=True)
+        click.echo(_ways_on(), err=True)
         if isinstance(error, click.ClickException):
             sys.exit(error.exit_code)
         raise
+
+
+def _ways_on() -> str:
+    """How to undo a failed run, for which DVC has removed outputs, and how to start it again.
+
+    A temporary copy of the project has nothing to undo, and neither has a first run.
+    """
+    overrides = read(Path("params.yaml")).get("overrides", [])
+    again = " ".join(["dvc exp run", *(f"-S {shlex.quote(override)}" for override in overrides)])
+    lines = [f"to start this run again: {again}"] if overrides else []
+    if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
+        lines.append("to undo it instead: git checkout HEAD params.yaml dvc.lock && dvc checkout")
+    return "\n".join(lines)
 
 
 @contextmanager

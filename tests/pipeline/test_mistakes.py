@@ -64,14 +64,14 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
     clone.run("git", "checkout", "-q", "params.yaml")
 
 
-def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
+def test_a_stage_that_fails_says_how_to_repeat_and_how_to_undo_the_run(clone) -> None:
     before = clone.files()
     told = clone.exp(*SIZES, "optim.base_lr=0.2", code=255, environ={"CL_PROCESSES": "3"})
-    way = "git checkout dvc.lock && dvc checkout"
-    assert f"`{way}` brings back the committed outputs" in told.partition("Error: ")[2]
+    again, undo = told.partition("Error: ")[2].partition("to undo it instead: ")[::2]
+    options = " ".join(f"-S {override}" for override in [*SIZES, "optim.base_lr=0.2"])
+    assert f"to start this run again: dvc exp run {options}\n" in again
     assert not (clone.folder / "models/backbone.safetensors").exists()
-    clone.run("sh", "-c", way)
-    clone.run("git", "checkout", "-q", "params.yaml")
+    clone.run("sh", "-c", undo.splitlines()[0])
     after = clone.files()
     assert {path for path in before if before[path] != after.get(path)} == set()
     assert clone.dvc("status").split() == ["check:", "always", "changed"]
