@@ -105,7 +105,7 @@ def _unknown(key: str, parent: str, siblings: Values, values: Values, overrides:
     if parent in ENTRIES:
         return not_chosen(parent, part, list(siblings))
     if others := _choices_with(key):
-        return _of_otherchoices(key, others, values, overrides)
+        return _of_other_choices(key, others, values, overrides)
     return f"{f'{parent}.{part}'.lstrip('.')} is not a parameter{suggestion(part, list(siblings))}"
 
 
@@ -134,7 +134,7 @@ def _names(values: Values, parent: str = "") -> Iterator[str]:
             yield from _names(value, f"{parent}{key}.")
 
 
-def _of_otherchoices(key: str, others: list[str], values: Values, overrides: list[str]) -> str:
+def _of_other_choices(key: str, others: list[str], values: Values, overrides: list[str]) -> str:
     """The sentence about a parameter that only other choices of its group have."""
     group = key.split(".")[0]
     typed = [override.partition("=")[0] for override in overrides]

@@ -1,6 +1,7 @@
 """Mistakes after a finished run: nothing is lost, and the answer says what to do."""
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ MISTAKES = {
     "exp run -S loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, ",
     "exp run -S loss=cosine": "method=simclr gives contrasts with negatives, but loss=cosine needs",
     "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss?",
-    "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs? ",
+    "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs?",
     "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",
     "exp run -S optim.batch_size=4096": "optim: batch_size=4096 exceeds the ",
     "exp run -S evaluations.knn.k=5000": "kNN with k=5000 needs at least 5000 ",
@@ -68,7 +69,7 @@ def test_a_stage_that_fails_says_how_to_repeat_and_how_to_undo_the_run(clone) ->
     before = clone.files()
     told = clone.exp(*SIZES, "optim.base_lr=0.2", code=255, environ={"CL_PROCESSES": "3"})
     again, undo = told.partition("Error: ")[2].partition("to undo it instead: ")[::2]
-    options = " ".join(f"-S {override}" for override in [*SIZES, "optim.base_lr=0.2"])
+    options = " ".join(f"-S {shlex.quote(override)}" for override in [*SIZES, "optim.base_lr=0.2"])
     assert f"to start this run again: dvc exp run {options}\n" in again
     assert not (clone.folder / "models/backbone.safetensors").exists()
     clone.run("sh", "-c", undo.splitlines()[0])
