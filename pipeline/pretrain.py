@@ -226,6 +226,7 @@ def _write_results(
     results.notes |= {
         "backbone": params.backbone.title,
         "batch_norm": has_batch_norm(task.method),
+        "batch_size": params.optim.batch_size,
         "effective_lr": params.optim.lr(),
         "negatives": task.negatives,
         "sizes": task.method.sizes,

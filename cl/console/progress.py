@@ -23,7 +23,7 @@ T = TypeVar("T")
 Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
 QUIET = 5.0  # seconds between plain lines of a training's epochs
 FORECAST = 15.0  # seconds of training before the first estimate of its time
-HOUR = 3600.0
+MINUTE, HOUR = 60.0, 3600.0
 RARELY = 30.0  # seconds between plain lines of a count, and within an epoch
 WAITING = 10  # percent of the time that is worth a word
 WIDTH = 12  # columns of the bar itself
@@ -219,13 +219,11 @@ class Meter:
             self._second_step = now
         elif not self._forecast and now - self._second_step >= FORECAST:
             self._forecast = True
-            seconds = (now - self._second_step) / (self.done - self.start - 1) * (self.steps - self.done)
-            trial = (
-                f"; to try it first: {self.progress.trial}" if self.progress.trial and seconds > HOUR else ""
-            )
-            self.progress.say(
-                f"the {self.steps - self.done} steps to go take about {duration(seconds)}{trial}"
-            )
+            left, trial = self.steps - self.done, self.progress.trial
+            seconds = (now - self._second_step) / (self.done - self.start - 1) * left
+            if seconds >= MINUTE:
+                first = f"; to try it first: {trial}" if trial and seconds > HOUR else ""
+                self.progress.say(f"the {left} steps to go take about {duration(seconds)}{first}")
 
     def used(self) -> dict[str, float]:
         """Usage of all sessions of this run so far; see `Usage`."""
@@ -263,6 +261,8 @@ class Meter:
 
 def _scores(row: dict[str, Any]) -> str:
     known = {name: text for name, text in SCORES.items() if not math.isnan(row.get(name, math.nan))}
+    if "top1" in known:
+        known.pop("loss", None)  # a linear evaluation adds up the losses of several classifiers
     scores = [text.format(row[name]) for name, text in known.items()]
     if (waiting := row["waiting_percent"]) >= WAITING:
         scores.append(f"waiting {waiting:.0f} % for data")

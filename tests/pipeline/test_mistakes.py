@@ -25,13 +25,13 @@ MISTAKES = {
     "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss?",
     "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs?",
     "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",
-    "exp run -S optim.batch_size=4096": "optim: batch_size=4096 exceeds the ",
-    "exp run -S evaluations.knn.k=5000": "kNN with k=5000 needs at least 5000 ",
+    f"exp run {' '.join(f'-S {size}' for size in SIZES)} -S optim.batch_size=4096": "batch_size=4096 exceeds",
+    f"exp run {' '.join(f'-S {size}' for size in SIZES)} -S evaluations.knn.k=5000": "k=5000 needs at least",
     "repro": "params.yaml: optim.batch_size=1: input should be greater than 1",
 }
 
 
-@pytest.mark.parametrize("command", MISTAKES)
+@pytest.mark.parametrize("command", MISTAKES, ids=lambda command: command[-30:])
 def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone) -> None:
     """`dvc repro` after an edit by hand; the folder is missed only when `check` looks for the raw data."""
     before = clone.files()
