@@ -71,14 +71,15 @@ def _next_step_after_failure() -> Iterator[None]:
             raise
         if isinstance(error, click.ClickException):
             error.show()
-        click.echo(_ways_on(), err=True)
+        for line in _ways_on():
+            click.echo(line, err=True)
         if isinstance(error, click.ClickException):
             sys.exit(error.exit_code)
         raise
 
 
-def _ways_on() -> str:
-    """How to undo a failed run, for which DVC has removed outputs, and how to start it again.
+def _ways_on() -> list[str]:
+    """Lines that say how to start a failed run again, and how to undo it: DVC has removed its outputs.
 
     A temporary copy of the project has nothing to undo, and neither has a first run.
     """
@@ -87,7 +88,7 @@ def _ways_on() -> str:
     lines = [f"to start this run again: {again}"] if overrides else []
     if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
         lines.append("to undo it instead: git checkout HEAD params.yaml dvc.lock && dvc checkout")
-    return "\n".join(lines)
+    return lines
 
 
 @contextmanager
