@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks import compatibility, rows
+from benchmarks import rows
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
 from cl.report.intervals import mean_and_deviation
+from pipeline import compatibility
 from pipeline.support import provenance
 from pipeline.support.composition import write
 

@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from benchmarks.compatibility import Cell, cell, cells
 from benchmarks.gpu.session import Session
 from cl import config
 from cl.config import Params
@@ -30,6 +29,7 @@ from cl.sources import photos
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
+from pipeline.compatibility import Cell, cell, cells
 from pipeline.pretrain import build
 from pipeline.support.locations import transform
 

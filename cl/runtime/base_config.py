@@ -24,6 +24,8 @@ def check_crop(resize: int, crop: int) -> None:
         raise ValueError(f"crop={crop} is larger than resize={resize}; choose a smaller crop")
 
 
+LISTED = 20  # a longer list of names is only given if none is close
+
 Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Sizes = Annotated[tuple[int, int], AfterValidator(_ascending)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -45,8 +47,31 @@ class BaseConfig(BaseModel):
         return values
 
 
-def suggestion(name: str, known: list[str]) -> str:
-    """The end of a message about an unknown name: the known names, and the closest if one is close."""
-    near = difflib.get_close_matches(name, known, n=1)
+def suggestion(name: str, known: list[str], place: str = "") -> str:
+    """The end of a message about an unknown name: the closest known names, and all if they are few.
+
+    Args:
+        place: a folder that contains all of them.
+    """
+    alike = near(name, known)
+    guess = f"; did you mean {one_of(alike)}?" if alike else ""
+    if len(known) > LISTED and alike:
+        return f"{guess} {place} has all {len(known)}" if place else guess
     choices = ", ".join(known)
-    return f"; did you mean {near[0]}? Choices: {choices}" if near else f"; choose one of {choices}"
+    return f"{guess} Choices: {choices}" if alike else f"; choose one of {choices}"
+
+
+def near(name: str, known: list[str]) -> list[str]:
+    """Up to three names: those that begin with this one or begin it, then those that are spelled alike."""
+    lower = {each.lower(): each for each in known}
+    name = name.lower()
+    begun = [each for each in lower if name.startswith(each) or (len(name) > 2 and each.startswith(name))]
+    begun += [each for each in lower if each.endswith(f"/{name}")]
+    begun = sorted(begun, key=lambda each: abs(len(each) - len(name)))[:3]
+    close = difflib.get_close_matches(name, lower, n=1)
+    return [lower[each] for each in dict.fromkeys([*begun, *close])][:3]
+
+
+def one_of(names: list[str]) -> str:
+    """The names as alternatives: "a, b or c"."""
+    return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

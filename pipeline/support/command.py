@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -50,7 +51,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
         logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors(), _hint_of_lost_outputs(), _logging():
+        with _next_step_after_failure(), _one_line_errors(), _logging():
             fused()
             function(*args, **kwargs)
 
@@ -58,20 +59,36 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _hint_of_lost_outputs() -> Iterator[None]:
-    """If a stage fails under DVC, say how to restore the outputs that DVC removed before it."""
+def _next_step_after_failure() -> Iterator[None]:
+    """If a stage fails under DVC, say below the error how to undo the run, and how to start it again."""
     try:
         yield
     except StoppedError:
         raise
     except (Exception, SystemExit) as error:
-        lost = os.environ.get("DVC_STAGE") not in (None, "check") and not locations.is_temporary_copy()
         failed = getattr(error, "code", 1) not in (0, *STOPPED)
-        if failed and lost and "RANK" not in os.environ:
-            click.echo(
-                "`git checkout params.yaml dvc.lock && dvc checkout` brings back the committed run", err=True
-            )
+        if not failed or os.environ.get("DVC_STAGE") in (None, "check") or "RANK" in os.environ:
+            raise
+        if isinstance(error, click.ClickException):
+            error.show()
+        for line in _ways_on():
+            click.echo(line, err=True)
+        if isinstance(error, click.ClickException):
+            sys.exit(error.exit_code)
         raise
+
+
+def _ways_on() -> list[str]:
+    """Lines that say how to start a failed run again, and how to undo it: DVC has removed its outputs.
+
+    A temporary copy of the project has nothing to undo, and neither has a first run.
+    """
+    overrides = read(Path("params.yaml")).get("overrides", [])
+    again = " ".join(["dvc exp run", *(f"-S {shlex.quote(override)}" for override in overrides)])
+    lines = [f"to start this run again: {again}"] if overrides else []
+    if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
+        lines.append("to undo it instead: git checkout HEAD params.yaml dvc.lock && dvc checkout")
+    return lines
 
 
 @contextmanager

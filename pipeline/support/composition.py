@@ -5,8 +5,6 @@ else calls `compose` or `write`. A wrong override raises ValueError with one sen
 DVC then exits with 255, and `python -m pipeline.compose` with 1, like every stage.
 """
 
-import functools
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +13,16 @@ from typing import Any
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from cl import config
 from cl.config import rules
-from cl.runtime.base_config import suggestion
-from pipeline.support import weight_hashes
+from pipeline.support import mistakes, weight_hashes
+from pipeline.support.mistakes import CONF
 
-CONF = Path(__file__).parents[1] / "conf"
 WEIGHTS = ("init", "start_from")
 NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # parameters that accept any text
 Compose = Callable[[list[str]], DictConfig]
@@ -66,14 +62,14 @@ def command_for(params: config.Params) -> str | None:
     rest = {"overrides", *WEIGHTS}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
-    return " ".join(["dvc exp run", *(f"-S {shlex.quote(override)}" for override in params.overrides)])
+    return mistakes.command(params.overrides)
 
 
 def completed(compose: Compose, overrides: list[str]) -> DictConfig:
     """The composition of these overrides, completed and checked.
 
-    For unlabelled data, entries that need labels are dropped. The hashes of the starting weights and the
-    overrides themselves are added.
+    A recipe's settings for entries that are not chosen are dropped; for unlabelled data, so are entries that
+    need labels. The hashes of the starting weights and the overrides themselves are added.
 
     Raises:
         ValueError: the parameters are wrong.
@@ -84,12 +80,14 @@ def completed(compose: Compose, overrides: list[str]) -> DictConfig:
     overrides = [_quoted(override) for override in overrides]
     try:
         composed = compose(overrides)
+        _drop_what_is_not_chosen(composed, overrides)
         _drop_what_needs_labels(composed)
         _add_hashes(composed)
         OmegaConf.update(composed, "overrides", overrides, force_add=True)
         config.check(_parameters(composed))
     except HydraException as error:
-        raise ValueError(_explain(error, compose, overrides)) from None
+        explained = mistakes.explain(error, lambda chosen: _parameters(compose(chosen)), overrides)
+        raise ValueError(explained) from None
     except OmegaConfBaseException as error:
         raise ValueError(str(error)) from None
     return composed
@@ -115,6 +113,33 @@ def _parameters(composed: DictConfig) -> dict[str, Any]:
     return OmegaConf.to_container(OmegaConf.masked_copy(composed, ours), resolve=True)  # type: ignore[return-value]
 
 
+def _drop_what_is_not_chosen(composed: DictConfig, overrides: list[str]) -> None:
+    """Drop a recipe's settings for evaluations, transfers, analyses and baselines that are not chosen.
+
+    Raises:
+        ValueError: an override, not a recipe, sets one of them.
+    """
+    typed = [each.key_or_group for each in OverridesParser.create().parse_overrides(overrides)]
+    for group in mistakes.ENTRIES:
+        entries = composed[group]
+        chosen = [str(name) for name in entries if _is_chosen(entries[name])]
+        for name in [str(name) for name in entries if name not in chosen]:
+            if any(f"{key}.".startswith(f"{group}.{name}.") for key in typed):
+                raise ValueError(mistakes.not_chosen(group, name, chosen))
+            with open_dict(entries):
+                del entries[name]
+    for name, baseline in composed.baselines.items():
+        for group in ("evaluations", "transfers"):
+            names = baseline[group]
+            if not isinstance(names, str) and f"baselines.{name}.{group}" not in typed:
+                baseline[group] = [each for each in names if each in composed[group]]
+
+
+def _is_chosen(entry: DictConfig) -> bool:
+    """Whether the entry has what only its own file sets: its kind, or how a baseline is trained."""
+    return "kind" in entry or ("training" in entry and (entry.training is None or "views" in entry.training))
+
+
 def _drop_what_needs_labels(composed: DictConfig) -> None:
     """Drop the evaluations, analyses and baselines that need labels if the data has none."""
     if OmegaConf.select(composed, "dataset.labels") != "none":
@@ -136,64 +161,3 @@ def _add_hashes(composed: DictConfig) -> None:
     if start_from is not None:
         resolved = weight_hashes.resolve_start(str(start_from), _parameters(composed))
         OmegaConf.update(composed, "start_from", resolved, force_add=True)
-
-
-def _explain(error: HydraException, compose: Compose, overrides: list[str]) -> str:
-    """One sentence about the override that Hydra refuses."""
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
-    except OverrideParseException as refused:
-        return f"cannot read {refused.override!r}: expected group=choice or key=value"
-    for override in parsed:
-        if problem := _wrong_key(override, compose, parsed) or _wrong_choice(override):
-            return problem
-    return " ".join(str(error).split("Config search path")[0].split())
-
-
-def _wrong_key(override: Override, compose: Compose, overrides: list[Override]) -> str | None:
-    key = override.key_or_group
-    if key in _groups() or override.is_add() or override.is_force_add():
-        return None
-    try:
-        composed = compose([str(other.input_line) for other in overrides if other.key_or_group in _groups()])
-    except HydraException:  # a choice is wrong too
-        composed = compose([])
-    return _unknown_part(key, {**dict.fromkeys(_groups()), **_parameters(composed)})
-
-
-def _unknown_part(key: str, values: Any) -> str | None:
-    """Names the first part of a dotted name that does not exist; None if all do."""
-    path = ""
-    for part in key.split("."):
-        if not isinstance(values, dict):
-            return f"{key} is not a parameter; {path} is {values!r}"
-        path = f"{path}.{part}" if path else part
-        if part not in values:
-            return f"{path} is not a parameter{suggestion(part, list(values))}"
-        values = values[part]
-    return None
-
-
-def _wrong_choice(override: Override) -> str | None:
-    if override.is_sweep_override():
-        return f"{override.input_line} has several values; `dvc exp run --queue -S` runs each of them"
-    value, group = override.value(), override.key_or_group
-    if group not in _groups():
-        return None
-    known = _choices(group)
-    for choice in value if isinstance(value, list) else [value]:
-        if choice is not None and str(choice) not in known:
-            return f"{group}={choice} does not exist{suggestion(str(choice), known)}"
-    return None
-
-
-@functools.cache
-def _groups() -> list[str]:
-    """The groups that the defaults list of config.yaml chooses from."""
-    defaults = config.read(CONF / "config.yaml")["defaults"]
-    return [str(group) for entry in defaults if entry != "_self_" for group in entry]
-
-
-def _choices(group: str) -> list[str]:
-    root = CONF / group
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from benchmarks import compatibility
 from cl import config
+from pipeline import compatibility
 from pipeline.support import composition
 from tests.support.project import ROOT, compose
 

@@ -12,23 +12,42 @@ from pipeline.support.composition import command_for
 from tests.support.project import ROOT, compose
 
 MISTAKES = {
-    "los=dclw": "los is not a parameter; did you mean loss? Choices: dataset, views, ",
-    "+los=dclw": "unknown key los; did you mean loss? Choices: seed, recipe, ",
-    "optim.epoch=3": "optim.epoch is not a parameter; did you mean epochs? Choices: kind, ",
-    "+optim.epoch=3": "optim: unknown key epoch; did you mean epochs? Choices: kind, ",
+    "los=dclw": "los is not a parameter; did you mean loss?",
+    "+los=dclw": "unknown key los; did you mean loss?",
+    "epochs=1": "epochs is not a parameter; did you mean optim.epochs?",
+    "batch_size=256": "batch_size is not a parameter; did you mean optim.batch_size?",
+    "epoch=1": "did you mean optim.epochs?",
+    "lr=1": "did you mean optim.base_lr or optim.predictor_lr?",
+    "first=1000": "did you mean dataset.first?",
+    "optim.epoch=3": "optim.epoch is not a parameter; did you mean epochs?",
+    "+optim.epoch=3": "optim: unknown key epoch; did you mean epochs?",
     "optim.epochs.warmup=3": "optim.epochs.warmup is not a parameter; optim.epochs is 15",
     "evaluations.knnn.k=3": "evaluations.knnn is not a parameter; did you mean knn? Choices: knn, linear, ",
+    "evaluations.knn_200.k=3": "evaluations.knn_200 is not chosen; choose evaluation=[knn,linear,",
+    "baselines.supervised.optim.epochs=3": "did you mean baselines.supervised.training.optim.epochs?",
+    "views.size=64": "did you mean views.random.size?",
+    "loss.sigma=0.3": "loss.sigma is not a parameter of loss.kind=dcl; choose loss=dclw",
     "optim=larss optim.epoch=3": "optim=larss does not exist; did you mean lars? Choices: adamw, larc, ",
-    "loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, cosine, dcl, dclw, ",
-    "evaluation=[knn,lin]": "evaluation=lin does not exist; did you mean linear? Choices: byol_lin, ",
+    "optim.epoch=3 loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, ",
+    "loss=InfoNCE": "loss=InfoNCE does not exist; did you mean infonce? Choices: ",
+    "method=simclr_cifar": "did you mean simclr or simclr_eqco? pipeline/conf/method has all ",
+    "evaluation=[knn,lin]": "evaluation=lin does not exist; did you mean linear? pipeline/conf/evaluation",
+    "recipe=small": "recipe=small does not exist; did you mean own/small? pipeline/conf/recipe has all ",
     "recipe=dcl/table9": "dcl/table1_imagenet100, ",
+    "dataset=/a/birds seed=3": "run `dvc exp run -S recipe=own/small -S dataset.name=/a/birds -S seed=3`",
+    "dataset.name=birds seed=3": "run `dvc exp run -S recipe=own/small -S dataset.name=birds -S seed=3`, or",
+    "dataset.first=9": "dataset.first is not a parameter of dataset.kind=photos; choose dataset=cifar10 or",
     "loss": "cannot read 'loss': expected group=choice or key=value",
     "evaluation=[knn": "cannot read 'evaluation=[knn': expected group=choice or key=value",
-    "loss=infonce,dcl": "loss=infonce,dcl has several values; `dvc exp run --queue -S` runs each of them",
+    "seed=3 loss=infonce,dcl": "`dvc exp run --queue -S seed=3 -S loss=infonce,dcl` queues a run for each",
     "~loss": "loss is missing",
     "optim.epochs=0": "optim.epochs=0: input should be greater than 0",
     "method=byol loss=dclw": "method=byol gives pairs without negatives, but loss=dclw needs contrasts with",
     "init=nothing": "nothing is called 'nothing'",
+    "recipe=own/small +evaluations.x.y=1": "evaluations.x is not a parameter; choose one of knn, ",
+    "recipe=own/small dataset=folder evaluation=[knn] evaluations.linear.optim.epochs=9": (
+        "evaluations.linear is not chosen; choose evaluation=[knn,linear]"
+    ),
 }
 
 
@@ -54,6 +73,31 @@ def test_a_mistake_is_answered_in_one_line(overrides, tmp_path, monkeypatch) -> 
     assert line.startswith("Error: ")
     assert MISTAKES[overrides] in line
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("data", ["unlabelled", "table"])
+@pytest.mark.parametrize(
+    "choice",
+    ["analysis=[]", "baseline=[]", "baseline=[random]", "evaluation=[knn]", "evaluation=[retrieval]"],
+)
+def test_a_recipe_s_settings_for_what_is_not_chosen_are_dropped(choice, data) -> None:
+    values = composition.compose(["recipe=own/small", f"dataset={data}", choice])
+    group, names = choice.rstrip("]").split("=[")
+    found = values[{"analysis": "analyses"}.get(group, f"{group}s")]
+    assert list(found) == (
+        [] if (names, data) == ("knn", "unlabelled") else names.split(",") if names else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "sizes"), [("cifar10", [32, 32]), ("cifar100", [32, 32]), ("stl10", [96, 96])]
+)
+def test_a_small_data_set_chooses_what_suits_it(data, sizes) -> None:
+    params = config.check(composition.compose([f"dataset={data}"]))
+    assert (params.backbone.stem, params.transfers, params.view_sizes) == ("small", {}, sizes)
+    assert list(params.evaluations) == ["knn", "linear"]
+    chosen = config.check(composition.compose([f"dataset={data}", "method=cmc", "analysis=[npc]"]))
+    assert (chosen.backbone.streams is not None, list(chosen.analyses)) == (True, ["npc"])
 
 
 def test_a_subfolder_is_refused(monkeypatch) -> None:

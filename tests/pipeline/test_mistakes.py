@@ -1,6 +1,7 @@
 """Mistakes after a finished run: nothing is lost, and the answer says what to do."""
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,10 +20,10 @@ def clone(project, tmp_path_factory) -> Clone:
 
 
 MISTAKES = {
-    "exp run -S loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, cosine, dcl,",
+    "exp run -S loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, ",
     "exp run -S loss=cosine": "method=simclr gives contrasts with negatives, but loss=cosine needs",
-    "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss? Choices: ",
-    "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs? ",
+    "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss?",
+    "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs?",
     "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",
     f"exp run {' '.join(f'-S {size}' for size in SIZES)} -S optim.batch_size=4096": "batch_size=4096 exceeds",
     f"exp run {' '.join(f'-S {size}' for size in SIZES)} -S evaluations.knn.k=5000": "k=5000 needs at least",
@@ -64,13 +65,14 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
     clone.run("git", "checkout", "-q", "params.yaml")
 
 
-def test_a_stage_that_fails_says_how_to_get_the_previous_outputs_back(clone) -> None:
+def test_a_stage_that_fails_says_how_to_repeat_and_how_to_undo_the_run(clone) -> None:
     before = clone.files()
     told = clone.exp(*SIZES, "optim.base_lr=0.2", code=255, environ={"CL_PROCESSES": "3"})
-    way = "git checkout params.yaml dvc.lock && dvc checkout"
-    assert f"`{way}` brings back the committed run" in told
+    again, undo = told.partition("Error: ")[2].partition("to undo it instead: ")[::2]
+    options = " ".join(f"-S {shlex.quote(override)}" for override in [*SIZES, "optim.base_lr=0.2"])
+    assert f"to start this run again: dvc exp run {options}\n" in again
     assert not (clone.folder / "models/backbone.safetensors").exists()
-    clone.run("sh", "-c", way)
+    clone.run("sh", "-c", undo.splitlines()[0])
     after = clone.files()
     assert {path for path in before if before[path] != after.get(path)} == set()
     assert clone.dvc("status").split() == ["check:", "always", "changed"]

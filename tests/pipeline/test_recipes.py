@@ -1,6 +1,7 @@
 """Every recipe: the commands in its header compose, validate and build a model."""
 
 import itertools
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,27 @@ def test_a_command_in_a_recipe_s_header_composes_and_builds(tmp_path, recipe, ov
         )
         method = module_of("methods", params.method.kind).Method(params.method, setup)
     assert all(parameter.is_meta for parameter in method.parameters())
+
+
+def sets_entries(recipe: str) -> bool:
+    """Whether a recipe, or one that it builds on, has settings for evaluations, transfers and the like."""
+    text = (FOLDER / f"{recipe}.yaml").read_text()
+    settings = re.search(r"^(evaluations|transfers|analyses|baselines):", text, re.MULTILINE)
+    return bool(settings) or any(map(sets_entries, re.findall(r"- /recipe/(\S+)", text)))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(recipe, marks=[] if sets_entries(recipe) else pytest.mark.slow, id=recipe)
+        for recipe in RECIPES
+    ],
+)
+def test_any_recipe_composes_with_little_to_evaluate(tmp_path, recipe) -> None:
+    few = ["evaluation=[retrieval]", "transfer=[]", "analysis=[]", "baseline=[random]"]
+    values = compose(tmp_path, f"recipe={recipe}", *few)  # which are checked
+    found = [list(values[group]) for group in ("evaluations", "transfers", "analyses", "baselines")]
+    assert found == [["retrieval"], [], [], ["random"]]
 
 
 def test_every_recipe_has_a_command() -> None:

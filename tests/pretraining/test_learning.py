@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compatibility
 from cl.runtime.machine import slow_bf16
+from pipeline import compatibility
 from pipeline.support.composition import write
 
 SEEDS = (0, 1, 2)
@@ -112,7 +112,13 @@ def test_cifar10_at_a_small_size(project, tmp_path) -> None:
     shutil.copytree(project, folder)
     shutil.copytree(CIFAR10, folder / "data/raw" / CIFAR10.name)
     evaluations = ["knn_200", "linear", "semi_1", "semi_10"]
-    settings = ["dataset=cifar10", "optim.epochs=3", "optim.warmup_epochs=1", "optim.batch_size=256"]
+    settings = [
+        "dataset=cifar10",
+        "backbone=resnet18",
+        "optim.epochs=3",
+        "optim.warmup_epochs=1",
+        "optim.batch_size=256",
+    ]
     short = ["evaluations.linear.optim.epochs=3", "evaluations.semi_10.optim.epochs=10"]
     short += [f"evaluations.{name}.from_scratch.epochs=10" for name in ("semi_1", "semi_10")]
     precision = [] if slow_bf16() else ["precision=bf16"]

@@ -28,13 +28,13 @@ def test_cifar_keeps_pixels_and_labels(kind, batch, source, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
-def test_only_the_first_training_images_are_used_on_request(kind, source, tmp_path) -> None:
+def test_only_the_first_images_of_each_split_are_used_on_request(kind, source, tmp_path) -> None:
     settings = source(kind)
     whole = splits_of(settings, tmp_path / "raw")
     part = splits_of(settings.model_copy(update={"first": 3}), tmp_path / "raw")
-    assert [image.read() for image in part.train] == [image.read() for image in whole.train[:3]]
-    assert [image.label for image in part.train] == [image.label for image in whole.train[:3]]
-    assert len(part.val) == len(whole.val)
+    for some, every in ((part.train, whole.train), (part.val, whole.val)):
+        assert [image.read() for image in some] == [image.read() for image in every[:3]]
+        assert [image.label for image in some] == [image.label for image in every[:3]]
 
 
 class Trap:

@@ -50,7 +50,8 @@ class Clone:
     def files(self) -> dict[Path, tuple[bytes, bool]]:
         """The content of every file but those that Git, DVC and Python keep for themselves; is it a link?"""
         own = {".git", "tmp", "__pycache__"}
-        paths = [path for path in self.folder.rglob("*") if path.is_file() and not own & set(path.parts)]
+        paths = [path for path in self.folder.rglob("*") if path.is_file()]
+        paths = [path for path in paths if not own & set(path.relative_to(self.folder).parts)]
         return {path: (path.read_bytes(), path.is_symlink()) for path in paths}
 
     def metrics(self, name: str) -> dict[str, float]:

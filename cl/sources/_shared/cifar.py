@@ -10,7 +10,7 @@ from cl.sources._shared.archives import ensure_unpacked
 
 
 class CifarSource(Source):
-    """`first`: train on only the first images, for short experiments; null: all."""
+    """`first`: only the first images of each split, for short experiments; null: all."""
 
     first: int | None = Field(gt=0, le=50_000, description="images")
 
@@ -22,5 +22,5 @@ def cifar_splits(archive: type[CIFAR10], raw: Path, first: int | None) -> Splits
     return Splits(
         train.classes,
         raw_images("train", folder, train.data[:first], train.targets[:first]),
-        raw_images("test", folder, test.data, test.targets),
+        raw_images("test", folder, test.data[:first], test.targets[:first]),
     )

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from benchmarks import compatibility
 from cl import config
 from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.registry import kinds, module_of
+from pipeline import compatibility
 from pipeline.support.composition import CONF
 from tests.support.methods import HERE, batch_of
 from tests.support.project import compose
@@ -57,7 +57,7 @@ def _expected_of_views(cell: compatibility.Cell, method: str, several: bool) -> 
     if cell.views == "multi-crop" and method == "pirl":
         return ("method=pirl takes 10 views or more, found 6",)
     if cell.views == "multi-crop" and (several or method == "moco_cld"):
-        return f"the first {7 if several else 3} views of method={method}", "one size, found 32 px"
+        return f"the first {7 if several else 3} views of method={method}", "the same size, found 32 px"
     if cell.patches == "patches" and method not in PREDICTING:
         return f"method={method} does not take combinatorial patches", "choose patches=whole"
     return ()
@@ -144,3 +144,17 @@ def test_the_table_shows_each_combination_and_each_reason_once() -> None:
     assert len(reasons) == len(set(reasons)) == len({cell.refusal for cell in cells} - {""})
     shown = row_of(table, "moco_v3")
     assert [shown[loss] for loss in ("cosine", "dcl", "jcl")] == ["refused", "runs", "refused"]
+
+
+def test_one_method_and_one_loss_are_answered_in_a_few_lines() -> None:
+    method, loss = compatibility.answers("swav"), compatibility.answers("nce")
+    assert max(map(len, method + loss)) <= 80
+    assert [line for line in method if "runs with" in line] == [
+        "runs with       loss=dcl, dclw",
+        "also runs with  views=small_multicrop",
+    ]
+    assert "runs with       method=cmc, npid, pirl" in loss
+    assert "  dvc exp run -S loss=nce -S method=barlow_twins" in loss
+    assert len(compatibility.answers("vicreg")) > len(compatibility.answers("eqco_a256")) > 4
+    with pytest.raises(ValueError, match="SimCLRR is neither a method nor a loss; did you mean simclr"):
+        compatibility.answers("SimCLRR")

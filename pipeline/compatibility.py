@@ -1,17 +1,24 @@
 """What can be combined: every method with every loss, with and without small crops and patches.
 
-`python -m benchmarks.compatibility` prints a table, and the reasons why combinations are refused.
+`python -m pipeline.compatibility simclr` answers for a method or a loss. Without a name, a table shows all
+combinations, and the reasons why some are refused.
 """
 
 import itertools
+import textwrap
+from collections.abc import Collection
 from functools import cache
 from typing import Any, NamedTuple
 
 import click
 
 from cl import config
+from cl.config.rules.methods import NEEDED, TERMS
+from cl.runtime.base_config import suggestion
 from cl.runtime.registry import module_of
+from pipeline.support import command
 from pipeline.support.composition import CONF, compose
+from pipeline.support.mistakes import choices, written
 
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
 PUBLISHED = ("_imagenet", "_cifar")  # how the names of methods at their published size end
@@ -55,7 +62,7 @@ def cell(method: str, loss: str, views: str, patches: str) -> Cell:
     """A combination, checked as the parameters of an experiment are."""
     values = shipped(method)
     combined = values | {
-        "loss": config.read(CONF / "loss" / f"{loss}.yaml"),
+        "loss": written("loss", loss),
         "views": _enough_views(_views(views, values["views"]), values["method"]),
         "patches": config.read(CONF / "patches" / f"{PATCHES[patches]}.yaml"),
     }
@@ -116,10 +123,85 @@ def _text(options: list[Cell]) -> str:
     return ", ".join(["runs", *(f"not with {option}" for option in dict.fromkeys(refused))])
 
 
+def answers(name: str) -> list[str]:
+    """The lines about the method and the loss of this name, 80 columns wide.
+
+    Raises:
+        ValueError: neither exists.
+    """
+    known_methods, known_losses = choices("method"), choices("loss")
+    found = _about_method(name) if name in known_methods else []
+    found += _about_loss(name) if name in known_losses else []
+    if not found:
+        known = known_methods + known_losses
+        raise ValueError(f"{name} is neither a method nor a loss{suggestion(name, known)}")
+    return found
+
+
+def _about_method(name: str) -> list[str]:
+    found = {loss: {cell[2:4]: cell for cell in cells} for loss, cells in _by_loss(name).items()}
+    method = module_of("methods", shipped(name)["method"]["kind"]).Config
+    plain = {loss: options["two views", "whole"] for loss, options in found.items()}
+    runs = [loss for loss, cell in plain.items() if not cell.refusal]
+    others = {
+        f"views={VIEWS['multi-crop']}": ("multi-crop", "whole"),
+        "patches=fast": ("two views", "patches"),
+    }
+    works = {
+        choice: not all(found[loss][option].refusal for loss in runs) for choice, option in others.items()
+    }
+    return [
+        f"method={name} gives {_words(method.gives & {*TERMS})}",
+        *_line("runs with", "loss", runs),
+        *_line("refused with", "loss", [loss for loss in plain if loss not in runs]),
+        *(f"{'also runs with' if runs else 'refused with':<15} {choice}" for choice, runs in works.items()),
+        *_why(f"method={name}", [f"loss={loss}" for loss in plain if loss not in runs]),
+    ]
+
+
+def _by_loss(method: str) -> dict[str, list[Cell]]:
+    return {loss: list(group) for loss, group in itertools.groupby(cells(method), lambda cell: cell.loss)}
+
+
+def _about_loss(name: str) -> list[str]:
+    plain = {method: cell(method, name, "two views", "whole") for method in methods()}
+    runs = [method for method, cell in plain.items() if not cell.refusal]
+    refused = [method for method in plain if method not in runs]
+    loss = module_of("losses", written("loss", name)["kind"]).Config
+    return [
+        *textwrap.wrap(f"loss={name} needs {_words(loss.needs)}", 80),
+        *_line("runs with", "method", runs),
+        *_line("refused with", "method", refused),
+        *_why(f"loss={name}", [f"method={method}" for method in refused]),
+    ]
+
+
+def _words(traits: Collection[str]) -> str:
+    return " and ".join(NEEDED[trait] for trait in NEEDED if trait in traits)
+
+
+def _line(title: str, group: str, names: list[str]) -> list[str]:
+    text = f"{title:<15} {group}={', '.join(names)}" if names else ""
+    return textwrap.wrap(text, 80, subsequent_indent=" " * 16, break_on_hyphens=False)
+
+
+def _why(chosen: str, refused: list[str]) -> list[str]:
+    return (
+        ["This says why a choice is refused:", f"  dvc exp run -S {chosen} -S {refused[0]}"]
+        if refused
+        else []
+    )
+
+
 @click.command()
-def main() -> None:
-    """Print which method goes with which loss, and why the other combinations are refused."""
-    click.echo(table([cell for method in methods() for cell in cells(method)]))
+@click.argument("name", required=False)
+@command.entry_point
+def main(name: str | None) -> None:
+    """Print what goes with the method or loss NAME; without NAME, a table of all combinations."""
+    if name:
+        click.echo("\n".join(answers(name)))
+    else:
+        click.echo(table([cell for method in methods() for cell in cells(method)]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,177 @@
+"""What is wrong with overrides that Hydra refuses, and what to type instead."""
+
+import difflib
+import functools
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import OmegaConf
+
+from cl import config
+from cl.runtime.base_config import near, one_of, suggestion
+
+CONF = Path(__file__).parents[1] / "conf"
+ENTRIES = {  # groups that choose several entries, by the parameter that holds the entries
+    "evaluations": "evaluation",
+    "transfers": "transfer",
+    "analyses": "analysis",
+    "baselines": "baseline",
+}
+SHOWN = 4  # names that are suggested
+Values = dict[str, Any]
+
+
+def command(overrides: list[str], *options: str) -> str:
+    """The `dvc exp run` with these overrides, ready to paste into a shell."""
+    return " ".join(["dvc exp run", *options, *(f"-S {shlex.quote(override)}" for override in overrides)])
+
+
+def explain(error: HydraException, compose: Callable[[list[str]], Values], overrides: list[str]) -> str:
+    """One sentence about the override that Hydra refuses."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except OverrideParseException as refused:
+        return f"cannot read {refused.override!r}: expected group=choice or key=value"
+    for override in parsed:
+        if problem := _wrong_choice(override, overrides):
+            return problem
+    try:
+        values = compose([str(each.input_line) for each in parsed if each.key_or_group in _groups()])
+    except HydraException:
+        values = compose([])
+    for override in parsed:
+        if problem := _wrong_key(override, values, overrides):
+            return problem
+    return " ".join(str(error).split("Config search path")[0].split())
+
+
+def not_chosen(group: str, name: str, chosen: list[str]) -> str:
+    """The sentence about a parameter of an entry that the experiment does not have."""
+    chooser = ENTRIES[group]
+    if name in choices(chooser):
+        return f"{group}.{name} is not chosen; choose {chooser}=[{','.join([*chosen, name])}]"
+    return f"{group}.{name} is not a parameter{suggestion(name, chosen or choices(chooser))}"
+
+
+def _wrong_choice(override: Override, overrides: list[str]) -> str | None:
+    if override.is_sweep_override():
+        run = command(overrides, "--queue")
+        return f"{override.input_line} has several values; `{run}` queues a run for each of them"
+    value, group = override.value(), override.key_or_group
+    if group not in _groups():
+        return None
+    known = choices(group)
+    for choice in map(str, value if isinstance(value, list) else [value]):
+        if choice not in known and choice != "None":
+            inside = [each for each in known if each.startswith(f"{choice.split('/')[0]}/")]
+            wrong = f"{group}={choice} does not exist"
+            wrong += suggestion(choice, inside or known, f"pipeline/conf/{group}")
+            is_folder = group == "dataset" and not near(choice, known)
+            return f"{wrong}. {_own_folder(choice, overrides)}" if is_folder else wrong
+    return None
+
+
+def _own_folder(name: str, overrides: list[str]) -> str:
+    others = [each for each in overrides if not each.startswith(("dataset=", "recipe="))]
+    run = command(["recipe=own/small", f"dataset.name={name}", *others])
+    return f"For a folder of your own images, run `{run}`"
+
+
+def _wrong_key(override: Override, values: Values, overrides: list[str]) -> str | None:
+    key = override.key_or_group
+    if key in _groups() or override.is_add() or override.is_force_add():
+        return None
+    parent, siblings = "", {**dict.fromkeys(_groups()), **values}
+    for part in key.split("."):
+        if not isinstance(siblings, dict):
+            return f"{key} is not a parameter; {parent} is {siblings!r}"
+        if part not in siblings:
+            return _unknown(key, parent, siblings, values, overrides)
+        parent, siblings = f"{parent}.{part}".lstrip("."), siblings[part]
+    return None
+
+
+def _unknown(key: str, parent: str, siblings: Values, values: Values, overrides: list[str]) -> str:
+    """The sentence about a name that begins with the parameter `parent` and goes on with an unknown part."""
+    rest = key.removeprefix(parent).lstrip(".")
+    part = rest.split(".")[0]
+    if longer := _longer_names(parent, rest, values):
+        return f"{key} is not a parameter; did you mean {one_of(longer)}?"
+    if parent in ENTRIES:
+        return not_chosen(parent, part, list(siblings))
+    if others := _choices_with(key):
+        return _of_other_choices(key, others, values, overrides)
+    return f"{f'{parent}.{part}'.lstrip('.')} is not a parameter{suggestion(part, list(siblings))}"
+
+
+def _longer_names(parent: str, rest: str, values: Values) -> list[str]:
+    """The parameters below `parent` whose name ends with `rest`; else those whose last part resembles it."""
+    below = [name for name in _names(values) if not parent or name.startswith(f"{parent}.")]
+    longer = _least_deep([name for name in below if name.endswith(f".{rest}")])
+    if not parent and _choices_with(f"dataset.{rest}"):
+        longer = list(dict.fromkeys([f"dataset.{rest}", *longer]))
+    if longer or parent or near(rest, list(values) + _groups()):
+        return longer
+    last = {name: name.split(".")[-1] for name in below}
+    alike = difflib.get_close_matches(rest, last.values(), n=1, cutoff=0.8)
+    return _least_deep([name for name in below if last[name] in alike or last[name].endswith(f"_{rest}")])
+
+
+def _least_deep(names: list[str]) -> list[str]:
+    depth = min((name.count(".") for name in names), default=0)
+    return [name for name in names if name.count(".") == depth][:SHOWN]
+
+
+def _names(values: Values, parent: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{parent}{key}"
+        if isinstance(value, dict):
+            yield from _names(value, f"{parent}{key}.")
+
+
+def _of_other_choices(key: str, others: list[str], values: Values, overrides: list[str]) -> str:
+    """The sentence about a parameter that only other choices of its group have."""
+    group = key.split(".")[0]
+    typed = [override.partition("=")[0] for override in overrides]
+    if "dataset.name" in typed and group == "dataset" and not {"recipe", "dataset"} & {*typed}:
+        fitting = set.intersection(*({*_choices_with(each)} for each in typed if each.startswith("dataset.")))
+        choice = [] if not fitting or "unlabelled" in fitting else [f"dataset={min(fitting)}"]
+        run = command(["recipe=own/small", *choice, *overrides])
+        return f"{key} belongs to data sets of your own: run `{run}`, or choose dataset={one_of(others)}"
+    current = f"{group}.kind={values[group].get('kind')}"
+    return f"{key} is not a parameter of {current}; choose {group}={one_of(others[:SHOWN])}"
+
+
+def _choices_with(key: str) -> list[str]:
+    """The choices of the group that have this parameter."""
+    group, _, name = key.partition(".")
+    if group not in _groups():
+        return []
+    return [choice for choice in choices(group) if {key, name} & {*_names(written(group, choice))}]
+
+
+def written(group: str, choice: str) -> Values:
+    """What the choice's file and the files of its group that it builds on contain."""
+    values: Any = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"))
+    for base in (values or {}).pop("defaults", []):
+        if isinstance(base, str) and base in choices(group):
+            values = {**written(group, base), **values}
+    return values or {}
+
+
+@functools.cache
+def _groups() -> list[str]:
+    """The groups that the defaults list of config.yaml chooses from."""
+    defaults = config.read(CONF / "config.yaml")["defaults"]
+    return [str(group) for entry in defaults if entry != "_self_" for group in entry]
+
+
+def choices(group: str) -> list[str]:
+    """The files that a group can choose."""
+    root = CONF / group
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
