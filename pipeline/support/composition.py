@@ -28,20 +28,25 @@ NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # paramete
 Compose = Callable[[list[str]], DictConfig]
 
 
-def compose(overrides: list[str]) -> dict[str, Any]:
-    """The parameters of `dvc exp run -S ...` with these overrides.
+def say(text: str) -> None:
+    """Tell the user who composes."""
+    print(text, file=sys.stderr)
+
+
+def compose(overrides: list[str], say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """The parameters of `dvc exp run -S ...` with these overrides; `say` as in `completed`.
 
     Raises:
         ValueError: they are wrong.
     """
     with initialize_config_dir(str(CONF), version_base=None):
         load = GlobalHydra.instance().config_loader().load_configuration
-        return _parameters(completed(lambda chosen: load("config", chosen, RunMode.RUN), overrides))
+        return _parameters(completed(lambda chosen: load("config", chosen, RunMode.RUN), overrides, say))
 
 
 def write(file: Path, overrides: list[str]) -> None:
     """Write the composed parameters, byte for byte as DVC does."""
-    file.write_text(OmegaConf.to_yaml(OmegaConf.create(compose(overrides))))
+    file.write_text(OmegaConf.to_yaml(OmegaConf.create(compose(overrides, say))))
 
 
 def command_for(params: config.Params) -> str | None:
@@ -65,8 +70,8 @@ def command_for(params: config.Params) -> str | None:
     return mistakes.command(params.overrides)
 
 
-def completed(compose: Compose, overrides: list[str]) -> DictConfig:
-    """The composition of these overrides, completed and checked.
+def completed(compose: Compose, overrides: list[str], say: Callable[[str], None] = say) -> DictConfig:
+    """The composition of these overrides, completed and checked; `say` is told what was dropped.
 
     A recipe's settings for entries that are not chosen are dropped; for unlabelled data, so are entries that
     need labels. The hashes of the starting weights and the overrides themselves are added.
@@ -81,7 +86,7 @@ def completed(compose: Compose, overrides: list[str]) -> DictConfig:
     try:
         composed = compose(overrides)
         _drop_what_is_not_chosen(composed, overrides)
-        _drop_what_needs_labels(composed)
+        _drop_what_needs_labels(composed, say)
         _add_hashes(composed)
         OmegaConf.update(composed, "overrides", overrides, force_add=True)
         config.check(_parameters(composed))
@@ -140,7 +145,7 @@ def _is_chosen(entry: DictConfig) -> bool:
     return "kind" in entry or ("training" in entry and (entry.training is None or "views" in entry.training))
 
 
-def _drop_what_needs_labels(composed: DictConfig) -> None:
+def _drop_what_needs_labels(composed: DictConfig, say: Callable[[str], None]) -> None:
     """Drop the evaluations, analyses and baselines that need labels if the data has none."""
     if OmegaConf.select(composed, "dataset.labels") != "none":
         return
@@ -150,7 +155,7 @@ def _drop_what_needs_labels(composed: DictConfig) -> None:
             del composed[group][name]
     if left_out:
         names = ", ".join(name for _, name in left_out)
-        print(f"dataset.labels=none: left out {names}, which need labels", file=sys.stderr)
+        say(f"dataset.labels=none: left out {names}, which need labels")
 
 
 def _add_hashes(composed: DictConfig) -> None:

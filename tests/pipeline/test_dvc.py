@@ -116,7 +116,7 @@ def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
     readers = [Reader(clone.folder / "data/shards", split) for split in ("train", "val")]
     card = (tmp_path / "timm/README.md").read_text()
     assert "\nlicense: cc-by-4.0\n" in card
-    assert f"| knn | top-1 | {stored:.1f} [" in card
+    assert f"(knn) | top-1 | {stored:.1f} [" in card
     manifest = (clone.folder / "data/shards/manifest.json").read_bytes()
     assert hashlib.sha256(manifest).hexdigest() in card
     for name, read_back in READERS.items():
