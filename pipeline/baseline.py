@@ -50,7 +50,9 @@ def main(name: str) -> None:
             out = results.folder / entry
             out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry)
-            results.about[entry], numbers = evaluate(entry, encoder, params, out=out, checkpoints=checkpoints)
+            results.about[entry], numbers, _ = evaluate(
+                entry, encoder, params, out=out, checkpoints=checkpoints
+            )
             measured += numbers
         for entry, dataset in datasets.items():
             out = results.folder / entry

@@ -30,7 +30,7 @@ def main() -> None:
     _write(PASSED)  # even if the check fails
     params, raw = command.params(), locations.raw()
     dataset = params.dataset
-    folder = dataset.folder(raw)
+    folder = dataset.watched(raw)
     try:
         dataset.check_present(raw)
         if folder and not is_url(folder):

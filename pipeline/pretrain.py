@@ -38,6 +38,8 @@ from cl.training.loop import train
 from cl.training.start import Start
 from pipeline.support import command, launch, locations, outputs, provenance, runs
 
+TRIAL = "-S optim.epochs=1"
+
 
 @click.command()
 @command.entry_point
@@ -69,7 +71,7 @@ def main() -> None:
             )
         if not locations.is_temporary_copy():
             progress.say(f"each epoch's row is added to {checkpoints.epochs}")
-        progress.trial = "-S optim.epochs=1 -S optim.warmup_epochs=0"
+        progress.trial = TRIAL
         measure = monitoring(params, task, data, queries)
         rows = train(
             task,
@@ -82,7 +84,8 @@ def main() -> None:
         )
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
-            found = selection.verdict(rows, params.method.embedding_width, negatives=bool(task.negatives))
+            sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))
+            found = selection.verdict(rows, *sizes, negatives=bool(task.negatives))
             results.notes |= {"state": found.state, "verdict": found.sentence}
             progress.say(found.sentence)
             parent = results.notes["parent"] = start.summary(params.start_name)

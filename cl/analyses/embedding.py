@@ -22,7 +22,11 @@ class Config(AnalysisConfig):
     perplexity: float = Field(gt=0)
 
     def check(self, train: Reader, val: Reader) -> None:
-        images, least = min(self.images, len(val)), max(2, 3 * self.perplexity)
+        if len(val) < 3:
+            raise ValueError(
+                f"a map needs 3 validation images, found {len(val)}; leave it out of analysis=[...]"
+            )
+        images, least = min(self.images, len(val)), 3 * self.perplexity
         if images <= least:
             raise ValueError(
                 f"perplexity={self.perplexity:g} needs more than {least:g} images, found {images}; "

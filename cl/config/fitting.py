@@ -21,12 +21,16 @@ def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str
     """
     if not isinstance(params.dataset, OwnImages):
         return params, {}
-    optim = {
+    optim: dict[str, Any] = {
         "batch_size": reduced(params.optim.batch_size, len(train)),
         "monitor": params.optim.monitor.fitted(train),
     }
+    group = params.bn_group
+    if group != "global" and optim["batch_size"] != params.optim.batch_size:
+        group = min(group, max(2, optim["batch_size"] // 2))  # batch-norm groups need a second group
     found = params.model_copy(
         update={
+            "bn_group": group,
             "optim": params.optim.model_copy(update=optim),
             "evaluations": _entries(params.evaluations, train, val),
             "analyses": _entries(params.analyses, train, val),
@@ -34,8 +38,11 @@ def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str
         }
     )
     changes = dict(_changes(params.model_dump(), found.model_dump()))
-    if changes:
+    try:
         rules.check(found)
+    except ValueError as error:
+        size = changes.get("optim.batch_size", "unchanged")
+        raise ValueError(f"for {len(train)} training images, optim.batch_size {size}: {error}") from None
     return found, changes
 
 

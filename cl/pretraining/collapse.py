@@ -8,6 +8,7 @@ from torch import Tensor
 BLOCK = 2**24  # similarities held at a time: 64 MiB
 SPREAD = 0.02  # least standard deviation; below it, the mean squared distance of two images is under 0.001
 DIMENSIONS = 0.01  # least effective rank, as a fraction of the width
+OF_IMAGES = 0.2  # a least effective rank that few images cannot reach is lowered to this fraction of them
 FEWEST = 5  # epochs that show a collapse or a trend: embeddings may start at one point and leave it
 LINE = 2.0  # least effective rank of any width; below it, embeddings are nearly on a line
 
@@ -57,10 +58,17 @@ def _uniformity(embeddings: Tensor) -> float:
     return float((2 * total / (n * (n - 1))).log())
 
 
-def alarm(measures: dict[str, float], width: int, *, negatives: bool = False) -> str | None:
-    """The sentence to show if embeddings of this width with these measures have collapsed, otherwise None."""
+def alarm(
+    measures: dict[str, float], width: int, images: float = math.inf, *, negatives: bool = False
+) -> str | None:
+    """The sentence to show if embeddings with these measures have collapsed, otherwise None.
+
+    Args:
+        width: of the embeddings.
+        images: how many embeddings were measured; their effective rank is at most this number.
+    """
     spread, rank = measures["embedding_std"], measures["effective_rank"]
-    least = max(LINE, DIMENSIONS * width)
+    least = min(max(LINE, DIMENSIONS * width), OF_IMAGES * images)
     if spread < SPREAD:
         found = (
             f"complete collapse: all embeddings are nearly equal, embedding_std is {spread:.3f} "

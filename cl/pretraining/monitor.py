@@ -81,10 +81,11 @@ def measure_epoch(
         bank = EvalSet(train, transform, train.evaluated(config.bank))
         measured |= _knn(projector, config, features(bank), bank, queries, truth)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
-    measures = collapse.measures(embeddings)
+    measures = collapse.measures(embeddings) if len(chosen) > 1 else {}
     if task.has_groups:
         measures["queries_without_negatives"] = task.take_without_negatives()
-    warning = collapse.alarm(measures, embeddings.shape[1], negatives=bool(task.negatives))
+    sizes = embeddings.shape[1], len(chosen)
+    warning = len(chosen) > 1 and collapse.alarm(measures, *sizes, negatives=bool(task.negatives))
     if warning and trained >= collapse.FEWEST and task.progress > EARLY:
         progress.say(warning)
     return measured | measures

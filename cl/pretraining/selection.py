@@ -3,6 +3,7 @@
 The epoch to use is the last one. docs/results/selection.md compares this with other rules.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +30,7 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def verdict(rows: Rows, width: int, *, negatives: bool = False) -> Verdict:
+def verdict(rows: Rows, width: int, images: float = math.inf, *, negatives: bool = False) -> Verdict:
     """The verdict on a run from its rows in epochs.csv, without the columns that need labels.
 
     Collapsed: the alarm of `cl.pretraining.collapse` for embeddings of this width is on at the end. Still
@@ -37,6 +38,7 @@ def verdict(rows: Rows, width: int, *, negatives: bool = False) -> Verdict:
     than FEWEST epochs show neither: embeddings may start at one point and leave it later.
 
     Args:
+        images: how many images were measured.
         negatives: whether the method has any, which decides the advice after a collapse.
     """
     last = int(rows[-1]["epoch"])
@@ -45,7 +47,7 @@ def verdict(rows: Rows, width: int, *, negatives: bool = False) -> Verdict:
     if len(rows) < FEWEST:
         sentence = f"fewer than {FEWEST} epochs do not show whether the encoder still improves"
         return Verdict("unknown", last, sentence)
-    if first := _collapsed_since(rows, width):
+    if first := _collapsed_since(rows, width, images):
         advice = collapse.remedy(negatives=negatives)
         sentence = f"the embeddings collapsed in epoch {first} and did not recover; {advice}"
         return Verdict("collapsed", first, sentence)
@@ -57,12 +59,12 @@ def verdict(rows: Rows, width: int, *, negatives: bool = False) -> Verdict:
     return Verdict("finished", last, f"finished at epoch {last}, the last: {MEASURE} has stopped rising")
 
 
-def _collapsed_since(rows: Rows, width: int) -> int | None:
+def _collapsed_since(rows: Rows, width: int, images: float) -> int | None:
     """The epoch since which the alarm has been on without a break; None if it is off in the last."""
     since = None
     for row in reversed(rows):
         measures = {name: float(row[name]) for name in ("embedding_std", "effective_rank")}
-        if not collapse.alarm(measures, width):
+        if not collapse.alarm(measures, width, images):
             break
         since = int(row["epoch"])
     return since

@@ -61,7 +61,8 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
         known |= {key: each for key, each in column.measured.items() if key not in known}
     provenance = read.provenance(result)
     remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(pretrained)]
-    settings = _settings(params[group][name], pretrained) if stage == "evaluate" else []
+    used = params[group][name] | provenance.get("reduced", {})  # for few images
+    settings = _settings(used, pretrained) if stage == "evaluate" else []
     return {
         "name": name,
         "about": _about(name, [result, *(f"baseline/{baseline}" for baseline in baselines)], read),

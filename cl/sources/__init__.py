@@ -210,7 +210,7 @@ class Source(Storage):
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
     scenes: Scenes
 
-    def folder(self, raw: Path) -> Path | None:
+    def watched(self, raw: Path) -> Path | None:
         """The folder of your own images, watched for changes; None for published data sets."""
         return None
 
@@ -231,6 +231,12 @@ class Source(Storage):
         return self
 
 
+def place(folder: Path, name: str) -> Path:
+    """What a name stands for: any path, `~` or URL, or else relative to the folder."""
+    given = stores.path_of(name) if stores.is_url(name) else Path(name).expanduser()
+    return given if stores.is_url(name) or given.is_absolute() else folder / name
+
+
 class OwnImages(Source):
     """Your own data set; `name` is its folder: any path, or relative to CL_RAW."""
 
@@ -238,4 +244,7 @@ class OwnImages(Source):
 
     def folder(self, raw: Path) -> Path:
         """The folder, which may not exist."""
-        return Path(self.name).expanduser() if self.name.startswith("~") else raw / self.name
+        return place(raw, self.name)
+
+    def watched(self, raw: Path) -> Path:
+        return self.folder(raw)

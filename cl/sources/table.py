@@ -12,12 +12,13 @@ import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
+from unicodedata import normalize
 
 from pydantic import Field
 
 from cl.console.wording import counted
 from cl.runtime.base_config import BaseConfig
-from cl.sources import UNLABELLED, OwnImages, Splits
+from cl.sources import UNLABELLED, OwnImages, Splits, place
 from cl.sources._shared.listing import Keys, Listing
 from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
 
@@ -58,7 +59,10 @@ class Config(OwnImages):
     def table_path(self, raw: Path) -> Path:
         """The table, which may not exist."""
         present = [name for name in DEFAULT if (self.folder(raw) / name).exists()]
-        return self.folder(raw) / (self.table or (present or DEFAULT)[0])
+        return place(self.folder(raw), self.table or (present or DEFAULT)[0])
+
+    def watched(self, raw: Path) -> Path:
+        return self.folder(raw) if self.unlisted == "unlabelled" else self.table_path(raw).parent
 
     def check_present(self, raw: Path) -> None:
         if not (table := self.table_path(raw)).is_file():
@@ -95,29 +99,24 @@ def splits(config: Config, raw: Path) -> Splits:
     content, columns = _read(table, config.columns)
     remarks = [columns]
     rows, left_out = _rows(content, table)
+    if everything:
+        rows, left_out = _with_unlisted(rows, left_out, root, table)
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += _similar(classes)
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
-    holdout = config.holdout
-    if not any(row.split for row in rows):
-        labelled = [row for row in rows if row.label is not None] or rows
-        holdout = share_of_few({row.group or str(row.path) for row in labelled}, holdout)
+    labelled = {row.group or str(row.path) for row in rows if row.label is not None}
+    few = labelled or {row.group or str(row.path) for row in rows}
+    share = config.holdout if any(row.split for row in rows) else share_of_few(few, config.holdout)
     for row in rows:
         path, group = str(row.path), row.group or ""
         keys.add(path)
-        by_hash = "val" if held_out(group or path, holdout) else "train"
+        name = group or path
+        by_hash = "val" if held_out(name, share if name in few else config.holdout) else "train"
         split = row.split or group_splits.get(group) or by_hash
         listed[split].add(path, None, labels.get(row.label, UNLABELLED), group)
-    if everything:
-        left_out.clear()  # other files are counted once, with those of the folder
-        named = {str(row.path) for row in rows}
-        for path, status in images_below(root, "", left_out):
-            if path not in named:
-                keys.add(path)
-                listed["val" if held_out(path, config.holdout) else "train"].add(path, status)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(
@@ -210,6 +209,31 @@ def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
         else:
             rows.append(row)
     return rows, left_out
+
+
+def _with_unlisted(
+    rows: list[Row], left_out: Counter[str], root: Path, table: Path
+) -> tuple[list[Row], Counter[str]]:
+    """A row for every image in the folder, and the counts of other files by reason.
+
+    Names agree however their accents are encoded: a Mac decomposes them.
+
+    Raises:
+        ValueError: a row of the table names no image of the folder.
+    """
+    for reason, count in left_out.items():
+        raise ValueError(f"{table} has {counted(count, 'rows')} {reason}; write names of images, as 300.jpg")
+    listed = {normalize("NFC", str(row.path)): row for row in rows}
+    others = Counter[str]()
+    every = []
+    for path, _ in images_below(root, "", others):
+        row = listed.pop(normalize("NFC", path), Row(0, PurePosixPath(path), None, None, None))
+        every.append(row._replace(path=PurePosixPath(path)))
+    for row in listed.values():
+        raise ValueError(
+            f"{table}, row {row.number}: no image {row.path} in {root}; correct the path, or remove the row"
+        )
+    return every, others
 
 
 def _checked_path(text: str | None, place: str) -> PurePosixPath:

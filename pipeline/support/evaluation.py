@@ -19,8 +19,9 @@ def evaluate(
     *,
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
-) -> tuple[str, list[Measurement]]:
-    """The description of the evaluation `name`, and its numbers over its seeds."""
+) -> tuple[str, list[Measurement], dict[str, Any]]:
+    """The description of the evaluation `name`, its numbers over its seeds, and its reduced parameters."""
+    given = params.evaluations[name].model_dump()
     progress = command.progress(name)
     params, train, val = locations.data(params, progress.say, f"evaluations.{name}.")
     config: Any = params.evaluations[name]
@@ -47,4 +48,5 @@ def evaluate(
     runs = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
     measured = measurements("evaluate", name, runs, config.numbers())
     command.say(progress, measured)
-    return module.__doc__.partition("\n")[0], measured
+    reduced = {key: value for key, value in config.model_dump().items() if value != given[key]}
+    return module.__doc__.partition("\n")[0], measured, reduced

@@ -67,6 +67,14 @@ def test_a_few_images_of_your_own_reduce_what_they_are_too_few_for(readers, tmp_
     assert config.fitted(fewer, *readers) == (fewer, {})
 
 
+def test_batch_norm_groups_are_reduced_with_the_batch(readers, tmp_path) -> None:
+    chosen = ["method=moco_v1", "optim.batch_size=512", "bn_group=128", "analysis=[]", "evaluation=[knn]"]
+    params = config.check(compose(tmp_path, *OWN, *chosen))
+    fewer, changes = config.fitted(params, *readers)
+    assert (fewer.optim.batch_size, fewer.bn_group) == (64, 32)
+    assert changes["bn_group"] == "128 to 32"
+
+
 def test_data_that_suffices_is_not_refused(readers, tmp_path) -> None:
     params = config.check(
         compose(tmp_path, *FITTING, "analysis=[npc,neighbours]", "analyses.npc.batch_sizes=[120]")

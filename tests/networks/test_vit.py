@@ -122,13 +122,13 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ),
         (
             ["backbone=vit_tiny_patch4", "evaluations.linear.blocks=13"],
-            "evaluations.linear.blocks=13 takes .* 12 blocks can be read .*; choose blocks=12",
+            "evaluations.linear.blocks=13 needs .* found 12 .*; choose blocks=12",
         ),
         (
             ["backbone=timm", "evaluations.linear.blocks=4"],
-            "evaluations.linear.blocks=4 takes .* 0 blocks can be read .*; choose blocks=null",
+            "evaluations.linear.blocks=4 needs .* found 0 .*; choose blocks=null",
         ),
-        (["evaluations.linear.blocks=4"], "evaluations.linear.blocks=4 takes .* choose blocks=null"),
+        (["evaluations.linear.blocks=4"], "evaluations.linear.blocks=4 needs .* choose blocks=null"),
         (
             ["backbone=timm", "backbone.name=bat_resnext26ts", "transfer=[]"],
             "bat_resnext26ts.* does not take the images",

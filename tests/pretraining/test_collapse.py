@@ -116,6 +116,15 @@ def test_the_alarm_says_what_was_found_and_what_was_expected(std, rank, width, t
         assert "optim.base_lr" in said
 
 
+@pytest.mark.parametrize("images", [2, 5, 20, 60])
+def test_few_images_that_are_spread_evenly_are_not_called_collapsed(images) -> None:
+    """Their effective rank is at most their number, whatever the width; a collapse of them is still found."""
+    spread = F.normalize(torch.randn(images, 2048, generator=torch.Generator().manual_seed(0)), dim=1)
+    assert collapse.alarm(collapse.measures(spread), 2048, images) is None
+    equal = spread[:1].repeat(images, 1)
+    assert "complete collapse" in collapse.alarm(collapse.measures(equal), 2048, images)
+
+
 @pytest.mark.parametrize("rank", [1.0, 50.0])
 def test_the_advice_fits_the_method(rank) -> None:
     """One with negatives is not told to choose one."""

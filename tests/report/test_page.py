@@ -131,6 +131,12 @@ def test_numbers_are_shown_with_intervals_beside_the_baselines(values, tmp_path)
     assert page.count('class="card"') == 1, "only what was measured has a card"
 
 
+def test_an_evaluation_that_was_reduced_shows_the_parameters_it_used(values, tmp_path) -> None:
+    number = measured("knn", "top1", 65.4, **HIGHER)
+    write(tmp_path, "evaluate/knn", number, reduced={"k": 8})
+    assert "(k 8, " in render(values, tmp_path)
+
+
 def test_a_single_group_is_the_reason_for_a_missing_interval(values, tmp_path) -> None:
     """Its images are not independent, so nothing says how far the number could move."""
     write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4, **HIGHER | {"images": 0.0}))

@@ -1,6 +1,7 @@
 """Own images: a tree of folders without labels, and a table that lists images."""
 
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow
@@ -10,6 +11,7 @@ from pyarrow import parquet
 
 from cl import config
 from cl.data.reader import Reader
+from cl.runtime import stores
 from cl.sources import UNLABELLED, Image, Source, Splits, check_labels, table, unlabelled
 from tests.support.project import compose
 from tests.support.tiny import write_shards
@@ -55,6 +57,34 @@ def test_a_table_labels_some_images_of_a_folder(raw, tmp_path) -> None:
         table.splits(settings(tmp_path, "partly_labelled", *chosen, "dataset.columns.label=kind"), raw)
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [("a/missing.png,x", "row 3: no image a/missing.png .* correct"), ("a/0,x", "without .*suffix.*300.jpg")],
+)
+def test_a_label_of_no_image_is_refused(row, message, raw, tmp_path) -> None:
+    (raw / "own/labels.csv").write_text(f"path,label\na/day 0/0.png,y\n{row}\n")
+    with pytest.raises(ValueError, match=message):
+        table.splits(settings(tmp_path, "partly_labelled"), raw)
+
+
+def test_a_label_finds_its_image_however_accents_are_encoded(raw, tmp_path) -> None:
+    picture(raw / "own" / normalize("NFD", "Vögel.png"))
+    (raw / "own/labels.csv").write_text(normalize("NFC", "path,label\na/day 0/0.png,y\nVögel.png,x\n"))
+    found = table.splits(settings(tmp_path, "partly_labelled"), raw)
+    labelled = [image for image in (*found.train, *found.val) if image.label != UNLABELLED]
+    assert sorted(image.path.is_file() for image in labelled) == [True, True]
+
+
+def test_few_labels_hold_out_few_of_the_images_without_a_label(raw, tmp_path) -> None:
+    paths = [f"{'ab'[number % 2]}/day {number % 3}/{number}.png" for number in range(40)]
+    rows = [f"{path},{'x' if number < 9 else ''}" for number, path in enumerate(paths)]
+    (raw / "own/images.csv").write_text("\n".join(["path,label", *rows]))
+    chosen = ["dataset.labels=some", "dataset.holdout=0.05"]
+    found = table.splits(settings(tmp_path, "table", *chosen), raw)
+    assert sum(image.label != UNLABELLED for image in found.val) == 3
+    assert len(found.val) < 10
+
+
 @pytest.mark.parametrize(("images", "held_out"), [(12, 4), (15, 5), (40, 5)])
 def test_few_images_leave_some_for_validation(images, held_out, tmp_path) -> None:
     """Of all images, and of the labelled ones, whatever the hashes of their names are."""
@@ -73,7 +103,8 @@ def test_a_data_set_may_be_any_path(raw, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (str(raw / "own"), "~/raw/own"):
         dataset = settings(tmp_path, "unlabelled", f'dataset.name="{name}"')
-        assert len(unlabelled.splits(dataset, Path("elsewhere")).train) > 20
+        for parent in (Path("elsewhere"), stores.path_of("memory://elsewhere")):
+            assert len(unlabelled.splits(dataset, parent).train) > 20
 
 
 def names(images: list[Image], raw: Path) -> set[str]:

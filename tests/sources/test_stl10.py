@@ -97,7 +97,7 @@ def params(stl, tmp_path) -> config.Params:
     sizes = [f"{part}.{size}" for part in parts for size in ("batch_size=12", "epochs=1")]
     small = ["dataset.resize=32", "dataset.crop=32", "optim.monitor.k=3"]
     small += ["baselines.supervised.training.optim.warmup_epochs=0"]
-    return config.check(compose(tmp_path, "dataset=stl10", *small, *sizes))
+    return config.check(compose(tmp_path, "dataset=stl10", "evaluation=[knn,linear,semi_1]", *small, *sizes))
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_the_monitor_uses_the_first_labelled_images(context, params, here, quiet
     settings = params.optim.monitor.model_copy(update={"bank": 5})
     method = SimpleNamespace(evaluated=(context.backbone, torch.nn.Identity()))
     task = SimpleNamespace(
-        method=method, machine=here, alignment=torch.zeros(()), has_groups=False, progress=0.0
+        method=method, machine=here, alignment=torch.zeros(()), has_groups=False, negatives=0, progress=0.0
     )
     monitor.measure_epoch(
         task, settings, context.train, context.val, transform=context.transform, progress=quiet
