@@ -91,13 +91,17 @@ def test_every_page_is_linked_from_the_readme() -> None:
 def example_files(tmp_path, monkeypatch) -> Path:
     """The folder with the files that the examples in Python read."""
     save_encoder(tmp_path / "models/backbone.safetensors")
-    (tmp_path / "birds").mkdir()
-    for seed, picture in enumerate(("robin", "wren", "birds/a", "birds/b", "birds/new")):
+    birds = tmp_path / "pictures/birds"
+    birds.mkdir(parents=True)
+    for seed, picture in enumerate(
+        ("robin", "wren", *(f"pictures/birds/{name}" for name in ("a", "b", "new")))
+    ):
         picture_file(tmp_path / f"{picture}.jpg", seed)
-    (tmp_path / "birds/labels.csv").write_text("path,label\na.jpg,robin\nb.jpg,wren\n")
-    (tmp_path / "birds.txt").write_text("a.jpg\nb.jpg\n")
+    (birds / "labels.csv").write_text("path,label\na.jpg,robin\nb.jpg,wren\n")
+    (tmp_path / "birds.txt").write_text("robin.jpg\nb.jpg\n")
     np.save(tmp_path / "birds.npy", np.eye(2, dtype=np.float32))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
@@ -120,7 +124,7 @@ def test_the_recipes_in_python_run(lines, example_files, capsys) -> None:
     if "classifier" in found:
         assert "robin" in printed or "wren" in printed
     elif "similarity" in found:
-        assert printed == "1.000 a.jpg\n0.000 b.jpg\n"
+        assert printed == "1.000 robin.jpg\n0.000 b.jpg\n"
     else:
         first, second = found["first"].detach(), found["second"].detach()
         unit = torch.nn.functional.normalize(torch.cat([first, second]), dim=1)
