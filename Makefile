@@ -68,9 +68,7 @@ $(ready): requirements.lock pyproject.toml
 	command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --quiet --no-deps --no-build-isolation --editable .
-	# In the folder that contains a clone called cl, Python would import the clone. A path to the package comes first.
-	mkdir -p .venv/importable && ln -sfn ../../cl .venv/importable/cl
-	echo "$(CURDIR)/.venv/importable" > "$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/importable.pth"
+	pipeline/support/importable.sh $(CURDIR)/.venv $(CURDIR)
 	touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade

@@ -22,9 +22,8 @@ from cl import config
 from cl.config import rules
 from pipeline.support import mistakes, weight_hashes
 from pipeline.support.mistakes import CONF
+from pipeline.support.typed_names import WEIGHTS, quoted
 
-WEIGHTS = ("init", "start_from")
-NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # parameters that accept any text
 Compose = Callable[[list[str]], DictConfig]
 
 
@@ -82,7 +81,7 @@ def completed(compose: Compose, overrides: list[str], say: Callable[[str], None]
     project = CONF.parents[1]
     if project in Path.cwd().parents:
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
-    overrides = [_quoted(override) for override in overrides]
+    overrides = [quoted(override) for override in overrides]
     try:
         composed = compose(overrides)
         _drop_what_is_not_chosen(composed, overrides)
@@ -96,21 +95,6 @@ def completed(compose: Compose, overrides: list[str], say: Callable[[str], None]
     except OmegaConfBaseException as error:
         raise ValueError(str(error)) from None
     return composed
-
-
-def _quoted(override: str) -> str:
-    """The override, quoted if Hydra would refuse its text or would not read it as a string."""
-    key, _, text = override.partition("=")
-    if key not in NAMES or text in ("", "null") or text[0] in "\"'":
-        return override
-    try:
-        parsed = OverridesParser.create().parse_override(override)
-        if parsed.is_sweep_override() or isinstance(parsed.value(), str):
-            return override
-    except HydraException:
-        pass
-    escaped = text.replace("'", r"\'")
-    return f"{key}='{escaped}'"
 
 
 def _parameters(composed: DictConfig) -> dict[str, Any]:

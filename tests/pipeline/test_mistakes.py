@@ -22,6 +22,7 @@ def clone(project, tmp_path_factory) -> Clone:
 MISTAKES = {
     "exp run -S loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, ",
     "exp run -S loss=cosine": "method=simclr gives contrasts with negatives, but loss=cosine needs",
+    "exp run -S dataset=unlabelled -S dataset.name=~/Vögel(1)": "/Vögel(1); put the images there",
     "exp run --temp -S los=dclw": "los is not a parameter; did you mean loss?",
     "exp run --queue -S +optim.epoch=3": "optim: unknown key epoch; did you mean epochs?",
     "exp run -S dataset=folder -S dataset.name=typo": "no folder data/raw/typo/train; put the",

@@ -48,7 +48,7 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def _words(line: str) -> list[str]:
-    lexer = shlex.shlex(line.replace("$HOME", "/home/me"), posix=True, punctuation_chars="&|;")
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;")
     lexer.whitespace_split = True
     return list(lexer)
 

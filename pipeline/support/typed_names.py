@@ -1,0 +1,34 @@
+"""Takes names as typed, as in `dvc exp run -S dataset.name=~/Vögel (1)`, which Hydra's grammar refuses.
+
+DVC parses overrides before it loads plugins of Hydra. So pipeline/support/importable.sh has Python call
+`quote_for_dvc` when DVC starts.
+"""
+
+import sys
+
+WEIGHTS = ("init", "start_from")
+NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # parameters that accept any text
+
+
+def quote_for_dvc() -> None:
+    """Quote the names among the arguments of `dvc exp run`."""
+    if sys.argv[1:3] == ["exp", "run"]:
+        sys.argv[3:] = [quoted(argument) for argument in sys.argv[3:]]
+
+
+def quoted(override: str) -> str:
+    """The override, quoted if Hydra would refuse its text or would not read it as a string."""
+    key, _, text = override.partition("=")
+    if key not in NAMES or text in ("", "null") or text[0] in "\"'":
+        return override
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # slow to import
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+        if parsed.is_sweep_override() or isinstance(parsed.value(), str):
+            return override
+    except HydraException:
+        pass
+    escaped = text.replace("'", r"\'")
+    return f"{key}='{escaped}'"
