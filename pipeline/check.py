@@ -13,7 +13,7 @@ from dvc_data.hashfile.hash_info import HashInfo
 from cl.config.rules import check_data
 from cl.runtime.stores import is_url
 from cl.sources._shared import trees
-from pipeline.support import command, locations
+from pipeline.support import command, launch, locations
 
 CHECKED = Path("data/checked.txt")  # `prepare` runs again if it changes
 PASSED = "params.yaml passed pipeline.check.\n"
@@ -41,7 +41,8 @@ def main() -> None:
         if _shards_must_be_prepared():
             raise
     if locations.SHARDS.is_dir() and not _inputs_of_prepare_changed():
-        check_data(*locations.data(params, say=lambda text: None))
+        processes = 1 if "CL_LAUNCH" in os.environ else launch.processes()
+        check_data(*locations.data(params, say=lambda text: None), processes)
 
 
 def _write(text: str) -> None:

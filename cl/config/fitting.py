@@ -1,4 +1,4 @@
-"""Parameters that fit themselves to a few images of your own."""
+"""Reduces parameters to what few images of your own allow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,13 +11,13 @@ from cl.sources import OwnImages
 
 
 def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str, str]]:
-    """The parameters, reduced where these images are too few, and each change by the parameter's name.
+    """The parameters, reduced where these images are too few; and what changed, by name: "128 to 8".
 
     Published data sets have the size that their recipes expect; there, too few images are a mistake, which
     `rules.check_data` reports.
 
     Raises:
-        ValueError: the method cannot be trained on so few images.
+        ValueError: these images are too few for the method.
     """
     if not isinstance(params.dataset, OwnImages):
         return params, {}
@@ -28,7 +28,7 @@ def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str
     group = params.bn_group
     if group != "global" and optim["batch_size"] != params.optim.batch_size:
         group = min(group, max(2, optim["batch_size"] // 2))  # batch-norm groups need a second group
-    found = params.model_copy(
+    fewer = params.model_copy(
         update={
             "bn_group": group,
             "optim": params.optim.model_copy(update=optim),
@@ -37,13 +37,13 @@ def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str
             "baselines": {name: _baseline(b, len(train.labelled)) for name, b in params.baselines.items()},
         }
     )
-    changes = dict(_changes(params.model_dump(), found.model_dump()))
+    changes = dict(_changes(params.model_dump(), fewer.model_dump()))
     try:
-        rules.check(found)
+        rules.check(fewer)
     except ValueError as error:
         size = changes.get("optim.batch_size", "unchanged")
         raise ValueError(f"for {len(train)} training images, optim.batch_size {size}: {error}") from None
-    return found, changes
+    return fewer, changes
 
 
 def _entries(entries: dict[str, Any], train: Reader, val: Reader) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _baseline(baseline: Baseline, labelled: int) -> Baseline:
 
 
 def _changes(before: Any, after: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """The name of each value that differs, with both values."""
+    """Each value that differs: its name with dots, and "old to new"."""
     if isinstance(before, dict):
         for key, value in before.items():
             yield from _changes(value, after[key], f"{place}.{key}" if place else key)

@@ -179,8 +179,8 @@ class Meter:
             bar.add_task(f"{progress.title} (steps)", total=steps, completed=start, note="") if bar else None
         )
         self._began = self._said = time.monotonic()
-        self._second_step: float | None = None  # when it began: the first one takes longer
-        self._forecast = False
+        self._second_step: float | None = None  # when it began; a forecast leaves out the first, slower step
+        self._forecast_done = False
         self._then = progress.usage.now()
         self._reset()
 
@@ -217,8 +217,8 @@ class Meter:
         now = time.monotonic()
         if self._second_step is None:
             self._second_step = now
-        elif not self._forecast and now - self._second_step >= FORECAST:
-            self._forecast = True
+        elif not self._forecast_done and now - self._second_step >= FORECAST:
+            self._forecast_done = True
             left, trial = self.steps - self.done, self.progress.trial
             seconds = (now - self._second_step) / (self.done - self.start - 1) * left
             if seconds >= MINUTE:
@@ -256,7 +256,7 @@ class Meter:
         epoch, epochs = (count / self.steps_per_epoch for count in (self.done, self.steps))
         place = f"{self.first_epoch + epoch:.{2 if epochs < 10 else 1}f}".rstrip("0").rstrip(".")
         left = duration(seconds_per_step * (self.steps - self.done))
-        self.progress.say(f"epoch {place}/{self.first_epoch + epochs:g}, {_scores(row)}, {left} left")
+        self.progress.say(f"epoch {place}/{self.first_epoch + epochs:.4g}, {_scores(row)}, {left} left")
 
 
 def _scores(row: dict[str, Any]) -> str:

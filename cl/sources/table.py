@@ -221,7 +221,8 @@ def _with_unlisted(
     Raises:
         ValueError: a row of the table names no image of the folder.
     """
-    for reason, count in left_out.items():
+    if left_out:
+        reason, count = left_out.most_common(1)[0]
         raise ValueError(f"{table} has {counted(count, 'rows')} {reason}; write names of images, as 300.jpg")
     listed = {normalize("NFC", str(row.path)): row for row in rows}
     others = Counter[str]()
@@ -229,7 +230,8 @@ def _with_unlisted(
     for path, _ in images_below(root, "", others):
         row = listed.pop(normalize("NFC", path), Row(0, PurePosixPath(path), None, None, None))
         every.append(row._replace(path=PurePosixPath(path)))
-    for row in listed.values():
+    if listed:
+        row = next(iter(listed.values()))
         raise ValueError(
             f"{table}, row {row.number}: no image {row.path} in {root}; correct the path, or remove the row"
         )

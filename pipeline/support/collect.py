@@ -21,9 +21,8 @@ from pipeline.support import command
 from pipeline.support.provenance import git
 
 FILES = ("params.yaml", "dvc.lock")
-LOCKED_PARAMS = re.compile(
-    r"^    params:\n(?: {5,}.*\n|\n)*", re.MULTILINE
-)  # most of dvc.lock, and not needed
+# The values of parameters: most of dvc.lock, and params.yaml has them too.
+LOCKED_PARAMS = re.compile(r"^    params:\n(?: {5,}.*\n|\n)*", re.MULTILINE)
 
 
 class _Candidate(NamedTuple):

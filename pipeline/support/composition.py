@@ -27,8 +27,7 @@ from pipeline.support.typed_names import WEIGHTS, quoted
 Compose = Callable[[list[str]], DictConfig]
 
 
-def say(text: str) -> None:
-    """Tell the user who composes."""
+def _print(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -45,7 +44,7 @@ def compose(overrides: list[str], say: Callable[[str], None] = lambda text: None
 
 def write(file: Path, overrides: list[str]) -> None:
     """Write the composed parameters, byte for byte as DVC does."""
-    file.write_text(OmegaConf.to_yaml(OmegaConf.create(compose(overrides, say))))
+    file.write_text(OmegaConf.to_yaml(OmegaConf.create(compose(overrides, _print))))
 
 
 def command_for(params: config.Params) -> str | None:
@@ -69,7 +68,7 @@ def command_for(params: config.Params) -> str | None:
     return mistakes.command(params.overrides)
 
 
-def completed(compose: Compose, overrides: list[str], say: Callable[[str], None] = say) -> DictConfig:
+def completed(compose: Compose, overrides: list[str], say: Callable[[str], None] = _print) -> DictConfig:
     """The composition of these overrides, completed and checked; `say` is told what was dropped.
 
     A recipe's settings for entries that are not chosen are dropped; for unlabelled data, so are entries that

@@ -68,7 +68,7 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
 
 def test_a_stage_that_fails_says_how_to_repeat_and_how_to_undo_the_run(clone) -> None:
     before = clone.files()
-    told = clone.exp(*SIZES, "optim.base_lr=0.2", code=255, environ={"CL_PROCESSES": "3"})
+    told = clone.exp(*SIZES, "optim.base_lr=0.2", code=255, environ={"CL_CHECKPOINT_SECONDS": "soon"})
     again, undo = told.partition("Error: ")[2].partition("to undo it instead: ")[::2]
     options = " ".join(f"-S {shlex.quote(override)}" for override in [*SIZES, "optim.base_lr=0.2"])
     assert f"to start this run again: dvc exp run {options}\n" in again
@@ -170,3 +170,11 @@ def test_the_check_tells_own_images_apart(clone, tmp_path) -> None:
     assert len({first, changed, checked()}) == 3
     clone.run("git", "checkout", "-q", "params.yaml")
     clone.dvc("checkout", "--force")
+
+
+def test_a_batch_that_the_processes_cannot_share_is_refused_before_the_model_goes(clone) -> None:
+    before = clone.files()
+    told = clone.exp(*SIZES, "optim.base_lr=0.3", code=255, environ={"CL_PROCESSES": "3"})
+    assert "batch_size=32 must be a multiple of the 3 processes" in told
+    clone.run("git", "checkout", "-q", "params.yaml")
+    assert clone.files() == before

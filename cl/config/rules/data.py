@@ -24,20 +24,20 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
     return entries + [("baselines", name) for name, entry in values["baselines"].items() if entry["training"]]
 
 
-def check_data(params: Params, train: Reader, val: Reader) -> None:
+def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -> None:
     """Check that the data has enough images and labels for every stage, before any of them trains.
 
     Raises:
         ValueError: the message names every parameter that would make its stage fail.
     """
-    if problems := list(data_problems(params, train, val)):
+    if problems := list(data_problems(params, train, val, processes)):
         raise ValueError("; ".join(problems))
 
 
-def data_problems(params: Params, train: Reader, val: Reader) -> Iterator[str]:
-    """The problems that `check_data` reports, one by one."""
+def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1) -> Iterator[str]:
+    """The problems that `check_data` reports, one by one; `processes` will share a batch of pretraining."""
     checks: dict[str, Callable[[], Any]] = {
-        "optim": lambda: Plan(len(train), params.optim.batch_size, params.seed),
+        "optim": lambda: Plan(len(train), params.optim.batch_size, params.seed, ranks=processes),
         "optim.monitor": lambda: params.optim.monitor.check(train),
     }
     for group in ("evaluations", "analyses"):
