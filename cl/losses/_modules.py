@@ -52,12 +52,8 @@ class _Contrastive(_Loss):
     """A loss on queries, their positives and their negatives.
 
     Without a memory bank, each of an image's V embeddings is a query; the V - 1 others are its positives, and
-    the V (N - 1) embeddings of other images its negatives. Computed in blocks: memory is linear in N.
-
-    With a memory bank, as in lightly: `z0` are the queries, `z1` (and further views) their positives, and the
-    bank's rows the only negatives. It begins with random unit rows. After a call in which `z0` requires a
-    gradient, `z1` replaces the oldest rows; keys that exceed the bank's end are dropped, and the next call
-    begins at row 0. Unlike lightly's, the bank is part of the `state_dict`.
+    the V (N - 1) embeddings of other images its negatives. With one, `z0` are the queries, the other views
+    their positives, and the bank's rows the only negatives.
     """
 
     memory_bank: Queue | None
@@ -141,7 +137,11 @@ class InfoNCELoss(_Contrastive):
 
     Args:
         temperature: divides the cosines.
-        memory_bank_size: (rows, width) of a queue of earlier `z1`, as in MoCo; 0: negatives from the batch.
+        memory_bank_size: (rows, width) of a queue of earlier `z1`, the only negatives of `z0` (MoCo); 0: the
+            negatives are the embeddings of other images in the batch. As in lightly, the queue begins with
+            random unit rows; after a call in which `z0` requires a gradient, `z1` replaces the oldest rows;
+            keys beyond the queue's end are dropped, and the next call begins at row 0. Unlike lightly's, the
+            queue is part of the `state_dict`.
         gather_distributed: take negatives from all processes; each needs as many images. The mean of the
             processes' gradients, as DistributedDataParallel computes it, is the whole batch's gradient.
     """
