@@ -15,7 +15,7 @@ from cl.runtime.distributed import gather, local_part, mean_over_ranks
 from tests.support.processes import run_ranks
 
 T, IMAGES, WIDTH = 0.3, 6, 5
-GROUPS = torch.tensor([0, 0, -1, 1, -1, 1])
+GROUPS = torch.tensor([-1, 0, 0, 1, -1, 1])
 LABELS = torch.tensor([2, 0, 2, -1, 0, 2])
 
 
