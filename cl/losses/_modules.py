@@ -108,8 +108,9 @@ class _Contrastive(_Loss):
 
     def _against_bank(self, views: list[Tensor], groups: Tensor | None) -> Contrast:
         """z0 against a copy of the bank, which then takes z1."""
-        queries, keys, bank = views[0], views[1], self.memory_bank
-        assert bank is not None, "a memory bank"
+        assert self.memory_bank is not None, "a memory bank"
+        queries, keys = views[0], views[1]
+        bank = self.memory_bank.to(queries.device)  # lightly's examples leave the loss on the CPU
         if keys.shape[1] != bank.rows.shape[1]:
             raise ValueError(
                 f"found keys of width {keys.shape[1]}, expected the memory bank's {bank.rows.shape[1]}; set "
