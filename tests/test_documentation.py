@@ -113,6 +113,7 @@ def test_the_lines_that_load_an_encoder_run(example_files) -> None:
     assert found["features"].shape == (2, found["encoder"].width)
     assert found["images"].shape == (1, 3, 16, 16)
     torch.testing.assert_close(found["again"], found["features"][:1])
+    torch.testing.assert_close(found["places"].mean((1, 2)), found["again"])
     torch.testing.assert_close(found["encoder"].embed([Image.open("wren.jpg")]), found["features"][1:])
 
 
