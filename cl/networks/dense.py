@@ -18,7 +18,7 @@ def dense_features(network: Backbone, images: Tensor) -> Tensor:
         ValueError: the network has neither.
     """
     timm_network: Any = network  # or our own residual network
-    features = timm_network.forward_features(images) if hasattr(network, "forward_features") else None
+    features: Any = timm_network.forward_features(images) if hasattr(network, "forward_features") else None
     shape = tuple(getattr(features, "shape", ()))
     if len(shape) == 4:
         is_last = getattr(network, "output_fmt", "NCHW") == "NHWC"  # the width
