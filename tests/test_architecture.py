@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "cl.report": "cl.runtime",
     "cl.sources": "cl.console cl.runtime",
     "cl.shards": "cl.console cl.runtime cl.sources",
-    "cl.losses": "cl.objective cl.runtime",
+    "cl.losses": "cl.networks cl.objective cl.runtime",
     "cl.methods": "cl.networks cl.objective cl.runtime",
     "cl.data": "cl.objective cl.runtime cl.shards",
     "cl.features": "cl.console cl.data cl.runtime",
@@ -43,7 +43,7 @@ MAY_IMPORT = {
         "cl.data cl.detection cl.evaluations cl.losses cl.methods cl.networks cl.objective cl.pretraining "
         "cl.runtime cl.sources cl.training"
     ),
-    "cl": "cl.hub",
+    "cl": "cl.features cl.hub cl.losses",
     "pipeline.support": (
         "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "
         "cl.sources cl.training"
