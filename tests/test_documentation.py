@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click import Context
 from PIL import Image
 
-from cl import config
+from cl import commands, config
 from cl.hub.encoder import Encoder
 from tests.support import documentation
 from tests.support.documentation import DOCS, PAGES, after
@@ -42,6 +43,19 @@ def test_every_stage_and_option_exists() -> None:
         assert importlib.util.find_spec(module), f"python -m {module}"
         if arguments and module.startswith("pipeline."):
             importlib.import_module(module).main.make_context(module, arguments)
+
+
+def test_every_command_of_cl_and_its_options_exist() -> None:
+    words = [
+        words for page in DOCS for words in documentation.commands(page)
+    ]  # docker/README.md has its own cl
+    found = [arguments for name, *arguments in words if name == "cl"]
+    assert found
+    for name, *arguments in filter(None, found):
+        command = commands.main.get_command(Context(commands.main), name)
+        assert command, name
+        if arguments and arguments != ["--help"]:
+            command.make_context(name, arguments)
 
 
 def test_every_dvc_command_has_options_that_exist() -> None:
