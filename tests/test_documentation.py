@@ -46,10 +46,9 @@ def test_every_stage_and_option_exists() -> None:
 
 
 def test_every_command_of_cl_and_its_options_exist() -> None:
-    words = [
-        words for page in DOCS for words in documentation.commands(page)
-    ]  # docker/README.md has its own cl
-    found = [arguments for name, *arguments in words if name == "cl"]
+    found = [
+        words[words.index("cl") + 1 :] for words in COMMANDS if words[0] in ("cl", "box") and "cl" in words
+    ]
     assert found
     for name, *arguments in filter(None, found):
         command = commands.main.get_command(Context(commands.main), name)
