@@ -16,6 +16,11 @@ Losses, called as `loss(z0, z1)` with two or more views (N, D); docs/losses.md:
     BarlowTwinsLoss      the views' correlation becomes the identity
     VICRegLoss           equal views with spread and without correlation
 
+Functions of the commands `cl NAME`, each with the same arguments:
+    embed                features of images, in memory or as a file
+    evaluate             how well an encoder separates labelled images
+    export               an encoder in the format of another program
+
 How good features are, in percent:
     knn_accuracy         nearest neighbours vote
     linear_probe         multinomial logistic regression
@@ -30,6 +35,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from cl.commands.embed import embed
+    from cl.commands.evaluate import evaluate
+    from cl.commands.export import export
     from cl.features.scores import knn_accuracy, linear_probe
     from cl.hub.encoder import Encoder
     from cl.losses._modules import (
@@ -61,6 +69,9 @@ _LAZY = {
     "JCLLoss": "cl.losses._modules",
     "SigmoidLoss": "cl.losses._modules",
     "VICRegLoss": "cl.losses._modules",
+    "embed": "cl.commands.embed",
+    "evaluate": "cl.commands.evaluate",
+    "export": "cl.commands.export",
     "knn_accuracy": "cl.features.scores",
     "linear_probe": "cl.features.scores",
 }
@@ -76,6 +87,9 @@ __all__ = [
     "JCLLoss",
     "SigmoidLoss",
     "VICRegLoss",
+    "embed",
+    "evaluate",
+    "export",
     "knn_accuracy",
     "linear_probe",
     "load",
@@ -111,7 +125,7 @@ def load(
     `encoder.transform = encoder.transform.model_copy(update={"resize": 512, "crop": 448})` changes it.
 
     Args:
-        file: models/backbone.safetensors, a file of `pipeline.export`, a ResNet of torchvision, timm, MoCo,
+        file: models/backbone.safetensors, a file of `cl export`, a ResNet of torchvision, timm, MoCo,
             MoCo v3, SimSiam, SwAV, lightly or solo-learn, a vision transformer of timm, DINO, DINOv2, MoCo v3
             or MAE, weights with timm's config.json beside them, or a name such as `torchvision:resnet50` or
             `timm:convnext_tiny.fb_in1k`.

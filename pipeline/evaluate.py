@@ -12,7 +12,7 @@ from cl.hub import foreign
 from cl.networks import backbones
 from cl.networks.backbones import Colours
 from cl.runtime.tensor_files import below, load_tensors
-from pipeline.support import command, launch, locations, outputs, runs
+from pipeline.support import command, locations, outputs, runs
 from pipeline.support.evaluation import evaluate
 
 
@@ -23,13 +23,13 @@ from pipeline.support.evaluation import evaluate
     "file",
     help="Another encoder: a ResNet of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, a vision "
     "transformer of timm, DINO, DINOv2, MoCo v3 or MAE, weights with timm's config.json beside them, a file "
-    "of pipeline.export, torchvision:resnet50 or timm:<name>.",
+    "of cl export, torchvision:resnet50 or timm:<name>.",
 )
 @click.option(
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
 )
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     """Run the evaluations NAME of params.yaml, or all, on models/backbone.safetensors or on --backbone.
 

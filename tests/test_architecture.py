@@ -43,7 +43,8 @@ MAY_IMPORT = {
         "cl.data cl.detection cl.evaluations cl.losses cl.methods cl.networks cl.objective cl.pretraining "
         "cl.runtime cl.sources cl.training"
     ),
-    "cl": "cl.features cl.hub cl.losses",
+    "cl.commands": "cl.console cl.data cl.features cl.hub cl.networks cl.report cl.runtime cl.sources",
+    "cl": "cl.commands cl.features cl.hub cl.losses",
     "pipeline.support": (
         "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "
         "cl.sources cl.training"

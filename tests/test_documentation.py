@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click import Context
 from PIL import Image
 
-from cl import config
+from cl import commands, config
 from cl.hub.encoder import Encoder
 from tests.support import documentation
 from tests.support.documentation import DOCS, PAGES, after
@@ -42,6 +43,18 @@ def test_every_stage_and_option_exists() -> None:
         assert importlib.util.find_spec(module), f"python -m {module}"
         if arguments and module.startswith("pipeline."):
             importlib.import_module(module).main.make_context(module, arguments)
+
+
+def test_every_command_of_cl_and_its_options_exist() -> None:
+    found = [
+        words[words.index("cl") + 1 :] for words in COMMANDS if words[0] in ("cl", "box") and "cl" in words
+    ]
+    assert found
+    for name, *arguments in filter(None, found):
+        command = commands.main.get_command(Context(commands.main), name)
+        assert command, name
+        if arguments and arguments != ["--help"]:
+            command.make_context(name, arguments)
 
 
 def test_every_dvc_command_has_options_that_exist() -> None:

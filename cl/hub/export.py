@@ -5,8 +5,6 @@ import json
 import math
 import pickle
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,10 +16,9 @@ from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
 from cl.networks.two_streams import TwoStreams
+from cl.runtime.files import finished
 from cl.runtime.tensor_files import save_tensors
 
-SUFFIXES = {"torchvision": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
-FOLDERS = ("timm", "hub")
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
 
 
@@ -40,9 +37,9 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
         ValueError: the format does not support this network, or its package is not installed.
     """
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
-        others = "onnx" if isinstance(network, TwoStreams) else "timm, hub or onnx"
-        raise ValueError(f"{format} supports only kind=resnet without streams; choose {others}")
-    with _finished(path) as partial:
+        others = "" if isinstance(network, TwoStreams) else "timm, "
+        raise ValueError(f"{format} supports only kind=resnet without streams; choose {others}hub or onnx")
+    with finished(path) as partial:
         match format:
             case "torchvision":
                 save_tensors(network.state_dict(), partial, metadata)
@@ -62,19 +59,15 @@ def write_folder(
         card: the page that the hub shows; empty for none.
 
     Raises:
-        ValueError: the folder contains other files, or the backbone consists of two networks.
+        ValueError: the folder contains other files.
     """
-    if isinstance(network, TwoStreams):
-        raise ValueError(
-            "a backbone with streams is two networks, which timm and cl.load do not support; choose onnx"
-        )
     files = {DESCRIPTION: json.dumps(description, indent=2) if description else "", CARD: card}
     others = [path.name for path in folder.glob("*") if path.name not in (WEIGHTS, *files)]
     if others:
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
     for name, content in files.items():
         if content:
-            with _finished(folder / name) as partial:
+            with finished(folder / name) as partial:
                 partial.write_text(content)
         else:
             (folder / name).unlink(missing_ok=True)
@@ -108,24 +101,48 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
     }
 
 
+def model_card(name: str, about: str, library: str, license: str, size: int, metadata: dict[str, str]) -> str:
+    """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
+
+    Args:
+        name: of the published folder.
+        about: the architecture, and how to preprocess images.
+        library: timm or cl, which loads it.
+        size: side of the images in pixels.
+        metadata: of the encoder's file; ours record the method and the hash of the data.
+    """
+    use = [
+        "import timm",
+        "",
+        f'encoder = timm.create_model("local-dir:{name}", pretrained=True).eval()',
+        f"features = encoder(images)  # preprocessed as above: (N, 3, {size}, {size}) to (N, D)",
+    ]
+    if library == "cl":
+        use = ["import cl", "", f'features = cl.load("{name}/model.safetensors").embed(["a.jpg", "b.jpg"])']
+    tags = ["tags:", "- self-supervised-learning"] if "parameters" in metadata else []
+    header = [f"library_name: {library}", f"license: {license}", "pipeline_tag: image-feature-extraction"]
+    lines = [
+        "---",
+        *header,
+        *tags,
+        "---",
+        "",
+        f"# {name}",
+        "",
+        f"An encoder of images without a classifier: {about}",
+    ]
+    lines += ["", "```python", *use, "```", ""]
+    if manifest := metadata.get("data_manifest_sha256"):
+        lines += [f"SHA-256 of the training data's manifest: {manifest}", ""]
+    return "\n".join(lines)
+
+
 def crop_share(crop: int, resize: int) -> float:
     """The largest crop_pct from which timm gets `resize` as floor(crop / crop_pct) in spite of rounding."""
     share = crop / resize
     while math.floor(crop / share) < resize:
         share = math.nextafter(share, 0)
     return share
-
-
-@contextmanager
-def _finished(path: Path) -> Iterator[Path]:
-    """A path to write to; on success, the file is renamed to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _write_detectron2(network: Backbone, path: Path) -> None:

@@ -1,0 +1,197 @@
+"""embed: the features of images, beside their names."""
+
+import copy
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl.commands import ENCODER, encoder_options, images_argument, size_options
+from cl.console.command import entry_point, is_main_process, progress
+from cl.console.wording import counted
+
+if TYPE_CHECKING:
+    from cl.console.progress import Progress
+    from cl.hub.embedding import EmbeddingJob
+    from cl.hub.encoder import Encoder
+    from cl.hub.feature_files import Features
+    from cl.runtime.machine import Machine
+
+FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` detects a dead one
+
+
+def embed(
+    images: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    *,
+    encoder: "str | PathLike[str] | Encoder" = ENCODER,
+    to: "str | PathLike[str] | None" = None,
+    prefix: str | None = None,
+    resize: int | None = None,
+    crop: int | None = None,
+    map: bool = False,
+    patches: bool = False,
+) -> "Features | None":
+    """The features of images, in bounded memory; processes of one torch.distributed group share the work.
+
+    A call with equal arguments continues after a kill. Images that cannot be read are left out, counted on
+    the terminal, and listed in <to>.skipped.csv.
+
+    Args:
+        images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
+        encoder: a file or name that `cl.load` takes, or what it returned, which computes on its own device.
+        to: the file to write: .parquet, .npy with the names in a .txt beside it, or .csv; None: return them.
+        prefix: which encoder to use if the file contains several.
+        resize: short side in pixels, for an encoder whose file records no transform; together with crop.
+        crop: side in pixels of the centre crop.
+        map: add a two-dimensional map and the nearest neighbours to a Parquet file, as embedding-atlas reads
+            them (`cl.hub.feature_files.add_map`); all features must fit into memory.
+        patches: features of places instead, (N, H', W', D), as `Encoder.patches` gives them.
+
+    Returns:
+        Features (N, D) float32 with the names of the images, if `to` is None. A name is the path from the
+        folder, if one folder, list or table is given, and otherwise as given.
+
+    Raises:
+        ValueError: an input or the encoder is missing or damaged, no image can be read, another process
+            writes into `to`, or features are not finite.
+    """
+    from cl.hub import feature_files, listing
+    from cl.hub.embedding import EmbeddingJob
+    from cl.networks.backbones import check_size
+    from cl.runtime import machine
+    from cl.runtime.distributed import ranks
+
+    if to is None and ranks() > 1:
+        raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
+    with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
+        path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
+        _check(path, resize, crop, map=map, patches=patches)
+        inputs = listing.paths(images)
+        with machine.settings_restored():
+            shown = progress("embed")
+            loaded, here = _load(encoder, prefix)
+            _choose_size(loaded, resize, crop, shown)
+            name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
+            check_size(name, loaded.network, loaded.transform.crop, "--crop")
+            job = EmbeddingJob(inputs, loaded, path, patches)
+            each = " x ".join(str(size) for size in job.shape)
+            embedded = _run(job, here, shown, feature_files.add_map if map else lambda path: None)
+        shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {each} features each")
+        return feature_files.read(path, patches=patches) if to is None else None
+
+
+def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
+    """The encoder on its device, and the machine."""
+    from cl.hub import encoder as files
+    from cl.runtime import machine
+
+    here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
+    if not isinstance(encoder, files.Encoder):
+        return files.load(fspath(encoder), prefix).to(here.device), here
+    if encoder.training or prefix:
+        raise ValueError("the encoder is loaded already: leave out prefix, and call encoder.eval()")
+    return copy.copy(encoder), replace(here, device=next(encoder.parameters()).device)
+
+
+def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callable[[Path], None]) -> int:
+    """List, compute, merge and finish; returns the number of images in the main process, and 0 in others."""
+    from cl.console.reasons import lines
+    from cl.hub import embedding
+    from cl.runtime.distributed import rank, ranks
+    from cl.runtime.files import exclusive
+
+    is_main, wait_for_all, embedded = is_main_process(), _barrier(), 0
+    with exclusive(job.partial, job.target) if is_main else nullcontext():
+        if is_main:
+            for line in lines(job.begin()):
+                shown.say(line)
+        wait_for_all()
+        share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
+        with shown.count(share, "images" if ranks() == 1 else "images of this process") as report:
+            embedding.compute(job, here, report)
+        wait_for_all()
+        if is_main:
+            embedded, reasons = embedding.merge(job, finish)
+            for line in lines(reasons, "images that cannot be read"):
+                shown.say(line)
+        wait_for_all()
+    return embedded
+
+
+def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches: bool) -> None:
+    from cl.hub import feature_files
+    from cl.runtime.base_config import check_crop
+
+    feature_files.check_suffix(to)
+    if patches and (map or to.suffix == ".csv"):
+        raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
+    if map and to.suffix != ".parquet":
+        raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
+    names = to.with_suffix(".txt")
+    is_continued = Path(f"{to}.partial").exists()
+    if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
+        raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
+    if (resize is None) != (crop is None):
+        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
+    if resize and crop:
+        check_crop(resize, crop)
+
+
+def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, shown: "Progress") -> None:
+    """Set the image size if the encoder's file does not record it."""
+    if resize and encoder.records_size:
+        recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
+        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
+    if resize:
+        encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
+    stem = getattr(encoder.network, "conv1", None)
+    if not resize and not encoder.records_size and stem is not None and stem.stride == (1, 1):
+        shown.say(
+            f"the encoder was built for small images, but gets crops of {encoder.transform.crop} px, because "
+            "its file records no size: give the size of its training, for example --resize 32 --crop 32"
+        )
+
+
+def _barrier() -> Callable[[], None]:
+    """A function that waits for all processes, without a deadline: listing and merging may take hours."""
+    import torch.distributed as dist
+
+    from cl.runtime.distributed import ranks
+
+    if ranks() == 1:
+        return lambda: None
+    return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))
+
+
+@click.command()
+@images_argument
+@click.option(
+    "--to",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
+)
+@encoder_options
+@size_options
+@click.option(
+    "--map", is_flag=True, help="Add a map and nearest neighbours, as embedding-atlas reads them (.parquet)."
+)
+@click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
+@entry_point
+def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
+    """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.
+
+    Names start from the folder if one folder, list or table is given, and are otherwise as typed. After a
+    kill, the same command continues. Images that cannot be read are listed in <TO>.skipped.csv. All visible
+    GPUs are used, or CL_PROCESSES processes.
+    """
+    from cl.console import launch
+
+    launch.on_all_devices(embed)(images, to=to, **options)
