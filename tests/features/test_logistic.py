@@ -1,0 +1,50 @@
+"""Logistic regression has scikit-learn's solution."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from cl.features.logistic import fit
+
+
+def problem(images: int, width: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(0)
+    rows = draws.normal(size=(images, width)) / width**0.5
+    logits = rows @ draws.normal(size=(width, classes)) * 3 + draws.gumbel(size=(images, classes))
+    return rows, logits.argmax(1)
+
+
+@pytest.mark.parametrize("c", [0.1, 10])
+def test_several_classes(c) -> None:
+    rows, labels = problem(60, 20, 5)
+    theirs = LogisticRegression(C=c, tol=1e-9, max_iter=5000).fit(rows, labels)
+    ours = fit(rows, np.eye(5, dtype=bool)[labels], c, tolerance=1e-9)
+    np.testing.assert_allclose(ours[:, :-1], theirs.coef_, atol=1e-6 * np.abs(theirs.coef_).max())
+    bias = theirs.intercept_ - theirs.intercept_.mean()  # a softmax ignores a constant
+    np.testing.assert_allclose(ours[:, -1] - ours[:, -1].mean(), bias, atol=1e-6 * np.abs(bias).max())
+
+
+def test_two_classes() -> None:
+    rows, labels = problem(60, 20, 2)
+    theirs = LogisticRegression(C=2, tol=1e-9, max_iter=5000).fit(rows, labels)
+    first, second = fit(rows, np.eye(2, dtype=bool)[labels], 2, tolerance=1e-9)
+    expected = np.append(theirs.coef_[0], theirs.intercept_)
+    np.testing.assert_allclose(second - first, expected, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("c", [0.1, 10])
+def test_each_class_against_all_others(c) -> None:
+    rows, labels = problem(60, 20, 4)
+    targets = np.eye(4, dtype=bool)[labels] | np.eye(4, dtype=bool)[(labels + np.arange(60) % 2) % 4]
+    ours = fit(rows, targets, c, several=True, tolerance=1e-9)
+    for row, column in zip(ours, targets.T, strict=True):
+        theirs = LogisticRegression(C=c, tol=1e-9, max_iter=5000).fit(rows, column)
+        expected = np.append(theirs.coef_[0], theirs.intercept_)
+        np.testing.assert_allclose(row, expected, atol=3e-6 * np.abs(expected).max())
+
+
+def test_it_continues_from_an_earlier_solution() -> None:
+    rows, labels = problem(60, 20, 5)
+    targets = np.eye(5, dtype=bool)[labels]
+    earlier = fit(rows, targets, 1.0)
+    np.testing.assert_array_equal(fit(rows, targets, 1.0, start=earlier), earlier)
