@@ -156,4 +156,4 @@ def test_other_nodes_are_accepted(monkeypatch, address: str, variables: dict[str
 def test_the_script_cl_starts_its_processes_as_a_module(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # a script has no module name
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/cl", "embed", "birds"])
-    assert launch._command() == ["-m", "cl", "embed", "birds"]
+    assert launch._command() == ["-P", "-m", "cl", "embed", "birds"]
