@@ -21,7 +21,7 @@ from cl.runtime import machine
 from cl.runtime.base_config import check_crop
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import exclusive
-from pipeline.support import command, launch, locations
+from pipeline.support import command, locations
 
 FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` detects a dead one
 
@@ -55,7 +55,7 @@ FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` dete
     help="Side in pixels of the centre crop, given together with --resize.  [default: 224]",
 )
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | None, crop: int | None) -> None:
     """Write the features of all images below FOLDER, in the order of their names.
 
@@ -68,7 +68,7 @@ def main(folder: Path, to: Path, file: str, prefix: str | None, resize: int | No
     encoder = cl.load(file, device=here.device, prefix=prefix)
     _choose_size(encoder, resize, crop, progress)
     check_size(file, encoder.network, encoder.transform.crop, "--crop")
-    job = embedding.EmbeddingJob(folder, encoder, to)
+    job = embedding.EmbeddingJob([folder], encoder, to)
     is_main, wait_for_all = command.is_main_process(), _barrier()
     with exclusive(job.partial, to) if is_main else nullcontext():
         if is_main:
