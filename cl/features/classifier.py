@@ -122,7 +122,7 @@ def folds_of(
         if count < 2:
             raise ValueError(f"{images}, expected at least 2; label more, or remove this label")
         raise ValueError(
-            f"{images} in so few groups that none is left to measure the others; label images of more groups, "
+            f"{images} in so few groups that none is left to measure them; label images of more groups, "
             "or remove the column of groups"
         )
     return folds
@@ -250,7 +250,7 @@ def log_loss(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> float
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> float:
-    """The temperature with the smallest log-loss (Guo et al. 2017, "On calibration of modern neural networks").
+    """The temperature with the smallest log-loss (Guo et al. 2017, On calibration of modern neural networks).
 
     One image is added whose labels are all equally likely: otherwise few images, all right, would give 0.
     """
