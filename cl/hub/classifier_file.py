@@ -1,4 +1,4 @@
-"""The file of a trained classifier: a head with its classes and its encoder, as safetensors without pickle."""
+"""The file of a trained classifier: a head with its classes and its encoder, without pickle."""
 
 import json
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Classifier:
     encoder: dict[str, str]
 
     def check(self, encoder: dict[str, str], file: Path) -> None:
-        """Raises ValueError if features of the encoder would differ from those that trained the classifier."""
+        """Raises ValueError if the encoder gives other features than the one that trained the classifier."""
         for name, what in (("sha256", "the encoder"), ("transform", "images transformed with")):
             trained, given = self.encoder.get(name), encoder.get(name)
             if trained and given and trained != given:
@@ -67,6 +67,7 @@ def load(path: Path) -> Classifier:
     shapes = (len(found.classes), len(bias), len(weights))
     if about["kind"] != KIND or len(set(shapes)) > 1:
         raise DamagedError(
-            f"{path} has a {about['kind']} of {shapes}, expected a {KIND}: another version of cl wrote it; train it again"
+            f"{path} is a {about['kind']} of {shapes} classes, expected a {KIND}; train it again with this "
+            "version of cl"
         )
     return found

@@ -15,22 +15,41 @@ SEPARATOR, SHOWN = ";", 3
 
 
 @dataclass(frozen=True)
-class Labels:
+class Targets:
     """The labels of N images.
 
+    names: N paths.
     classes: the C classes, sorted by name.
     targets: (N, C) bool; a row without a label is all False.
     groups: (N,) int64, -1 for an image without a group; None if the table has no groups.
     remarks: what may be a mistake.
     """
 
+    names: Sequence[str]
     classes: list[str]
     targets: np.ndarray
     groups: np.ndarray | None
     remarks: list[str]
 
+    @property
+    def several(self) -> bool:
+        """Whether an image has several labels."""
+        return bool((self.targets.sum(1) > 1).any())
 
-def read(file: Path, names: Sequence[str], root: Path) -> Labels:
+    def labelled(self) -> tuple[np.ndarray, list[str], np.ndarray | None]:
+        """Targets, classes and groups of the images with a label."""
+        rows = self.targets.any(1)
+        return self.targets[rows], self.classes, None if self.groups is None else self.groups[rows]
+
+    def of(self, names: Sequence[str]) -> "Targets":
+        """The labels of these images, which are among `self.names`."""
+        position = {name: number for number, name in enumerate(self.names)}
+        rows = [position[name] for name in names]
+        groups = None if self.groups is None else self.groups[rows]
+        return Targets(names, self.classes, self.targets[rows], groups, self.remarks)
+
+
+def read(file: Path, names: Sequence[str], root: Path) -> Targets:
     """The labels that a table of columns `path`, `label` and optionally `group` gives to images.
 
     A cell `a;b`, or two rows of a path, give an image two labels. Paths start from `root` or from the table's
@@ -44,7 +63,9 @@ def read(file: Path, names: Sequence[str], root: Path) -> Labels:
     """
     columns = table.known_columns(file)
     if "label" not in columns:
-        raise ValueError(f"{file} has no column of labels, found {', '.join(columns)}; call one of them label")
+        raise ValueError(
+            f"{file} has no column of labels, found {', '.join(columns)}; call one of them label"
+        )
     rows = [(number, path) for number, path in enumerate(columns["path"]) if path]
     found = _positions([path for _, path in rows], file, names, root)
     labels = [_split(columns["label"][number]) for number, _ in rows]
@@ -61,7 +82,7 @@ def read(file: Path, names: Sequence[str], root: Path) -> Labels:
         groups = np.full(len(names), -1)
         for position, cell in zip(found, cells, strict=True):
             groups[position] = numbers.get(cell or "", -1)
-    return Labels(classes, targets, groups, table.similar(classes))
+    return Targets(names, classes, targets, groups, table.similar(classes))
 
 
 def _split(cell: str | None) -> list[str]:
@@ -73,14 +94,17 @@ def _positions(paths: list[str], file: Path, names: Sequence[str], root: Path) -
     known = {normalize("NFC", os.path.normpath(name)): position for position, name in enumerate(names)}
     from_table = [os.path.relpath(file.parent / path, root) for path in paths]
     found = max(
-        ([known.get(normalize("NFC", os.path.normpath(path))) for path in each] for each in (paths, from_table)),
+        (
+            [known.get(normalize("NFC", os.path.normpath(path))) for path in each]
+            for each in (paths, from_table)
+        ),
         key=lambda positions: sum(position is not None for position in positions),
     )
     missing = [path for path, position in zip(paths, found, strict=True) if position is None]
     if missing:
         more = ", ..." if len(missing) > SHOWN else ""
         raise ValueError(
-            f"{file} names {counted(len(missing), 'images')} that are not among the {len(names)} found in {root}: "
+            f"{file} names {counted(len(missing), 'images')} not among the {len(names)} found in {root}: "
             f"{', '.join(missing[:SHOWN])}{more}; correct the paths, or remove these rows"
         )
     return [position for position in found if position is not None]
