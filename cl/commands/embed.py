@@ -4,8 +4,8 @@ import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -38,8 +38,8 @@ def embed(
 ) -> "Features | None":
     """The features of images, in bounded memory; processes of one torch.distributed group share the work.
 
-    A call with equal arguments continues after a kill. Images that cannot be read are left out, counted on the
-    terminal, and listed in <to>.skipped.csv.
+    A call with equal arguments continues after a kill. Images that cannot be read are left out, counted on
+    the terminal, and listed in <to>.skipped.csv.
 
     Args:
         images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
@@ -66,17 +66,20 @@ def embed(
     if to is None and ranks() > 1:
         raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
     with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
-        path = Path(folder, "features.parquet") if to is None else Path(to).expanduser()
+        path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
         _check(path, resize, crop)
+        inputs = listing.paths(images)
         with machine.settings_restored():
             shown = progress("embed")
             loaded, here = _load(encoder, prefix)
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
-            job = EmbeddingJob(listing.paths(images), loaded, path)
+            job = EmbeddingJob(inputs, loaded, path)
             embedded = _run(job, here, shown)
-        shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {loaded.width} features each")
+        shown.say(
+            f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {loaded.width} features each"
+        )
         return feature_files.read(path) if to is None else None
 
 
@@ -173,9 +176,9 @@ def _barrier() -> Callable[[], None]:
 def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
     """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.
 
-    Names are relative to the folder if one folder, list or table is given, and otherwise as given. The same
-    command continues after a kill. Images that cannot be read are listed in <TO>.skipped.csv. Uses all visible
-    GPUs, or CL_PROCESSES processes.
+    Names start from the folder if one folder, list or table is given, and are otherwise as typed. After a
+    kill, the same command continues. Images that cannot be read are listed in <TO>.skipped.csv. All visible
+    GPUs are used, or CL_PROCESSES processes.
     """
     from cl.console import launch
 
