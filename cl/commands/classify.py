@@ -126,7 +126,11 @@ def classify(
         saved = classifier_file.load(used)
         saved.check(source.notes, used)
         found = source.features()
-        saved.check(found.notes, used)
+        saved.check(found.notes, used, width=found.features.shape[1])
+        if "sha256" not in found.notes:
+            progress("classify").say(
+                f"{features} does not record its encoder; make sure that it trained {used}"
+            )
         head, probabilities = saved.head, saved.head.probabilities(found.features)
         result = _result(found.names, saved.classes, probabilities, several=head.several)
     else:
@@ -158,8 +162,7 @@ def _check(
 ) -> None:
     if bool(labels) == bool(used):
         raise ValueError(
-            f"found --labels {labels} with --classifier {used}; give --labels to train a classifier, or "
-            "--classifier to use one"
+            "give either --labels (a table) to train a classifier, or --classifier (a file of --save) to use one"
         )
     if bool(images) == bool(features):
         raise ValueError(
@@ -342,7 +345,8 @@ def summary(result: Classification) -> Iterator[str]:
 
 def _measured(quality: Quality) -> Iterator[str]:
     if quality.accuracy is None:
-        yield f"mean average precision {quality.mean_average_precision:5.1f} %, of held-out labelled images"
+        yield "some images have several labels, so each label is predicted by itself"
+        yield f"mean average precision {quality.mean_average_precision:5.1f} %, of held-out images"
     else:
         yield f"accuracy               {quality.accuracy:5.1f} % {quality.interval or ''}, of held-out images"
         yield f"always the same class  {quality.majority:5.1f} %"
@@ -367,7 +371,7 @@ def _cell(name: str) -> str:
 @size_options
 @entry_point
 def command(**options: Any) -> None:
-    r"""Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
+    """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
 
     A label `a;b`, or two rows, give an image two labels. Images without a label are predicted. The folds of
     cross-validation keep a group together. The probabilities of a labelled image are of a classifier that was
@@ -376,7 +380,7 @@ def command(**options: Any) -> None:
     \b
     cl classify --labels labels.csv --images photos --to predictions.csv --save classifier.safetensors
     cl classify --classifier classifier.safetensors --images new --to more.csv
-    """
+    """  # noqa: D301
     context = click.get_current_context()
     if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
         options["encoder"] = None

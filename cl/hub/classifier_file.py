@@ -23,8 +23,13 @@ class Classifier:
     classes: list[str]
     encoder: dict[str, str]
 
-    def check(self, encoder: dict[str, str], file: Path) -> None:
+    def check(self, encoder: dict[str, str], file: Path, width: int | None = None) -> None:
         """Raises ValueError if the encoder gives other features than the one that trained the classifier."""
+        expected = self.head.weights.shape[1]
+        if width not in (None, expected):
+            raise ValueError(
+                f"{file} takes {expected} features per image, found {width}; give the encoder that trained it"
+            )
         for name, what in (("sha256", "the encoder"), ("transform", "images transformed with")):
             trained, given = self.encoder.get(name), encoder.get(name)
             if trained and given and trained != given:
@@ -56,7 +61,10 @@ def load(path: Path) -> Classifier:
     """
     if not path.is_file():
         raise ValueError(f"no file {path}; train a classifier with `cl classify --labels ... --save {path}`")
-    tensors, metadata = load_tensors(path)
+    try:
+        tensors, metadata = load_tensors(path)
+    except DamagedError as error:
+        raise DamagedError(f"{error}; `cl classify --save` writes one") from error
     try:
         about = json.loads(metadata["classifier"])
         weights, bias = tensors["weights"].numpy(), tensors["bias"].numpy()
