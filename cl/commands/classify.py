@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy import ndarray
 
     from cl.features.classifier import Trained
+    from cl.hub.classifier_file import Classifier
     from cl.hub.encoder import Encoder
     from cl.hub.feature_files import Features
     from cl.report.intervals import Interval
@@ -113,68 +114,80 @@ def classify(
         ValueError: an input is missing, damaged or of another encoder; there is only one class, or one with a
             single image; labels name missing images; features are not finite.
     """
-    from cl.features.classifier import folds_of, train
-    from cl.hub import classifier_file, targets
+    from cl.hub import classifier_file
 
-    labels, to, save, used = (path and Path(path).expanduser() for path in (labels, to, save, classifier))
-    _check(labels, images, features, used, to, save)
-    if features:
-        source: _Source = _FeatureFile(Path(features).expanduser(), encoder)
-    else:
-        source = _Images(images or "", encoder or ENCODER, prefix, {"resize": resize, "crop": crop})
-    if used:
-        saved = classifier_file.load(used)
-        saved.check(source.notes, used)
-        found = source.features()
-        saved.check(found.notes, used, width=found.features.shape[1])
-        if "sha256" not in found.notes:
-            progress("classify").say(
-                f"{features} does not record its encoder; make sure that it trained {used}"
-            )
-        head, probabilities = saved.head, saved.head.probabilities(found.features)
-        result = _result(found.names, saved.classes, probabilities, several=head.several)
-    else:
-        assert labels
-        table = targets.read(labels, source.names, source.root)
-        for remark in table.remarks:
-            progress("classify").say(remark)
-        folds_of(*table.labelled())  # mistakes are found before the images are embedded
-        found = source.features()
-        table = table.of(found.names)
-        rows = table.targets.any(1)
-        trained = train(found.features[rows], *table.labelled(), several=table.several)
-        probabilities = trained.head.probabilities(found.features)
-        probabilities[rows] = trained.calibrated
-        result = replace(
-            _result(found.names, table.classes, probabilities, several=table.several),
-            labels=_joined(table.targets, table.classes),
-            quality=_quality(trained, *table.labelled()),
-        )
-    if to:
-        _write(to, result, every_class=every_class)
-    if save:
-        classifier_file.save(classifier_file.Classifier(trained.head, table.classes, found.notes), save)
-    return result
-
-
-def _check(
-    labels: Path | None, images: Any, features: Any, used: Path | None, to: Path | None, save: Path | None
-) -> None:
-    if bool(labels) == bool(used):
-        raise ValueError(
-            "give either --labels (a table) to train a classifier, or --classifier (a file of --save) to use one"
-        )
+    table, used, written, saved = (
+        Path(path).expanduser() if path else None for path in (labels, classifier, to, save)
+    )
+    _check(table, used, written, saved)
     if bool(images) == bool(features):
         raise ValueError(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
         )
-    if used and save:
-        raise ValueError(f"--save {save} needs --labels: --classifier {used} is saved already")
+    if features:
+        source: _Source = _FeatureFile(Path(features).expanduser(), encoder)
+    else:
+        source = _Images(images, encoder or ENCODER, prefix, resize, crop)
+    if used:
+        result = _classified(classifier_file.load(used), used, source)
+    else:
+        assert table
+        result, trained = _trained(table, source)
+        if saved:
+            classifier_file.save(trained, saved)
+    if written:
+        _write(written, result, every_class=every_class)
+    return result
+
+
+def _check(labels: Path | None, classifier: Path | None, to: Path | None, save: Path | None) -> None:
+    if bool(labels) == bool(classifier):
+        raise ValueError(
+            "give either --labels (a table) to train a classifier or --classifier (a file of --save) to use"
+        )
+    if classifier and save:
+        raise ValueError(f"--save {save} needs --labels: --classifier {classifier} is saved already")
     for option, path, suffixes in (("--to", to, TABLES), ("--save", save, (FILE,))):
         if path and (path.suffix not in suffixes or path.is_dir()):
             raise ValueError(f"{option} {path} must be a file that ends in {' or '.join(suffixes)}")
         if path and not path.absolute().parent.is_dir():
             raise ValueError(f"{option} {path}: there is no folder {path.parent}; create it")
+
+
+def _classified(used: "Classifier", file: Path, source: "_Source") -> Classification:
+    """The classes by a saved classifier."""
+    used.check(source.notes, file)  # before the images are embedded
+    found = source.features()
+    used.check(found.notes, file, width=found.features.shape[1])
+    if "sha256" not in found.notes:
+        progress("classify").say(
+            f"the features do not record their encoder; make sure that it trained {file}"
+        )
+    probabilities = used.head.probabilities(found.features)
+    return _result(found.names, used.classes, probabilities, several=used.head.several)
+
+
+def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifier]":
+    """The classes by a classifier that is trained on the labelled images."""
+    from cl.features.classifier import folds_of, train
+    from cl.hub import classifier_file, targets
+
+    table = targets.read(labels, source.names, source.root)
+    for remark in table.remarks:
+        progress("classify").say(remark)
+    folds_of(*table.labelled())  # raises ValueError before the images are embedded
+    found = source.features()
+    table = table.of(found.names)
+    labelled = table.targets.any(1)
+    trained = train(found.features[labelled], *table.labelled(), several=table.several)
+    probabilities = trained.head.probabilities(found.features)
+    probabilities[labelled] = trained.calibrated
+    result = replace(
+        _result(found.names, table.classes, probabilities, several=table.several),
+        labels=_joined(table.targets, table.classes),
+        quality=_quality(trained, *table.labelled()),
+    )
+    return result, classifier_file.Classifier(trained.head, table.classes, found.notes)
 
 
 class _Source(Protocol):
@@ -212,13 +225,15 @@ class _FeatureFile:
 
 
 class _Images:
-    def __init__(self, images: Any, encoder: Any, prefix: str | None, size: dict[str, int | None]) -> None:
+    def __init__(
+        self, images: Any, encoder: Any, prefix: str | None, resize: int | None, crop: int | None
+    ) -> None:
         import torch
 
         from cl.hub import encoder as files
         from cl.hub import listing
 
-        self._inputs, self._size = listing.paths(images), size
+        self._inputs, self._resize, self._crop = listing.paths(images), resize, crop
         self.root, left_out = listing.root_of(self._inputs), Counter[str]()
         self.names = [name for name, _ in listing.images_in(self._inputs, left_out)]
         if not self.names:
@@ -231,7 +246,7 @@ class _Images:
         self._encoder, self.notes = encoder, {"sha256": encoder.sha256}
 
     def features(self) -> "Features":
-        found = embed(self._inputs, encoder=self._encoder, **self._size)
+        found = embed(self._inputs, encoder=self._encoder, resize=self._resize, crop=self._crop)
         assert found
         return found
 

@@ -118,12 +118,14 @@ def folds_of(
     folds = _folds(targets, groups, seed)
     for number in _unseen(folds, targets):
         count = int(targets[:, number].sum())
-        images = f"class {classes[number]!r} has {counted(count, 'labelled images')}"
         if count < 2:
-            raise ValueError(f"{images}, expected at least 2; label more, or remove this label")
+            raise ValueError(
+                f"class {classes[number]!r} has {counted(count, 'labelled images')}, expected at least 2; "
+                "label more, or remove this label"
+            )
         raise ValueError(
-            f"{images} in so few groups that none is left to measure them; label images of more groups, "
-            "or remove the column of groups"
+            f"the {count} labelled images of class {classes[number]!r} cannot be held out in part, as their "
+            "groups stay together; label images of more groups, or remove the column of groups"
         )
     return folds
 

@@ -61,17 +61,17 @@ def read(file: Path, names: Sequence[str], root: Path) -> Targets:
     Raises:
         ValueError: the table is damaged, has no label, or names images that are missing.
     """
+    if not file.is_file():
+        raise ValueError(f"no table {file}; give a .csv or .parquet file with the columns path and label")
     columns = table.known_columns(file)
     if "label" not in columns:
-        raise ValueError(
-            f"{file} has no column of labels, found {', '.join(columns)}; call one of them label"
-        )
+        raise ValueError(f"{file} has no column of labels; call one of its columns label")
     rows = [(number, path) for number, path in enumerate(columns["path"]) if path]
     found = _positions([path for _, path in rows], file, names, root)
     labels = [_split(columns["label"][number]) for number, _ in rows]
     classes = sorted({label for row in labels for label in row})
     if not classes:
-        raise ValueError(f"{file} has {counted(len(rows), 'rows')} without a label; fill in the column label")
+        raise ValueError(f"{file} has no label in {counted(len(rows), 'rows')}; fill in the column label")
     targets = np.zeros((len(names), len(classes)), bool)
     for position, row in zip(found, labels, strict=True):
         targets[position, [classes.index(label) for label in row]] = True
