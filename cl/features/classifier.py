@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_expit, log_softmax, softmax
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
@@ -199,7 +198,7 @@ class _Regression:
                 LogisticRegression(tol=self.tolerance, max_iter=STEPS, warm_start=True) for _ in columns
             ]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", UserWarning)  # of many classes, or of too few steps
             for model, column in zip(self._models, columns, strict=True):
                 model.set_params(C=c).fit(rows, column)
         weights = np.concatenate([model.coef_ for model in self._models])
