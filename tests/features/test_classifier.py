@@ -23,6 +23,13 @@ def named(classes: int) -> list[str]:
     return [f"class {number}" for number in range(classes)]
 
 
+def scaled(features: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Unit rows, less the mean of `like`, whose mean squared norm becomes 1."""
+    rows, reference = normalize(features.astype(np.float64)), normalize(like.astype(np.float64))
+    centre = reference.mean(0)
+    return (rows - centre) / np.sqrt(((reference - centre) ** 2).sum(1).mean())
+
+
 @pytest.mark.parametrize("width", [5, 300], ids=["more images than features", "fewer"])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_head_is_the_solution_of_scikit_learn(width, classes) -> None:
@@ -30,12 +37,8 @@ def test_the_head_is_the_solution_of_scikit_learn(width, classes) -> None:
     features, labels = clouds(60, classes, width, noise=1.5)
     new, _ = clouds(30, classes, width, noise=1.5, seed=1)
     found = train(features, np.eye(classes, dtype=bool)[labels], named(classes))
-    rows, queries = normalize(features.astype(np.float64)), normalize(new.astype(np.float64))
-    centre = rows.mean(0)
-    scale = np.sqrt(((rows - centre) ** 2).sum(1).mean())
-    c = found.regularisation
-    solution = LogisticRegression(C=c, tol=1e-9, max_iter=10_000).fit((rows - centre) / scale, labels)
-    expected = solution.predict_proba((queries - centre) / scale)
+    solution = LogisticRegression(C=found.regularisation, tol=1e-9, max_iter=10_000)
+    expected = solution.fit(scaled(features, features), labels).predict_proba(scaled(new, features))
     head = classifier.Head(found.head.weights, found.head.bias, 1.0, several=False)
     np.testing.assert_allclose(head.probabilities(new), expected, atol=1e-5)
 
@@ -44,14 +47,38 @@ def test_one_head_per_label_if_images_have_several() -> None:
     features, labels = clouds(80, 4, 20, noise=1.5)
     targets = np.eye(4, dtype=bool)[labels] | np.eye(4, dtype=bool)[(labels + (np.arange(80) > 60)) % 4]
     found = train(features, targets, named(4), several=True)
-    rows = normalize(features.astype(np.float64))
-    rows = (rows - rows.mean(0)) / np.sqrt(((rows - rows.mean(0)) ** 2).sum(1).mean())
+    rows = scaled(features, features)
     probabilities = classifier.Head(found.head.weights, found.head.bias, 1.0, several=True).probabilities(
         features
     )
     for column, truth in zip(probabilities.T, targets.T, strict=True):
         solution = LogisticRegression(C=found.regularisation, tol=1e-9, max_iter=10_000).fit(rows, truth)
         np.testing.assert_allclose(column, solution.predict_proba(rows)[:, 1], atol=1e-5)
+
+
+def test_the_regularisation_has_the_smallest_log_loss_of_held_out_images() -> None:
+    features, labels = clouds(60, 3, 20, noise=2.5)
+    targets = np.eye(3, dtype=bool)[labels]
+    rows, folds = scaled(features, features), classifier.folds_of(targets, named(3))
+    losses = {}
+    for c in classifier.GRID:
+        model, held_out = LogisticRegression(C=c, max_iter=10_000), np.empty((60, 3))
+        for seen, others in folds:
+            held_out[others] = model.fit(rows[seen], labels[seen]).predict_proba(rows[others])
+        losses[c] = -np.log(held_out[targets]).mean()
+    best = min(losses, key=losses.__getitem__)
+    assert min(classifier.GRID) < best < max(classifier.GRID)
+    assert train(features, targets, named(3)).regularisation == best
+
+
+def test_a_temperature_per_fold_calibrates() -> None:
+    """Images of different folds have different temperatures, which leave the ranking as it is."""
+    features, labels = clouds(60, 2, 20, noise=2.5)
+    found = train(features, np.eye(2, dtype=bool)[labels], named(2))
+    (before, after) = (np.log(p[:, 0] / p[:, 1]) for p in (found.raw, found.calibrated))
+    temperatures = np.unique((before / after).round(4))
+    assert 1 < len(temperatures) <= 5
+    assert found.head.temperature != 1
 
 
 def test_held_out_images_do_not_train_the_heads_that_measure_them() -> None:
