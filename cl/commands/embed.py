@@ -35,6 +35,7 @@ def embed(
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
+    map: bool = False,
 ) -> "Features | None":
     """The features of images, in bounded memory; processes of one torch.distributed group share the work.
 
@@ -48,6 +49,8 @@ def embed(
         prefix: which encoder to use if the file contains several.
         resize: short side in pixels, for an encoder whose file records no transform; together with crop.
         crop: side in pixels of the centre crop.
+        map: add a two-dimensional map and the nearest neighbours to a Parquet file, as embedding-atlas reads
+            them (`cl.hub.feature_files.add_map`); all features must fit into memory.
 
     Returns:
         Features (N, D) float32 with the names of the images, if `to` is None. A name is the path from the
@@ -67,7 +70,7 @@ def embed(
         raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
     with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
         path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
-        _check(path, resize, crop)
+        _check(path, resize, crop, map=map)
         inputs = listing.paths(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -76,7 +79,7 @@ def embed(
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
             job = EmbeddingJob(inputs, loaded, path)
-            embedded = _run(job, here, shown)
+            embedded = _run(job, here, shown, feature_files.add_map if map else lambda path: None)
         shown.say(
             f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {loaded.width} features each"
         )
@@ -96,8 +99,8 @@ def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tupl
     return copy.copy(encoder), replace(here, device=next(encoder.parameters()).device)
 
 
-def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
-    """List, compute and merge; returns the number of images in the main process, and 0 in others."""
+def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callable[[Path], None]) -> int:
+    """List, compute, merge and finish; returns the number of images in the main process, and 0 in others."""
     from cl.console.reasons import lines
     from cl.hub import embedding
     from cl.runtime.distributed import rank, ranks
@@ -114,18 +117,20 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
             embedding.compute(job, here, report)
         wait_for_all()
         if is_main:
-            embedded, reasons = embedding.merge(job)
+            embedded, reasons = embedding.merge(job, finish)
             for line in lines(reasons, "images that cannot be read"):
                 shown.say(line)
         wait_for_all()
     return embedded
 
 
-def _check(to: Path, resize: int | None, crop: int | None) -> None:
+def _check(to: Path, resize: int | None, crop: int | None, *, map: bool) -> None:
     from cl.hub import feature_files
     from cl.runtime.base_config import check_crop
 
     feature_files.check_suffix(to)
+    if map and to.suffix != ".parquet":
+        raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
     names = to.with_suffix(".txt")
     is_continued = Path(f"{to}.partial").exists()
     if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
@@ -172,6 +177,9 @@ def _barrier() -> Callable[[], None]:
 )
 @encoder_options
 @size_options
+@click.option(
+    "--map", is_flag=True, help="Add a map and nearest neighbours, as embedding-atlas reads them (.parquet)."
+)
 @entry_point
 def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
     """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.

@@ -181,8 +181,11 @@ def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) ->
     save_tensors({"features": features[readable]}, job.path(part), {"skipped": json.dumps(skipped)})
 
 
-def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
+def merge(job: EmbeddingJob, finish: Callable[[Path], None] = lambda path: None) -> tuple[int, Counter[str]]:
     """Merge all parts into the target and a table of the unreadable images, and remove the parts.
+
+    Args:
+        finish: completes the file of features before it becomes the target.
 
     Returns:
         The number of images with features, and the number of unreadable ones by reason.
@@ -207,6 +210,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
         shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
+    finish(file.paths[-1])
     for path in (table, *file.paths):
         with path.open("rb") as finished:
             os.fsync(finished.fileno())

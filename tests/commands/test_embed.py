@@ -190,6 +190,13 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         ("none", "--to", to): "no file or folder none; give images, a folder, a list or a table of images",
         (str(tmp_path / "empty"), "--to", to, *of): "empty, found 1 with suffix .txt; give images",
         (str(tmp_path / "junk"), "--to", to, *of): "can be read: ValueError: not an image, or an unsupported",
+        (
+            str(images),
+            "--to",
+            f"{tmp_path}/a.npy",
+            *of,
+            "--map",
+        ): "--map needs columns beside the features, but",
         (str(images), "--to", f"{tmp_path}/features.h5"): "must be a file that ends in .parquet, .npy, .csv",
         (str(images), "--to", to): "models/backbone.safetensors does not exist; give a checkpoint",
         (str(images), "--to", f"{tmp_path}/locked.npy", *of): "another process is writing",
