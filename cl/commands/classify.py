@@ -179,6 +179,7 @@ def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifi
     found = source.features()
     table = table.of(found.names)
     labelled = table.targets.any(1)
+    progress("classify").say(f"training on {counted(int(labelled.sum()), 'labelled images')}")
     trained = train(found.features[labelled], *table.labelled(), several=table.several)
     probabilities = trained.head.probabilities(found.features)
     probabilities[labelled] = trained.calibrated
