@@ -21,6 +21,7 @@ from cl.features.classifier import Head, calibration_error, train
 from cl.hub import feature_files
 
 LABELS, DRAWS, NEIGHBOURS = (10, 50, 300), 5, 5
+FEWEST = 100  # unlabelled images
 
 
 class Score(NamedTuple):
@@ -103,24 +104,39 @@ METHODS: dict[str, Callable[[Draw], Score]] = {
 
 
 def main() -> None:
-    print("| features | labels | method | accuracy | held out | calibration error | seconds |")
-    print("|---|---|---|---|---|---|---|")
+    means: dict[tuple[str, int], list[Score]] = {}
     for path in map(Path, sys.argv[1:]):
         found = feature_files.read(path)
         classes = np.unique([Path(name).parent.name for name in found.names], return_inverse=True)[1]
         for labels in LABELS:
             draws = [draw(found.features, classes, labels, seed) for seed in range(DRAWS)]
-            if len(draws[0].rest) < 100:
-                continue
-            for name, measure in METHODS.items():
-                scores = [Score(*map(fmean, zip(*map(measure, draws), strict=True)))]
-                print(f"| {path.stem} | {labels} | {name} | {cells(scores[0])} |", flush=True)
+            if len(draws[0].rest) >= FEWEST:
+                scores = ([measure(drawn) for drawn in draws] for measure in METHODS.values())
+                means[path.stem, labels] = [Score(*map(fmean, zip(*each, strict=True))) for each in scores]
+                print(path.stem, labels, file=sys.stderr, flush=True)
+    table(
+        "accuracy",
+        "held out",
+        {key: (row, f"{row[0].held_out:.1f}") for key, row in means.items()},
+        "accuracy",
+    )
+    table(
+        "calibration error",
+        "before",
+        {key: (row, f"{row[0].raw:.1f}") for key, row in means.items()},
+        "error",
+    )
+    table("seconds", "", {key: (row, "") for key, row in means.items()}, "seconds")
 
 
-def cells(mean: Score) -> str:
-    held_out = "" if np.isnan(mean.held_out) else f"{mean.held_out:.1f}"
-    error = f"{mean.error:.1f}" + ("" if np.isnan(mean.raw) else f" ({mean.raw:.1f})")
-    return f"{mean.accuracy:.1f} | {held_out} | {error} | {mean.seconds:.2f}"
+def table(title: str, second: str, rows: dict[tuple[str, int], tuple[list[Score], str]], field: str) -> None:
+    """Markdown, with a row for each file and number of labels."""
+    own, *others = METHODS
+    heads = [title, "labels", own, *([second] if second else []), *others]
+    print("\n" + " | ".join(["", *heads, ""]).strip(), "|---" * len(heads) + "|", sep="\n")
+    for (name, labels), (scores, extra) in rows.items():
+        first, *rest = (f"{getattr(score, field):.{2 if field == 'seconds' else 1}f}" for score in scores)
+        print(" | ".join(["", name, str(labels), first, *([extra] if second else []), *rest, ""]).strip())
 
 
 if __name__ == "__main__":

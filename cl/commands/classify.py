@@ -349,7 +349,7 @@ def summary(result: Classification) -> Iterator[str]:
         yield f"{total}: {result.quality.images} labelled, {len(new)} to predict"
         yield from _measured(result.quality)
         measure = "accuracy" if result.quality.accuracy is not None else "precision"
-        yield f"  {_cell('worst classes')}{'labelled':>10}{measure:>12}{'predicted':>12}"
+        yield f"  {_cell('class, worst first')}{'labelled':>10}{measure:>12}{'predicted':>12}"
         by_class = result.quality.by_class
         shown = sorted(result.classes, key=lambda name: by_class[name][1])
         for name in shown[:LINES]:
