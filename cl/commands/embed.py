@@ -36,6 +36,7 @@ def embed(
     resize: int | None = None,
     crop: int | None = None,
     map: bool = False,
+    patches: bool = False,
 ) -> "Features | None":
     """The features of images, in bounded memory; processes of one torch.distributed group share the work.
 
@@ -51,6 +52,7 @@ def embed(
         crop: side in pixels of the centre crop.
         map: add a two-dimensional map and the nearest neighbours to a Parquet file, as embedding-atlas reads
             them (`cl.hub.feature_files.add_map`); all features must fit into memory.
+        patches: features of places instead, (N, H', W', D), as `Encoder.patches` gives them.
 
     Returns:
         Features (N, D) float32 with the names of the images, if `to` is None. A name is the path from the
@@ -70,7 +72,7 @@ def embed(
         raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
     with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
         path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
-        _check(path, resize, crop, map=map)
+        _check(path, resize, crop, map=map, patches=patches)
         inputs = listing.paths(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -78,12 +80,11 @@ def embed(
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
-            job = EmbeddingJob(inputs, loaded, path)
+            job = EmbeddingJob(inputs, loaded, path, patches)
+            each = " x ".join(str(size) for size in job.shape)
             embedded = _run(job, here, shown, feature_files.add_map if map else lambda path: None)
-        shown.say(
-            f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {loaded.width} features each"
-        )
-        return feature_files.read(path) if to is None else None
+        shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {each} features each")
+        return feature_files.read(path, patches=patches) if to is None else None
 
 
 def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
@@ -124,11 +125,13 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callab
     return embedded
 
 
-def _check(to: Path, resize: int | None, crop: int | None, *, map: bool) -> None:
+def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches: bool) -> None:
     from cl.hub import feature_files
     from cl.runtime.base_config import check_crop
 
     feature_files.check_suffix(to)
+    if patches and (map or to.suffix == ".csv"):
+        raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
     if map and to.suffix != ".parquet":
         raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
     names = to.with_suffix(".txt")
@@ -180,6 +183,7 @@ def _barrier() -> Callable[[], None]:
 @click.option(
     "--map", is_flag=True, help="Add a map and nearest neighbours, as embedding-atlas reads them (.parquet)."
 )
+@click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
 @entry_point
 def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
     """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.

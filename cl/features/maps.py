@@ -42,6 +42,5 @@ def neighbours(features: np.ndarray, k: int = 15) -> tuple[np.ndarray, np.ndarra
     """
     rows = F.normalize(torch.from_numpy(features), dim=1)
     own = torch.arange(len(rows))
-    blocks = list(nearest(rows, rows, min(k, len(rows) - 1), owners=(own, own)))
-    cosines, positions = (torch.cat([block[i] for block in blocks]) for i in (1, 2))
-    return positions.numpy(), (1 - cosines).clamp_min(0).numpy()
+    _, cosines, positions = zip(*nearest(rows, rows, min(k, len(rows) - 1), owners=(own, own)), strict=True)
+    return torch.cat(positions).numpy(), (1 - torch.cat(cosines)).clamp_min(0).numpy()

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import cl
+from cl.hub import feature_files
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
 from tests.support.resnets import save_encoder
@@ -175,6 +176,32 @@ def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_pa
         update = dict(zip(("resize", "crop"), size, strict=True))
         encoder.transform = encoder.transform.model_copy(update=update)
         close(np.load(arguments[-1]), encoder.embed(tmp_path / "one/1.jpg").numpy())
+
+
+def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path) -> None:
+    """In memory or as a file, by a loaded encoder or its file; patches too. PyTorch's settings stay."""
+    few = sorted(images.glob("folder 1/*.jpg"))[:3]
+    loaded = cl.load(encoder)
+    for patches, expected in ((False, loaded.embed(few).numpy()), (True, loaded.patches(few).numpy())):
+        found = cl.embed(few, encoder=loaded, patches=patches)
+        assert found is not None
+        assert found.names == [str(path) for path in few]
+        close(found.features, expected)
+        to = tmp_path / f"{patches}.npy"
+        assert cl.embed(few, encoder=encoder, to=to, patches=patches) is None
+        close(feature_files.read(to, patches=patches).features, expected)
+    with pytest.raises(ValueError, match="True.npy is not a file of features .*shape"):
+        feature_files.read(to)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_too_few_images_for_a_map_leave_nothing(images, encoder, tmp_path) -> None:
+    few = sorted(images.glob("folder 1/*.jpg"))[:2]
+    with pytest.raises(ValueError, match="at least 3 images, found 2"):
+        cl.embed(few, encoder=encoder, to=tmp_path / "map.parquet", map=True)
+    assert not list(tmp_path.iterdir())
+    cl.embed(images / "folder 1", encoder=encoder, to=tmp_path / "map.parquet", map=True)
+    assert pq.read_schema(tmp_path / "map.parquet").names[2:] == ["projection_x", "projection_y", "neighbors"]
 
 
 def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_path) -> None:

@@ -16,7 +16,7 @@ NAMES = ["a/1.jpg", "é, 'q'\".png", "=HYPERLINK(1).jpg", "-2.jpg", "5.jpg"]
 def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
     path = tmp_path / f"features{suffix}"
     features = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32) * 1e-3
-    with closing(feature_files.writer(path, 3, {"sha256": "x"})) as file:
+    with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
         for part in (slice(0, 2), slice(2, 5)):
             file.append(NAMES[part], features[part])
     found = feature_files.read(path)
@@ -30,7 +30,7 @@ def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
 def test_a_map_is_added_in_the_columns_of_embedding_atlas(tmp_path) -> None:
     """The program's own --help names them; rows are counted from 0."""
     path, features = tmp_path / "features.parquet", np.eye(5, 3, dtype=np.float32) + 0.1
-    with closing(feature_files.writer(path, 3, {"sha256": "x"})) as file:
+    with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
         file.append(NAMES, features)
     feature_files.add_map(path)
     rows = pq.read_table(path).to_pylist()
