@@ -188,7 +188,8 @@ def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifi
         labels=_joined(table.targets, table.classes),
         quality=_quality(trained, *table.labelled()),
     )
-    return result, classifier_file.Classifier(trained.head, table.classes, found.notes)
+    encoder = {name: found.notes[name] for name in ("sha256", "transform") if name in found.notes}
+    return result, classifier_file.Classifier(trained.head, table.classes, encoder)
 
 
 class _Source(Protocol):

@@ -110,7 +110,7 @@ def test_an_image_may_have_several_labels(folder) -> None:
     )
 
 
-def test_images_that_cannot_be_read_are_left_out(folder) -> None:
+def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
     save_encoder(folder / "encoder.safetensors")
     rows = [(f"{n}.jpg", BIRDS[n % 2]) for n in range(8)]
     for n in range(10):
@@ -125,8 +125,10 @@ def test_images_that_cannot_be_read_are_left_out(folder) -> None:
     again = cl.classify(images="images", encoder=cl.load("encoder.safetensors"), classifier="c.safetensors")
     np.testing.assert_allclose(again.probabilities[-2:], found.probabilities[-2:], atol=1e-5)
     save_encoder(folder / "other.safetensors", seed=1)
+    capsys.readouterr()
     with pytest.raises(ValueError, match=cl.load("encoder.safetensors").sha256):
         classify(images="images", encoder="other.safetensors", classifier="c.safetensors")
+    assert "embed" not in capsys.readouterr().err, "it was refused only after all images were embedded"
 
 
 def test_mistakes_leave_no_file(folder) -> None:
