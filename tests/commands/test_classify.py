@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def write_features(path: Path, features: np.ndarray, notes: dict[str, str]) -> None:
-    writer = feature_files.writer(path, features.shape[1], notes)
+    writer = feature_files.writer(path, features.shape[1:], notes)
     writer.append([f"{number}.jpg" for number in range(len(features))], features.astype("f4"))
     writer.close()
 
