@@ -188,7 +188,7 @@ def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifi
         labels=_joined(table.targets, table.classes),
         quality=_quality(trained, *table.labelled()),
     )
-    encoder = {name: found.notes[name] for name in ("sha256", "transform") if name in found.notes}
+    encoder = {name: note for name, note in found.notes.items() if name in ("sha256", "transform")}
     return result, classifier_file.Classifier(trained.head, table.classes, encoder)
 
 
