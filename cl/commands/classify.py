@@ -125,7 +125,7 @@ def classify(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
         )
     if features:
-        source: _Source = _FeatureFile(Path(features).expanduser(), encoder)
+        source: _Source = _FeatureFile(Path(features).expanduser(), encoder, prefix, resize, crop)
     else:
         source = _Images(images, encoder or ENCODER, prefix, resize, crop)
     if used:
@@ -203,11 +203,11 @@ class _Source(Protocol):
 
 
 class _FeatureFile:
-    def __init__(self, path: Path, encoder: Any) -> None:
+    def __init__(self, path: Path, *of_images: Any) -> None:
         from cl.hub import feature_files
 
-        if encoder:
-            raise ValueError(f"{path} has features already; leave out the encoder")
+        if any(of_images):
+            raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
         self._found, self._path = feature_files.read(path), path
         self.names, self.notes = self._found.names, self._found.notes
         self.root = Path(self.notes.get("folder", ""))

@@ -9,6 +9,7 @@ from unicodedata import normalize
 import numpy as np
 
 from cl.console.wording import counted
+from cl.hub.listing import TABLES
 from cl.sources import table
 
 SEPARATOR, SHOWN = ";", 3
@@ -22,7 +23,7 @@ class Targets:
     classes: the C classes, sorted by name.
     targets: (N, C) bool; a row without a label is all False.
     groups: (N,) int64, -1 for an image without a group; None if the table has no groups.
-    remarks: what may be a mistake.
+    remarks: what the user should know.
     """
 
     names: Sequence[str]
@@ -61,8 +62,9 @@ def read(file: Path, names: Sequence[str], root: Path) -> Targets:
     Raises:
         ValueError: the table is damaged, has no label, or names images that are missing.
     """
-    if not file.is_file():
-        raise ValueError(f"no table {file}; give a .csv or .parquet file with the columns path and label")
+    if file.suffix.lower() not in TABLES or not file.is_file():
+        found = "is not a .csv or .parquet file" if file.exists() else "does not exist"
+        raise ValueError(f"{file} {found}; give a table with the columns path and label, saved as CSV UTF-8")
     columns = table.known_columns(file)
     if "label" not in columns:
         raise ValueError(f"{file} has no column of labels; call one of its columns label")
@@ -75,14 +77,15 @@ def read(file: Path, names: Sequence[str], root: Path) -> Targets:
     targets = np.zeros((len(names), len(classes)), bool)
     for position, row in zip(found, labels, strict=True):
         targets[position, [classes.index(label) for label in row]] = True
-    groups = None
+    groups, remarks = None, table.similar(classes)
     if "group" in columns:
         cells = [columns["group"][number] for number, _ in rows]
         numbers = {group: number for number, group in enumerate(sorted({cell for cell in cells if cell}))}
         groups = np.full(len(names), -1)
+        remarks.append(f"images of each of the {counted(len(numbers), 'groups')} are held out together")
         for position, cell in zip(found, cells, strict=True):
             groups[position] = numbers.get(cell or "", -1)
-    return Targets(names, classes, targets, groups, table.similar(classes))
+    return Targets(names, classes, targets, groups, remarks)
 
 
 def _split(cell: str | None) -> list[str]:

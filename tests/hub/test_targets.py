@@ -31,6 +31,7 @@ def test_groups_and_labels_of_some_images(tmp_path) -> None:
     assert (targets.tolist(), classes) == ([[True, False], [False, True]], ["x", "y"])
     assert groups is not None
     assert groups.tolist() == [1, -1]
+    assert "2 groups" in found.remarks[0]
     part = found.of(["b/1.jpg", "a/2.jpg"])
     assert part.targets.tolist() == [[False, True], [False, False]]
     assert not part.several
@@ -52,6 +53,9 @@ def test_mistakes(tmp_path) -> None:
         labels(tmp_path, "path,species\na/1.jpg,x\n")
     with pytest.raises(ValueError, match="no label in 1 row;"):
         labels(tmp_path, "path,label\na/1.jpg,\n")
-    with pytest.raises(ValueError, match=r"no table .*none\.csv"):
+    with pytest.raises(ValueError, match=r"none\.csv does not exist"):
         read(tmp_path / "none.csv", NAMES, tmp_path)
+    (tmp_path / "labels.xlsx").touch()
+    with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
+        read(tmp_path / "labels.xlsx", NAMES, tmp_path)
     assert "case" in labels(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]
