@@ -63,8 +63,8 @@ def read(file: Path, names: Sequence[str], root: Path) -> Targets:
         ValueError: the table is damaged, has no label, or names images that are missing.
     """
     if file.suffix.lower() not in TABLES or not file.is_file():
-        found = "is not a .csv or .parquet file" if file.exists() else "does not exist"
-        raise ValueError(f"{file} {found}; give a table with the columns path and label, saved as CSV UTF-8")
+        fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
+        raise ValueError(f"{file} {fault}; give a table with the columns path and label, saved as CSV UTF-8")
     columns = table.known_columns(file)
     if "label" not in columns:
         raise ValueError(f"{file} has no column of labels; call one of its columns label")
