@@ -63,7 +63,7 @@ class Classification:
     """The classes of N images.
 
     names: their paths.
-    labels: the labels in the table, joined by ";"; "" for an image without.
+    labels: the labels in the table, joined by ";", and "" for an image without; [] with a saved classifier.
     predicted: the likeliest class; where an image may have several, those with a probability of at least 0.5,
         joined by ";".
     classes: the C classes.
@@ -179,8 +179,8 @@ def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifi
     found = source.features()
     table = table.of(found.names)
     labelled = table.targets.any(1)
-    progress("classify").say(f"training on {counted(int(labelled.sum()), 'labelled images')}")
-    trained = train(found.features[labelled], *table.labelled(), several=table.several)
+    with progress("classify").count(int(labelled.sum()), "labelled images") as report:
+        trained = train(found.features[labelled], *table.labelled(), several=table.several, report=report)
     probabilities = trained.head.probabilities(found.features)
     probabilities[labelled] = trained.calibrated
     result = replace(

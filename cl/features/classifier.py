@@ -74,6 +74,7 @@ def train(
     *,
     several: bool = False,
     seed: int = 0,
+    report: Callable[[int], object] = lambda images: None,
 ) -> Trained:
     """Train a head on all images, and measure it by nested cross-validation.
 
@@ -84,6 +85,7 @@ def train(
         targets: (N, C) bool, the labels of each image: exactly one, or at least one if `several`.
         classes: the C names, for errors.
         groups: (N,) int64; images of a group are in the same fold; -1: no group.
+        report: called with the number of images that a fold has measured.
 
     Raises:
         ValueError: see `folds_of`.
@@ -97,6 +99,7 @@ def train(
         logits = rows[held_out] @ fitted.weights.T + fitted.bias
         raw[held_out] = probabilities(logits, 1.0, several=several)
         calibrated[held_out] = probabilities(logits, fitted.temperature, several=several)
+        report(len(held_out))
     fitted = _fit(rows, targets, folds, several)
     head = Head(*to_features(fitted.weights, fitted.bias), fitted.temperature, several)
     return Trained(head, fitted.regularisation, raw, calibrated)
