@@ -221,8 +221,8 @@ class _Fitted(NamedTuple):
 def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: bool) -> _Fitted:
     """A head of all rows, with the C and the temperature that give held-out rows the smallest log-loss.
 
-    The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With two
-    folds, heads of half the images would choose; USUAL is better (docs/results/classification.md).
+    The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With
+    two folds, heads of half the images would choose; USUAL is better (docs/results/classification.md).
     """
     chosen, temperature, best = USUAL, 1.0, np.inf
     if len(folds) >= FEWEST and not _unseen(folds, targets):
