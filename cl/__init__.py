@@ -17,6 +17,7 @@ Losses, called as `loss(z0, z1)` with two or more views (N, D); docs/losses.md:
     VICRegLoss           equal views with spread and without correlation
 
 Functions of the commands `cl NAME`, each with the same arguments:
+    classify             classes of images, from a few labels
     embed                features of images, in memory or as a file
     evaluate             how well an encoder separates labelled images
     export               an encoder in the format of another program
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from cl.commands.classify import classify
     from cl.commands.embed import embed
     from cl.commands.evaluate import evaluate
     from cl.commands.export import export
@@ -69,6 +71,7 @@ _LAZY = {
     "JCLLoss": "cl.losses._modules",
     "SigmoidLoss": "cl.losses._modules",
     "VICRegLoss": "cl.losses._modules",
+    "classify": "cl.commands.classify",
     "embed": "cl.commands.embed",
     "evaluate": "cl.commands.evaluate",
     "export": "cl.commands.export",
@@ -87,6 +90,7 @@ __all__ = [
     "JCLLoss",
     "SigmoidLoss",
     "VICRegLoss",
+    "classify",
     "embed",
     "evaluate",
     "export",

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     ),
     "cl.evaluations": "cl.console cl.data cl.features cl.networks cl.objective cl.runtime cl.training",
     "cl.detection": "cl.console cl.data cl.networks cl.runtime cl.shards cl.training",
-    "cl.hub": "cl.data cl.features cl.networks cl.runtime cl.shards cl.sources",
+    "cl.hub": "cl.console cl.data cl.features cl.networks cl.runtime cl.shards cl.sources",
     "cl.analyses": (
         "cl.console cl.data cl.evaluations cl.features cl.losses cl.methods cl.objective "
         "cl.pretraining cl.report cl.runtime"
@@ -43,7 +43,9 @@ MAY_IMPORT = {
         "cl.data cl.detection cl.evaluations cl.losses cl.methods cl.networks cl.objective cl.pretraining "
         "cl.runtime cl.sources cl.training"
     ),
-    "cl.commands": "cl.console cl.data cl.features cl.hub cl.networks cl.report cl.runtime cl.sources",
+    "cl.commands": (
+        "cl.console cl.data cl.evaluations cl.features cl.hub cl.networks cl.report cl.runtime cl.sources"
+    ),
     "cl": "cl.commands cl.features cl.hub cl.losses",
     "pipeline.support": (
         "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "

@@ -14,6 +14,7 @@ import click
 ENCODER = "models/backbone.safetensors"  # where the pipeline writes it
 
 SUMMARIES = {
+    "classify": "Classify images from a few labels.",
     "embed": "Write the features of images.",
     "evaluate": "Measure how well an encoder separates labelled images.",
     "export": "Write an encoder in the format of another program.",

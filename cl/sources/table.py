@@ -104,7 +104,7 @@ def splits(config: Config, raw: Path) -> Splits:
         rows, left_out = _with_unlisted(rows, left_out, root, table)
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
-    remarks += _similar(classes)
+    remarks += similar(classes)
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
@@ -177,7 +177,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
-def _similar(classes: list[str]) -> list[str]:
+def similar(classes: list[str]) -> list[str]:
     """A sentence per class whose name differs from an earlier one only by case."""
     first: dict[str, str] = {}
     return [

@@ -1,0 +1,408 @@
+"""classify: a classifier from a few labelled images, and the classes of all others."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from click.core import ParameterSource
+
+from cl.commands import ENCODER, encoder_options, size_options
+from cl.commands.embed import embed
+from cl.console.command import entry_point, progress
+from cl.console.wording import counted
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    from cl.features.classifier import Trained
+    from cl.hub.classifier_file import Classifier
+    from cl.hub.encoder import Encoder
+    from cl.hub.feature_files import Features
+    from cl.report.intervals import Interval
+
+TABLES, FILE = (".csv", ".parquet"), ".safetensors"
+COLUMNS = 20  # classes with a column each
+LINES = 12  # classes on the screen
+FEW = 200  # labelled images that overstate the calibration error
+WIDTH = 36  # of a class's name
+LIKELY = 0.5  # probability of a predicted label, where an image may have several
+BLOCK = 2**14  # images
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What held-out labelled images measure, in percent.
+
+    images: number of labelled images.
+    accuracy: images whose likeliest class is right; None if images have several labels.
+    interval: the 95 % interval of the accuracy, wider where images belong to groups.
+    majority: images of the most frequent class.
+    mean_average_precision: None if images have one label.
+    by_class: number of images and accuracy, or average precision, of each class.
+    calibration_error: the expected calibration error before and after temperature scaling.
+    regularisation: C of scikit-learn's LogisticRegression.
+    """
+
+    images: int
+    accuracy: float | None
+    interval: "Interval | None"
+    majority: float
+    mean_average_precision: float | None
+    by_class: dict[str, tuple[int, float]]
+    calibration_error: tuple[float, float]
+    regularisation: float
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The classes of N images.
+
+    names: their paths.
+    labels: the labels in the table, joined by ";", and "" for an image without; [] with a saved classifier.
+    predicted: the likeliest class; where an image may have several, those with a probability of at least 0.5,
+        joined by ";".
+    classes: the C classes.
+    probabilities: (N, C) float32; for a labelled image, by a head that was not trained on it.
+    quality: None with a saved classifier.
+    """
+
+    names: list[str]
+    labels: list[str]
+    predicted: list[str]
+    classes: list[str]
+    probabilities: "ndarray"
+    quality: Quality | None
+
+
+def classify(
+    labels: "str | PathLike[str] | None" = None,
+    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
+    *,
+    encoder: "str | PathLike[str] | Encoder | None" = None,
+    features: "str | PathLike[str] | None" = None,
+    classifier: "str | PathLike[str] | None" = None,
+    to: "str | PathLike[str] | None" = None,
+    save: "str | PathLike[str] | None" = None,
+    every_class: bool = False,
+    prefix: str | None = None,
+    resize: int | None = None,
+    crop: int | None = None,
+) -> Classification:
+    """Train a classifier on the labelled images, or use a saved one, and classify all images.
+
+    Logistic regression on unit features. Its regularisation and temperature give held-out images the smallest
+    log-loss; other held-out images, which chose neither, measure its quality.
+
+    Args:
+        labels: a .csv or .parquet table with the columns path, label and optionally group. A cell `a;b`, or
+            two rows of a path, give an image two labels; images of a group are held out together.
+        images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
+        encoder: a file or name that `cl.load` takes, or what it returned; None: models/backbone.safetensors.
+        features: a file of `cl embed`, instead of images.
+        classifier: a file that `save` has written, instead of labels.
+        to: the .csv or .parquet file of predictions to write.
+        save: the .safetensors file of the classifier to write.
+        every_class: write a column for each class even if there are more than 20.
+        prefix, resize, crop: as in `embed`.
+
+    Raises:
+        ValueError: an input is missing, damaged or of another encoder; there is only one class, or one with a
+            single image; labels name missing images; features are not finite.
+    """
+    from cl.hub import classifier_file
+
+    table, used, written, saved = (
+        Path(path).expanduser() if path else None for path in (labels, classifier, to, save)
+    )
+    _check(table, used, written, saved)
+    if bool(images) == bool(features):
+        raise ValueError(
+            "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
+        )
+    if features:
+        source: _Source = _FeatureFile(Path(features).expanduser(), encoder, prefix, resize, crop)
+    else:
+        source = _Images(images, encoder or ENCODER, prefix, resize, crop)
+    if used:
+        result = _classified(classifier_file.load(used), used, source)
+    else:
+        assert table
+        result, trained = _trained(table, source)
+        if saved:
+            classifier_file.save(trained, saved)
+    if written:
+        _write(written, result, every_class=every_class)
+    return result
+
+
+def _check(labels: Path | None, classifier: Path | None, to: Path | None, save: Path | None) -> None:
+    if bool(labels) == bool(classifier):
+        raise ValueError(
+            "give either --labels (a table) to train a classifier or --classifier (a file of --save) to use"
+        )
+    if classifier and save:
+        raise ValueError(f"--save {save} needs --labels: --classifier {classifier} is saved already")
+    for option, path, suffixes in (("--to", to, TABLES), ("--save", save, (FILE,))):
+        if path and (path.suffix not in suffixes or path.is_dir()):
+            raise ValueError(f"{option} {path} must be a file that ends in {' or '.join(suffixes)}")
+        if path and not path.absolute().parent.is_dir():
+            raise ValueError(f"{option} {path}: there is no folder {path.parent}; create it")
+
+
+def _classified(used: "Classifier", file: Path, source: "_Source") -> Classification:
+    """The classes by a saved classifier."""
+    used.check(source.notes, file)  # before the images are embedded
+    found = source.features()
+    used.check(found.notes, file, width=found.features.shape[1])
+    if "sha256" not in found.notes:
+        progress("classify").say(
+            f"the features do not record their encoder; make sure that it trained {file}"
+        )
+    probabilities = used.head.probabilities(found.features)
+    return _result(found.names, used.classes, probabilities, several=used.head.several)
+
+
+def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifier]":
+    """The classes by a classifier that is trained on the labelled images."""
+    from cl.features.classifier import folds_of, train
+    from cl.hub import classifier_file, targets
+
+    table = targets.read(labels, source.names, source.root)
+    for remark in table.remarks:
+        progress("classify").say(remark)
+    folds_of(*table.labelled())  # raises ValueError before the images are embedded
+    found = source.features()
+    table = table.of(found.names)
+    labelled = table.targets.any(1)
+    with progress("classify").count(int(labelled.sum()), "labelled images") as report:
+        trained = train(found.features[labelled], *table.labelled(), several=table.several, report=report)
+    probabilities = trained.head.probabilities(found.features)
+    probabilities[labelled] = trained.calibrated
+    result = replace(
+        _result(found.names, table.classes, probabilities, several=table.several),
+        labels=_joined(table.targets, table.classes),
+        quality=_quality(trained, *table.labelled()),
+    )
+    encoder = {name: note for name, note in found.notes.items() if name in ("sha256", "transform")}
+    return result, classifier_file.Classifier(trained.head, table.classes, encoder)
+
+
+class _Source(Protocol):
+    """Where features come from: `names` from the folder `root`, and `notes` that identify the encoder."""
+
+    names: list[str]
+    root: Path
+    notes: dict[str, str]
+
+    def features(self) -> "Features": ...
+
+
+class _FeatureFile:
+    def __init__(self, path: Path, *of_images: Any) -> None:
+        from cl.hub import feature_files
+
+        if any(of_images):
+            raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
+        self._found, self._path = feature_files.read(path), path
+        self.names, self.notes = self._found.names, self._found.notes
+        self.root = Path(self.notes.get("folder", ""))
+
+    def features(self) -> "Features":
+        """Raises ValueError if a feature is not finite."""
+        import numpy as np
+
+        for start in range(0, len(self.names), BLOCK):
+            finite = np.isfinite(self._found.features[start : start + BLOCK]).all(1)
+            if not finite.all():
+                name = self.names[start + int(finite.argmin())]
+                raise ValueError(
+                    f"{self._path} has features of {name} that are not finite; embed the images again"
+                )
+        return self._found
+
+
+class _Images:
+    def __init__(
+        self, images: Any, encoder: Any, prefix: str | None, resize: int | None, crop: int | None
+    ) -> None:
+        import torch
+
+        from cl.hub import encoder as files
+        from cl.hub import listing
+
+        self._inputs, self._resize, self._crop = listing.paths(images), resize, crop
+        self.root, left_out = listing.root_of(self._inputs), Counter[str]()
+        self.names = [name for name, _ in listing.images_in(self._inputs, left_out)]
+        if not self.names:
+            raise ValueError(
+                f"no images in {self._inputs[0]}; give images, a folder, a list or a table of images"
+            )
+        if isinstance(encoder, str | PathLike):
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            encoder = files.load(fspath(encoder), prefix).to(device)
+        self._encoder, self.notes = encoder, {"sha256": encoder.sha256}
+
+    def features(self) -> "Features":
+        found = embed(self._inputs, encoder=self._encoder, resize=self._resize, crop=self._crop)
+        assert found
+        return found
+
+
+def _result(
+    names: list[str], classes: list[str], probabilities: "ndarray", *, several: bool
+) -> Classification:
+    if several:
+        predicted = _joined(probabilities >= LIKELY, classes)
+    else:
+        predicted = [classes[number] for number in probabilities.argmax(1)]
+    return Classification(names, [], predicted, classes, probabilities, None)
+
+
+def _joined(targets: "ndarray", classes: list[str]) -> list[str]:
+    return [";".join(classes[number] for number in row.nonzero()[0]) for row in targets]
+
+
+def _quality(trained: "Trained", targets: "ndarray", classes: list[str], groups: "ndarray | None") -> Quality:
+    import numpy as np
+
+    from cl.evaluations._shared.shares import independent
+    from cl.features.classifier import average_precisions, calibration_error
+    from cl.report.intervals import interval
+
+    several, counts = trained.head.several, targets.sum(0)
+    errors = tuple(
+        calibration_error(each, targets, several=several) for each in (trained.raw, trained.calibrated)
+    )
+    accuracy = within = mean_precision = None
+    if several:
+        by_class = average_precisions(trained.calibrated, targets)
+        mean_precision = float(by_class.mean())
+    else:
+        correct = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
+        accuracy = 100 * float(correct.mean())
+        within = interval(
+            accuracy, independent(correct, np.full(len(targets), -1) if groups is None else groups)
+        )
+        by_class = 100 * correct @ targets / counts
+    return Quality(
+        images=len(targets),
+        accuracy=accuracy,
+        interval=within,
+        majority=100 * float(counts.max()) / len(targets),
+        mean_average_precision=mean_precision,
+        by_class={
+            name: (int(count), float(value))
+            for name, count, value in zip(classes, counts, by_class, strict=True)
+        },
+        calibration_error=(errors[0], errors[1]),
+        regularisation=trained.regularisation,
+    )
+
+
+def _write(to: Path, result: Classification, *, every_class: bool) -> None:
+    """Write the predictions, whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cl.runtime.tables import write_csv
+
+    columns: dict[str, Any] = {"path": result.names}
+    if result.labels:
+        columns["label"] = result.labels
+    columns |= {"predicted": result.predicted, "probability": result.probabilities.max(1)}
+    if every_class or len(result.classes) <= COLUMNS:
+        columns |= {
+            f"probability_{name}": result.probabilities[:, i] for i, name in enumerate(result.classes)
+        }
+    partial = to.with_name(f"{to.name}.partial")
+    try:
+        if to.suffix == ".parquet":
+            pq.write_table(pa.table(columns), partial)
+        else:
+            cells = (
+                column if isinstance(column, list) else map("{:.4f}".format, column)
+                for column in columns.values()
+            )
+            write_csv(partial, columns, zip(*cells, strict=True))
+        os.replace(partial, to)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def summary(result: Classification) -> Iterator[str]:
+    """Lines of at most 80 columns: the quality, and the worst classes."""
+    total = f"{counted(len(result.names), 'images')}, {counted(len(result.classes), 'classes')}"
+    new = result.predicted
+    if result.labels:
+        new = [name for name, label in zip(new, result.labels, strict=True) if not label]
+    predicted = Counter(name for row in new for name in row.split(";"))
+    if result.quality is None:
+        yield total
+        yield f"  {_cell('class')}{'predicted':>12}"
+        shown = sorted(result.classes, key=lambda name: -predicted[name])
+        yield from (f"  {_cell(name)}{predicted[name]:>12}" for name in shown[:LINES])
+    else:
+        yield f"{total}: {result.quality.images} labelled, {len(new)} to predict"
+        yield from _measured(result.quality)
+        measure = "accuracy" if result.quality.accuracy is not None else "precision"
+        yield f"  {_cell('class, worst first')}{'labelled':>10}{measure:>12}{'predicted':>12}"
+        by_class = result.quality.by_class
+        shown = sorted(result.classes, key=lambda name: by_class[name][1])
+        for name in shown[:LINES]:
+            count, value = by_class[name]
+            yield f"  {_cell(name)}{count:>10}{value:>10.1f} %{predicted[name]:>12}"
+    if len(shown) > LINES:
+        yield f"  and {counted(len(shown) - LINES, 'more classes')}"
+
+
+def _measured(quality: Quality) -> Iterator[str]:
+    if quality.accuracy is None:
+        yield "some images have several labels, so each label is predicted by itself"
+        yield f"mean average precision {quality.mean_average_precision:5.1f} %, of held-out images"
+    else:
+        yield f"accuracy               {quality.accuracy:5.1f} % {quality.interval or ''}, of held-out images"
+        yield f"always the same class  {quality.majority:5.1f} %"
+    before, after = quality.calibration_error
+    few = "; few labels overstate it" if quality.images < FEW else ""
+    yield f"calibration error      {after:5.1f} % ({before:.1f} % before scaling{few})"
+
+
+def _cell(name: str) -> str:
+    return (name if len(name) <= WIDTH else f"{name[: WIDTH - 3]}...").ljust(WIDTH)
+
+
+@click.command()
+@click.option("--labels", help="A .csv or .parquet table with the columns path and label, optionally group.")
+@click.option("--images", multiple=True, help="A file, folder, list or table of images; may be repeated.")
+@click.option("--features", help="A file of cl embed, instead of --images and --encoder.")
+@click.option("--classifier", help="A file of --save, instead of --labels.")
+@click.option("--to", help="The predictions to write: .csv or .parquet.")
+@click.option("--save", help="The classifier to write, for later images: .safetensors.")
+@click.option("--every-class", is_flag=True, help=f"A column for each class, also of more than {COLUMNS}.")
+@encoder_options
+@size_options
+@entry_point
+def command(**options: Any) -> None:
+    """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
+
+    A label `a;b`, or two rows, give an image two labels. Images without a label are predicted. The folds of
+    cross-validation keep a group together. The probabilities of a labelled image are of a classifier that was
+    not trained on it.
+
+    \b
+    cl classify --labels labels.csv --images photos --to predictions.csv --save classifier.safetensors
+    cl classify --classifier classifier.safetensors --images new --to more.csv
+    """  # noqa: D301
+    context = click.get_current_context()
+    if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
+        options["encoder"] = None
+    for line in summary(classify(**options)):
+        click.echo(line)
+    for option in ("to", "save"):
+        if options[option]:
+            click.echo(f"wrote {options[option]}")

@@ -1,0 +1,155 @@
+"""A classifier from a table of labels: what it writes, says and refuses."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import cl
+from cl.commands import main
+from cl.commands.classify import classify
+from cl.hub import feature_files
+from cl.report.intervals import interval
+from cl.runtime.tables import write_csv
+from tests.support.pictures import picture_file
+from tests.support.resnets import save_encoder
+
+BIRDS = ["robin", "wren", "tit"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Features of 90 images in three clouds, and labels.csv for 60 of them."""
+    rng = np.random.default_rng(0)
+    features = np.eye(3, 16)[np.arange(90) % 3] + 0.3 * rng.normal(size=(90, 16))
+    write_features(tmp_path / "features.parquet", features, {"sha256": "abc"})
+    write_labels(tmp_path / "labels.csv", [(f"{n}.jpg", BIRDS[n % 3], f"p{n // 3}") for n in range(60)])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_features(path: Path, features: np.ndarray, notes: dict[str, str]) -> None:
+    writer = feature_files.writer(path, features.shape[1:], notes)
+    writer.append([f"{number}.jpg" for number in range(len(features))], features.astype("f4"))
+    writer.close()
+
+
+def write_labels(path: Path, rows: list[tuple[str, ...]]) -> Path:
+    write_csv(path, ["path", "label", "group"][: len(rows[0])], rows)
+    return path
+
+
+def run(*arguments: str) -> list[str]:
+    answer = CliRunner().invoke(main, ["classify", *arguments])
+    assert answer.exit_code == 0, answer.output
+    return answer.output.splitlines()
+
+
+def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None:
+    found = classify("labels.csv", features="features.parquet", to="out.csv", save="c.safetensors")
+    assert found.quality is not None
+    right = [a == BIRDS[n % 3] for n, a in enumerate(found.predicted)]
+    assert np.mean(right[60:]) > 0.9
+    assert found.quality.accuracy == pytest.approx(100 * np.mean(right[:60]))
+    assert found.quality.majority == pytest.approx(100 / 3)
+    saved = classify(features="features.parquet", classifier="c.safetensors")
+    np.testing.assert_array_equal(saved.probabilities[60:], found.probabilities[60:])
+    assert (saved.probabilities[:60] != found.probabilities[:60]).any(1).all()
+    with (folder / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows[:60:20]] == ["robin", "tit", "wren"]
+    assert list(rows[0])[3:] == ["probability", "probability_robin", "probability_tit", "probability_wren"]
+    assert [float(x) for x in list(rows[7].values())[4:]] == pytest.approx(found.probabilities[7], abs=6e-5)
+
+
+def test_parquet_has_at_most_20_classes_in_columns(folder) -> None:
+    names = [f"{n}.jpg" for n in range(63)]
+    write_labels(folder / "many.csv", [(name, f"c{n % 21}") for n, name in enumerate(names)])
+    run("--labels", "many.csv", "--features", "features.parquet", "--to", "few.parquet")
+    assert pq.read_schema("few.parquet").names == ["path", "label", "predicted", "probability"]
+    lines = run(
+        *("--labels", "many.csv", "--features", "features.parquet", "--to", "all.parquet", "--every-class")
+    )
+    assert len(pq.read_schema("all.parquet").names) == 25
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert any("9 more classes" in line for line in lines)
+
+
+def test_equal_images_of_a_group_count_once(folder) -> None:
+    """20 groups of three copies, whose features say little of their class."""
+    features = np.random.default_rng(0).normal(size=(30, 16)).repeat(3, axis=0)
+    write_features(folder / "copies.parquet", features, {})
+    write_labels(folder / "copies.csv", [(f"{n}.jpg", BIRDS[n // 3 % 2], f"g{n // 3}") for n in range(60)])
+    quality = classify("copies.csv", features="copies.parquet").quality
+    assert quality and quality.interval and quality.accuracy
+    assert 20 < quality.accuracy < 80
+    found, alone = quality.interval, interval(quality.accuracy, 60)
+    assert alone
+    assert found.high - found.low > 1.5 * (alone.high - alone.low)
+
+
+def test_an_image_may_have_several_labels(folder) -> None:
+    rows = [(f"{n}.jpg", f"{BIRDS[n % 3]};bird" if n % 2 else BIRDS[n % 3]) for n in range(60)]
+    write_labels(folder / "several.csv", rows)
+    found = classify("several.csv", features="features.parquet", save="c.safetensors")
+    assert found.quality is not None
+    assert found.quality.accuracy is None
+    assert found.quality.by_class["robin"][1] > 95
+    assert found.quality.mean_average_precision == pytest.approx(
+        np.mean([precision for _, precision in found.quality.by_class.values()])
+    )
+    assert found.labels[1] == "bird;wren"
+    likely = [{found.classes[c] for c in np.flatnonzero(row >= 0.5)} for row in found.probabilities]
+    assert [set(filter(None, row.split(";"))) for row in found.predicted] == likely
+    assert any(
+        "several labels" in line for line in run("--labels", "several.csv", "--features", "features.parquet")
+    )
+
+
+def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
+    save_encoder(folder / "encoder.safetensors")
+    rows = [(f"{n}.jpg", BIRDS[n % 2]) for n in range(8)]
+    for n in range(10):
+        picture_file(folder / "images" / f"{n}.jpg", n, (24, 20))
+    (folder / "images/7.jpg").write_bytes(b"no image")
+    write_labels(folder / "images/labels.csv", rows)
+    options = {"encoder": "encoder.safetensors", "to": "out.csv", "save": "c.safetensors"}
+    found = classify("images/labels.csv", "images", **options)  # type: ignore[arg-type]
+    assert found.names == [f"{n}.jpg" for n in range(10) if n != 7]
+    assert found.quality is not None
+    assert found.quality.images == 7
+    again = cl.classify(images="images", encoder=cl.load("encoder.safetensors"), classifier="c.safetensors")
+    np.testing.assert_allclose(again.probabilities[-2:], found.probabilities[-2:], atol=1e-5)
+    save_encoder(folder / "other.safetensors", seed=1)
+    capsys.readouterr()
+    with pytest.raises(ValueError, match=cl.load("encoder.safetensors").sha256):
+        classify(images="images", encoder="other.safetensors", classifier="c.safetensors")
+    assert "embed" not in capsys.readouterr().err, "it was refused only after all images were embedded"
+
+
+def test_mistakes_leave_no_file(folder) -> None:
+    nan = np.ones((90, 16))
+    nan[17, 3] = np.nan
+    write_features(folder / "nan.parquet", nan, {})
+    (folder / "empty").mkdir()
+    before = sorted(folder.iterdir())
+    features = {"features": "features.parquet"}
+    for options, message in (
+        ({"features": "nan.parquet"}, r"nan\.parquet .*17\.jpg.*not finite"),
+        ({"images": "empty"}, "no images in empty"),
+        ({**features, "images": "empty"}, "either --images .* or --features"),
+        ({**features, "encoder": "e.safetensors"}, "leave out encoder"),
+        ({**features, "resize": 64, "crop": 64}, "leave out .*resize"),
+        ({**features, "to": "out.xlsx"}, r"out\.xlsx.*\.csv or \.parquet"),
+        ({**features, "to": "none/out.csv"}, "no folder none; create it"),
+        ({**features, "classifier": "c.safetensors"}, "either --labels .* or --classifier"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classify("labels.csv", **{"to": "out.csv", "save": "c.safetensors", **options})  # type: ignore
+    with pytest.raises(ValueError, match="--save needs|needs --labels"):
+        classify(features="features.parquet", classifier="c.safetensors", save="d.safetensors")
+    assert sorted(folder.iterdir()) == before

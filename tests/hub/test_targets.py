@@ -1,0 +1,61 @@
+"""Tables of labels: one or several per image, groups, paths from two folders, and mistakes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cl.hub.targets import Targets, read
+
+NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
+
+
+def labels(folder: Path, text: str, names: list[str] = NAMES) -> Targets:
+    (folder / "labels.csv").write_text(text, encoding="utf-8")
+    return read(folder / "labels.csv", names, folder / "images")
+
+
+def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
+    found = labels(
+        tmp_path, "File name,category\na/1.jpg,wren\na/1.jpg,robin\nb/1.jpg, wren ; \na/2.jpg,NA\n"
+    )
+    assert found.classes == ["robin", "wren"]
+    np.testing.assert_array_equal(found.targets, [[1, 1], [0, 0], [0, 1], [0, 0]])
+    assert found.several
+    assert found.groups is None
+
+
+def test_groups_and_labels_of_some_images(tmp_path) -> None:
+    found = labels(tmp_path, "path,label,patient\na/1.jpg,x,p2\nb/1.jpg,y,\na/2.jpg,,p1\n")
+    targets, classes, groups = found.labelled()
+    assert (targets.tolist(), classes) == ([[True, False], [False, True]], ["x", "y"])
+    assert groups is not None
+    assert groups.tolist() == [1, -1]
+    assert "2 groups" in found.remarks[0]
+    part = found.of(["b/1.jpg", "a/2.jpg"])
+    assert part.targets.tolist() == [[False, True], [False, False]]
+    assert not part.several
+
+
+@pytest.mark.parametrize(
+    "path", ["b/e\u0301.jpg", "images/b/é.jpg", "./b/é.jpg"], ids=["decomposed", "from the table", "dot"]
+)
+def test_paths_start_from_the_images_or_from_the_table(path, tmp_path) -> None:
+    assert labels(tmp_path, f"path,label\n{path},x\n").targets[:, 0].tolist() == [False, False, False, True]
+
+
+def test_mistakes(tmp_path) -> None:
+    with pytest.raises(
+        ValueError, match=r"5 images not among the 4 .*images: 0\.jpg, 1\.jpg, 2\.jpg, \.\.\.;"
+    ):
+        labels(tmp_path, "path,label\na/1.jpg,x\n" + "".join(f"{n}.jpg,x\n" for n in range(5)))
+    with pytest.raises(ValueError, match="no column of labels.*label"):
+        labels(tmp_path, "path,species\na/1.jpg,x\n")
+    with pytest.raises(ValueError, match="no label in 1 row;"):
+        labels(tmp_path, "path,label\na/1.jpg,\n")
+    with pytest.raises(ValueError, match=r"none\.csv does not exist"):
+        read(tmp_path / "none.csv", NAMES, tmp_path)
+    (tmp_path / "labels.xlsx").touch()
+    with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
+        read(tmp_path / "labels.xlsx", NAMES, tmp_path)
+    assert "case" in labels(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]
