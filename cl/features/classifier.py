@@ -1,9 +1,8 @@
 """A linear classifier of features, with accuracy and probabilities measured on images that it did not see.
 
-Logistic regression (scikit-learn, L-BFGS): multinomial for one label per image, one-vs-rest for several.
+Logistic regression: multinomial for one label per image, one-vs-rest for several.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,16 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_expit, log_softmax, softmax
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from cl.console.wording import counted
+from cl.features import logistic
 
 FOLDS, FEWEST, BINS = 5, 3, 15
-GRID = 10.0 ** np.arange(-1, 4)  # C of LogisticRegression, for rows with a mean squared norm of 1
+GRID = 10.0 ** np.arange(-1, 4)  # C of `logistic.fit`, for rows with a mean squared norm of 1
 USUAL = 300.0  # C, with temperature 1, where folds are too few to choose them
-STEPS = 2000  # of L-BFGS
+ROUGH, PRECISE = 1e-4, 1e-8  # tolerances, for choosing C and for the head
 TEMPERATURES = (0.1, 10.0)
 BLOCK = 2**14  # images
 
@@ -55,7 +52,7 @@ class Head:
 class Trained:
     """A head, and the probabilities of each image by a head that was not trained on it.
 
-    regularisation: C of LogisticRegression.
+    regularisation: C of `logistic.fit`.
     raw: (N, C), before the temperature.
     calibrated: (N, C).
     """
@@ -160,9 +157,10 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.nda
 
 
 def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int) -> list[Split]:
-    """The rows (seen, held out) of each fold, stratified by the rarest label of each image.
+    """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
 
-    Few images give fewer folds, or none.
+    The largest groups come first, each into the fold with the fewest images of its most frequent label. Few
+    images give fewer folds, or none.
     """
     rarest = np.where(targets, targets.sum(0), np.inf).argmin(1)
     own = (
@@ -170,13 +168,19 @@ def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int) -> list[Sp
         if groups is None
         else np.where(groups < 0, -1 - np.arange(len(groups)), groups)
     )
-    number = min(FOLDS, len(np.unique(own)), int(np.bincount(rarest).max()))
+    names, group = np.unique(own, return_inverse=True)
+    number = min(FOLDS, len(names), int(np.bincount(rarest).max()))
     if number < 2:
         return []
-    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of a class with fewer images than folds
-        return list(kind(number, shuffle=True, random_state=seed).split(rarest, rarest, own))
+    counts = np.zeros((len(names), targets.shape[1]), int)
+    np.add.at(counts, (group, rarest), 1)
+    label, held = counts.argmax(1), np.zeros((number, targets.shape[1]), int)
+    fold = np.empty(len(names), int)
+    random = np.random.default_rng(seed).random(len(names))
+    for each in np.lexsort((random, label, -counts.sum(1))):
+        fold[each] = np.lexsort((held.sum(1), held[:, label[each]]))[0]
+        held[fold[each]] += counts[each]
+    return [(np.flatnonzero(fold[group] != k), np.flatnonzero(fold[group] == k)) for k in range(number)]
 
 
 def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
@@ -184,31 +188,6 @@ def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
     if not folds:
         return list(range(targets.shape[1]))
     return np.flatnonzero(~np.all([targets[seen].any(0) for seen, _ in folds], axis=0)).tolist()
-
-
-class _Regression:
-    """Logistic regression; a fit starts from the previous one."""
-
-    def __init__(self, several: bool, tolerance: float = 1e-4) -> None:
-        self.several, self.tolerance = several, tolerance
-        self._models: list[LogisticRegression] = []
-
-    def fit(self, rows: np.ndarray, targets: np.ndarray, c: float) -> Split:
-        """Weights (C, D) and bias (C,)."""
-        columns = list(targets.T) if self.several else [targets.argmax(1)]
-        if not self._models:
-            self._models = [
-                LogisticRegression(tol=self.tolerance, max_iter=STEPS, warm_start=True) for _ in columns
-            ]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of many classes, or of too few steps
-            for model, column in zip(self._models, columns, strict=True):
-                model.set_params(C=c).fit(rows, column)
-        weights = np.concatenate([model.coef_ for model in self._models])
-        bias = np.concatenate([model.intercept_ for model in self._models])
-        if len(weights) < targets.shape[1]:  # scikit-learn has one row for two classes
-            weights, bias = np.concatenate([-weights, weights]) / 2, np.concatenate([-bias, bias]) / 2
-        return weights, bias
 
 
 class _Fitted(NamedTuple):
@@ -226,17 +205,22 @@ def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: boo
     """
     chosen, temperature, best = USUAL, 1.0, np.inf
     if len(folds) >= FEWEST and not _unseen(folds, targets):
-        models, logits = [_Regression(several) for _ in folds], np.empty(targets.shape)
+        fits: list[np.ndarray | None] = [None] * len(folds)
+        logits = np.empty(targets.shape)
         for c in GRID:
-            for model, (seen, held_out) in zip(models, folds, strict=True):
-                weights, bias = model.fit(rows[seen], targets[seen], c)
-                logits[held_out] = rows[held_out] @ weights.T + bias
+            for k, (seen, held_out) in enumerate(folds):
+                fitted = logistic.fit(
+                    rows[seen], targets[seen], c, several=several, start=fits[k], tolerance=ROUGH
+                )
+                fits[k] = fitted
+                logits[held_out] = rows[held_out] @ fitted[:, :-1].T + fitted[:, -1]
             loss = log_loss(logits, targets, several=several)
             if loss >= best:
                 break
             best, chosen = loss, float(c)
             temperature = fit_temperature(logits, targets, several=several)
-    return _Fitted(*_Regression(several, tolerance=1e-8).fit(rows, targets, chosen), temperature, chosen)
+    final = logistic.fit(rows, targets, chosen, several=several, tolerance=PRECISE)
+    return _Fitted(final[:, :-1], final[:, -1], temperature, chosen)
 
 
 def probabilities(logits: np.ndarray, temperature: float, *, several: bool) -> np.ndarray:
@@ -286,6 +270,13 @@ def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, several
 
 
 def average_precisions(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Average precision (C,) of the images ranked by each class, in percent."""
-    columns = zip(targets.T, probabilities.T, strict=True)
-    return np.array([100 * average_precision_score(truth, scores) for truth, scores in columns])
+    """Average precision (C,) of the images ranked by each class, in percent; equal scores share a rank."""
+    return np.array([_average_precision(*both) for both in zip(targets.T, probabilities.T, strict=True)])
+
+
+def _average_precision(truth: np.ndarray, scores: np.ndarray) -> float:
+    order = (-scores).argsort(kind="stable")
+    hits = truth[order].cumsum()
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of each run of equal scores
+    precision, recall = hits[last] / (last + 1), hits[last] / hits[-1]
+    return float(100 * (np.diff(recall, prepend=0) * precision).sum())
