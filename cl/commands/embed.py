@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,10 @@ def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches
     feature_files.check_suffix(to)
     if patches and (map or to.suffix == ".csv"):
         raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
+    if map and find_spec("sklearn") is None:
+        raise ValueError(
+            "--map needs scikit-learn, which is not installed: run `pip install scikit-learn`, or leave out --map"
+        )
     if map and to.suffix != ".parquet":
         raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
     names = to.with_suffix(".txt")
