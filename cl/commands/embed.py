@@ -141,7 +141,7 @@ def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches
         raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
     if map and find_spec("sklearn") is None:
         raise ValueError(
-            "--map needs scikit-learn, which is not installed: run `pip install scikit-learn`, or leave out --map"
+            "--map needs scikit-learn, which is not installed: run `pip install scikit-learn`, or omit --map"
         )
     if map and to.suffix != ".parquet":
         raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
