@@ -19,7 +19,7 @@ from cl.runtime.metric_info import Measurement
 from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Classification, classifier
-from pipeline.support import command, launch, locations, outputs, runs
+from pipeline.support import command, locations, outputs, runs
 from pipeline.support.detection import data, transfer
 from pipeline.support.evaluation import evaluate
 
@@ -27,7 +27,7 @@ from pipeline.support.evaluation import evaluate
 @click.command()
 @click.argument("name")
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main(name: str) -> None:
     """Train and evaluate the baseline NAME of params.yaml, on all GPUs or in CL_PROCESSES processes."""
     params = command.params()

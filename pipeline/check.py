@@ -11,9 +11,10 @@ from dvc.stage.cache import RunCacheNotFoundError
 from dvc_data.hashfile.hash_info import HashInfo
 
 from cl.config.rules import check_data
+from cl.console import launch
 from cl.runtime.stores import is_url
 from cl.sources._shared import trees
-from pipeline.support import command, launch, locations
+from pipeline.support import command, locations
 
 CHECKED = Path("data/checked.txt")  # `prepare` runs again if it changes
 PASSED = "params.yaml passed pipeline.check.\n"

@@ -12,7 +12,7 @@ from cl.hub import foreign
 from cl.networks import backbones
 from cl.networks.backbones import Colours
 from cl.runtime.tensor_files import below, load_tensors
-from pipeline.support import command, launch, locations, outputs, runs
+from pipeline.support import command, locations, outputs, runs
 from pipeline.support.evaluation import evaluate
 
 
@@ -29,7 +29,7 @@ from pipeline.support.evaluation import evaluate
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
 )
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     """Run the evaluations NAME of params.yaml, or all, on models/backbone.safetensors or on --backbone.
 

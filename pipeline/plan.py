@@ -28,7 +28,7 @@ from cl.runtime.memory import available, peak_of_tree, return_freed
 from cl.training.loop import Data, train
 from cl.training.start import Start
 from pipeline import pretrain
-from pipeline.support import command, launch, locations, outputs
+from pipeline.support import command, locations, outputs
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
@@ -38,7 +38,7 @@ SMALLEST = 4  # images in the smallest batch that is tried
 
 @click.command()
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main() -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 

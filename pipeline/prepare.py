@@ -17,7 +17,7 @@ from cl.shards.images import NO_HEIC
 from cl.shards.manifest import Manifest
 from cl.shards.team import Team
 from cl.sources import Source, Splits, check_labels
-from pipeline.support import command, launch, locations, outputs
+from pipeline.support import command, locations, outputs
 
 A_COPY = "a copy of another image"
 NAMED = 10  # unreadable images
@@ -25,7 +25,7 @@ NAMED = 10  # unreadable images
 
 @click.command()
 @command.entry_point
-@launch.in_one_process
+@command.in_one_process
 def main() -> None:
     """Write data/shards and data/scenes from the data set that params.yaml names.
 

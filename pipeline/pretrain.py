@@ -36,14 +36,14 @@ from cl.training import optim, start
 from cl.training.checkpoints import optimizer_state, write_epochs
 from cl.training.loop import train
 from cl.training.start import Start
-from pipeline.support import command, launch, locations, outputs, provenance, runs
+from pipeline.support import command, locations, outputs, provenance, runs
 
 TRIAL = "-S optim.epochs=1"
 
 
 @click.command()
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main() -> None:
     """Pretrain the backbone as params.yaml says, from data/shards.
 

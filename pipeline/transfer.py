@@ -4,14 +4,14 @@ import click
 
 from cl.console.wording import counted
 from cl.networks import backbones
-from pipeline.support import command, launch, locations, outputs, runs
+from pipeline.support import command, locations, outputs, runs
 from pipeline.support.detection import data, transfer
 
 
 @click.command()
 @click.argument("name")
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main(name: str) -> None:
     """Run the transfer NAME of params.yaml on models/backbone.safetensors."""
     params = command.params()

@@ -41,7 +41,8 @@ MAY_IMPORT = {
         "cl.data cl.detection cl.evaluations cl.losses cl.methods cl.networks cl.objective cl.pretraining "
         "cl.runtime cl.sources cl.training"
     ),
-    "cl": "cl.hub",
+    "cl.commands": "cl.console cl.data cl.features cl.hub cl.networks cl.report cl.runtime cl.sources",
+    "cl": "cl.commands cl.hub",
     "pipeline.support": (
         "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "
         "cl.sources cl.training"

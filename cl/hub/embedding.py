@@ -1,11 +1,11 @@
-"""Features of all images below a folder: parts survive an interruption and are merged at the end."""
+"""Features of many images: parts survive an interruption and are merged at the end."""
 
 import hashlib
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from cl.data import ring
 from cl.features.extraction import BATCH, FEW
+from cl.hub import feature_files
 from cl.hub.encoder import Encoder, not_finite
-from cl.hub.feature_files import FORMATS
-from cl.hub.listing import Listing
+from cl.hub.listing import Listing, root_of
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import UNREACHABLE, reason
 from cl.runtime.machine import Machine, to_device
@@ -33,12 +33,12 @@ REASON = 200  # bytes for the reason why an image is unreadable
 
 @dataclass(frozen=True)
 class EmbeddingJob:
-    """The images below `root`, their encoder, and the file to write.
+    """The images that `inputs` name (see `cl.hub.listing`), their encoder, and the file to write.
 
     Part i covers images i PART to (i + 1) PART - 1 of the listing.
     """
 
-    root: Path
+    inputs: Sequence[Path]
     encoder: Encoder
     target: Path
 
@@ -57,7 +57,7 @@ class EmbeddingJob:
 
     @property
     def listing(self) -> Listing:
-        return Listing(self.root, self.folder)
+        return Listing(self.inputs, self.folder)
 
     @property
     def parts(self) -> range:
@@ -73,8 +73,12 @@ class EmbeddingJob:
 
     @property
     def notes(self) -> dict[str, str]:
-        """The encoder's hash and its transform."""
-        return {"sha256": self.encoder.sha256, "transform": self.encoder.transform.model_dump_json()}
+        """The encoder's hash and its transform, and the folder that the names start from."""
+        return {
+            "sha256": self.encoder.sha256,
+            "transform": self.encoder.transform.model_dump_json(),
+            "folder": str(root_of(self.inputs).absolute()),
+        }
 
     def begin(self) -> Counter[str]:
         """List the images, and remove parts of another listing or encoder; call it in one process only.
@@ -83,16 +87,16 @@ class EmbeddingJob:
             The number of other files by reason.
 
         Raises:
-            ValueError: the folder contains no images, or `Listing.write` refuses a name.
+            ValueError: there are no images, or `Listing.write` refuses an input.
         """
-        listing = Listing(self.root, self.partial / "listing")
+        listing = Listing(self.inputs, self.partial / "listing")
         listed, left_out = listing.write()
         if not len(listing):
             shutil.rmtree(self.partial)
             others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
             raise ValueError(
-                f"no images below {self.root}, found {others or 'no files at all'}; give the folder that "
-                "contains the images"
+                f"no images in {_named(self.inputs)}, found {others or 'no files at all'}; give images, a "
+                "folder, a list or a table of images"
             )
         identity = hashlib.sha256(f"{listed} {self.notes} {PART} {reads_heic()}".encode()).hexdigest()
         self._use(listing, identity)
@@ -107,6 +111,10 @@ class EmbeddingJob:
         for path in listing.folder.iterdir():
             os.replace(path, self.partial / identity / path.name)
         (self.partial / "identity").write_text(identity)
+
+
+def _named(inputs: Sequence[Path]) -> str:
+    return f"{inputs[0]} and {len(inputs) - 1} others" if len(inputs) > 1 else str(inputs[0])
 
 
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
@@ -136,14 +144,14 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
 def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
     """For each batch: features (N, D) on the device, and for each image why it is unreadable, or ""."""
     starts = [start for part in parts for start in job.images(part)[::BATCH]]
-    count, transform = len(job.listing), job.encoder.transform
+    count, transform, root = len(job.listing), job.encoder.transform, root_of(job.inputs)
 
     def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
         names = job.listing.names(starts[batch] + rows.start, starts[batch] + rows.stop)
         for name, pixels, unreadable in zip(names, *arrays, strict=True):
             pixels[:] = unreadable[:] = 0
             try:
-                pixels[:] = transform.pixels(job.root / name)
+                pixels[:] = transform.pixels(root / name)
             except (ValueError, OSError) as error:
                 if isinstance(error, OSError) and error.errno not in UNREACHABLE:
                     raise
@@ -168,7 +176,7 @@ def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) ->
     skipped = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
     for name, row_is_finite in zip(names, features.isfinite().all(1).tolist(), strict=True):
         if not row_is_finite and name not in skipped:
-            raise ValueError(not_finite(str(job.root / name)))
+            raise ValueError(not_finite(str(root_of(job.inputs) / name)))
     readable = torch.tensor([not reason for reason in reasons])
     save_tensors({"features": features[readable]}, job.path(part), {"skipped": json.dumps(skipped)})
 
@@ -185,7 +193,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     embedded, unreadable = 0, dict[str, str]()
     merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide
     merged.mkdir(exist_ok=True)
-    file = FORMATS[job.target.suffix](merged / job.target.name, job.encoder.width, job.notes)
+    file = feature_files.writer(merged / job.target.name, job.encoder.width, job.notes)
     table = merged / f"{job.target.name}.skipped.csv"
     with closing(file):
         for part in job.parts:
@@ -198,7 +206,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     if not embedded:
         shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
-        raise ValueError(f"none of the images below {job.root} can be read: {first}")
+        raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
     for path in (table, *file.paths):
         with path.open("rb") as finished:
             os.fsync(finished.fileno())

@@ -5,8 +5,6 @@ import json
 import math
 import pickle
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +16,7 @@ from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
 from cl.networks.two_streams import TwoStreams
+from cl.runtime.files import finished
 from cl.runtime.tensor_files import save_tensors
 
 SUFFIXES = {"torchvision": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
@@ -42,7 +41,7 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
         others = "onnx" if isinstance(network, TwoStreams) else "timm, hub or onnx"
         raise ValueError(f"{format} supports only kind=resnet without streams; choose {others}")
-    with _finished(path) as partial:
+    with finished(path) as partial:
         match format:
             case "torchvision":
                 save_tensors(network.state_dict(), partial, metadata)
@@ -74,7 +73,7 @@ def write_folder(
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
     for name, content in files.items():
         if content:
-            with _finished(folder / name) as partial:
+            with finished(folder / name) as partial:
                 partial.write_text(content)
         else:
             (folder / name).unlink(missing_ok=True)
@@ -114,18 +113,6 @@ def crop_share(crop: int, resize: int) -> float:
     while math.floor(crop / share) < resize:
         share = math.nextafter(share, 0)
     return share
-
-
-@contextmanager
-def _finished(path: Path) -> Iterator[Path]:
-    """A path to write to; on success, the file is renamed to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _write_detectron2(network: Backbone, path: Path) -> None:

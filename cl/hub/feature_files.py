@@ -1,13 +1,34 @@
-"""Files of features and image names, written part by part: Parquet, or .npy with a .txt.
+"""Files of features and image names: Parquet, .npy with a .txt, or CSV.
 
-`append` adds (n, D) float32 features and n names; `paths` are the written files, with the features last.
+Writers add part by part: `append` takes (n, D) float32 features and n names; `paths` are the written files,
+with the features last.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
+
+from cl.runtime.tables import with_formula, without_formula
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of N images.
+
+    names: N paths, from the folder in `notes`.
+    features: (N, D) float32, one row per image.
+    notes: `sha256` and `transform` of the encoder, and `folder`, where the format stores them.
+    """
+
+    names: list[str]
+    features: np.ndarray
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 class Parquet:
@@ -25,6 +46,19 @@ class Parquet:
 
     def close(self) -> None:
         self._writer.close()
+
+    @staticmethod
+    def read(path: Path) -> Features:
+        file = pq.ParquetFile(path)
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        names: list[str] = []
+        features = np.empty((rows, schema.field("features").type.list_size), np.float32)
+        for batch in file.iter_batches(2**14, columns=["name", "features"]):
+            part = batch["features"].flatten().to_numpy().reshape(len(batch), -1)
+            features[len(names) : len(names) + len(batch)] = part
+            names += batch["name"].to_pylist()
+        notes = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+        return Features(names, features, notes)
 
 
 class Npy:
@@ -53,5 +87,72 @@ class Npy:
         self._names.close()
         self._features.close()
 
+    @staticmethod
+    def read(path: Path) -> Features:
+        text = path.with_suffix(".txt").read_text(encoding="utf-8")
+        features = np.load(path, mmap_mode="r").astype(np.float32, copy=False)  # float32 stays on the disk
+        return Features(text.split("\n")[:-1], features)
 
-FORMATS: dict[str, type[Parquet | Npy]] = {".parquet": Parquet, ".npy": Npy}
+
+class Csv:
+    """Columns `name` and 0 to D - 1, for few images; it cannot store notes."""
+
+    def __init__(self, path: Path, width: int, notes: dict[str, str]) -> None:
+        self.paths = [path]
+        columns = [("name", pa.string()), *((str(column), pa.float32()) for column in range(width))]
+        self._schema = pa.schema(columns)
+        self._writer = csv.CSVWriter(path, self._schema)
+
+    def append(self, names: list[str], features: np.ndarray) -> None:
+        safe = pa.array([without_formula(name) for name in names])
+        self._writer.write_table(pa.table([safe, *map(pa.array, features.T)], schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    @staticmethod
+    def read(path: Path) -> Features:
+        options = csv.ConvertOptions(column_types={"name": pa.string()})
+        table = csv.read_csv(path, convert_options=options)
+        names = [with_formula(name) for name in table["name"].to_pylist()]
+        columns = [column.to_numpy() for column in table.drop_columns("name").columns]
+        return Features(names, np.stack(columns, axis=1).astype(np.float32))
+
+
+FORMATS: dict[str, type[Parquet | Npy | Csv]] = {".parquet": Parquet, ".npy": Npy, ".csv": Csv}
+
+
+def writer(path: Path, width: int, notes: dict[str, str]) -> Parquet | Npy | Csv:
+    """A writer of the format that the path's suffix names; close it at the end."""
+    return FORMATS[path.suffix](path, width, notes)
+
+
+def check_suffix(path: Path) -> None:
+    """Raises ValueError if the path is not one that features can be written to."""
+    if path.suffix not in FORMATS or path.is_dir():
+        raise ValueError(f"--to {path} must be a file that ends in {', '.join(FORMATS)}")
+
+
+def read(path: Path) -> Features:
+    """Read a file that `cl embed` has written; a .npy file stays on the disk and is mapped into memory.
+
+    Raises:
+        ValueError: the file is missing, damaged, or not a file of features and names.
+    """
+    with _refused(path):
+        if path.suffix not in FORMATS:
+            raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
+        found = FORMATS[path.suffix].read(path)
+        if found.features.ndim != 2 or len(found.names) != len(found.features):
+            shape = tuple(found.features.shape)
+            raise ValueError(f"it has features of shape {shape} for {len(found.names)} names")
+    return found
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError, OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path} is not a file of features ({why}); write one with `cl embed`") from error

@@ -1,22 +1,87 @@
-"""The sorted names of the images below a folder, stored in a file and read a range at a time."""
+"""The images that files, folders, lists and tables name; their names in a file, read a range at a time.
+
+A list is a .txt file with a path on each line; a table is a .csv or .parquet file with a column of paths. Their
+paths start from the folder that they are in.
+"""
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cl.sources._shared.trees import images_below
+from cl.sources import table
+from cl.sources._shared.trees import check_name, images_below, status_of, wrong_suffix
+
+LIST, TABLES = ".txt", (".csv", ".parquet")
 
 OFFSET = np.dtype("<i8")
 
 
+def root_of(inputs: Sequence[Path]) -> Path:
+    """The folder that names start from: of a single folder, list or table; else the current one."""
+    (only, *others) = inputs
+    if others or not (only.is_dir() or _is_index(only)):
+        return Path()
+    return only if only.is_dir() else only.parent
+
+
+def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """The images that files, folders, lists and tables name, in this order; those of a folder are sorted.
+
+    Args:
+        left_out: counts other files by reason.
+
+    Yields:
+        The path from `root_of(inputs)`; the size and version.
+
+    Raises:
+        ValueError: an input is missing, a name contains a line break or is not valid UTF-8, a folder below
+            another is a link, or a table is damaged.
+    """
+    root = root_of(inputs)
+    for given in inputs:
+        if given.is_dir():
+            prefix = "" if given == root else f"{given}/"
+            for name, status in images_below(given.resolve(), "", left_out):
+                yield prefix + name, status
+        elif not given.exists():
+            raise ValueError(f"no file or folder {given}; give images, a folder, a list or a table of images")
+        else:
+            folder = Path() if given.parent == root else given.parent
+            for path in _paths(given) if _is_index(given) else [given.name]:
+                name = str(folder / path)
+                check_name(name)
+                if reason := wrong_suffix(Path(name)):
+                    left_out[reason] += 1
+                else:
+                    yield name, status_of(root / name)
+
+
+def _is_index(path: Path) -> bool:
+    """Whether it is a list or a table of images."""
+    return path.suffix.lower() in (LIST, *TABLES)
+
+
+def _paths(index: Path) -> Iterator[str]:
+    """The paths in a list or table."""
+    if index.suffix.lower() in TABLES:
+        yield from filter(None, table.known_columns(index)["path"])  # the last rows may be empty
+        return
+    with index.open(encoding="utf-8-sig") as lines:
+        try:
+            yield from filter(None, (line.strip() for line in lines))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{index} is not UTF-8 text; write the path of an image on each line") from error
+
+
 @dataclass(frozen=True)
 class Listing:
-    """The sorted names of the images below `root`, relative to it; `write` stores them in `folder`."""
+    """The names of the images in `inputs`, from `root_of(inputs)`; `write` stores them in `folder`."""
 
-    root: Path
+    inputs: Sequence[Path]
     folder: Path
 
     @property
@@ -45,12 +110,12 @@ class Listing:
             A hash of names, sizes and modification times, and the number of other files by reason.
 
         Raises:
-            ValueError: a name contains a line break or is not valid UTF-8, or a folder is a link.
+            ValueError: see `images_in`.
         """
         sha, left_out, end = hashlib.sha256(), Counter[str](), 0
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._names.open("wb") as names, self._offsets.open("wb") as offsets:
-            for name, status in images_below(self.root.resolve(), "", left_out):
+            for name, status in images_in(self.inputs, left_out):
                 sha.update(f"{name}\0{status}\n".encode())
                 offsets.write(end.to_bytes(OFFSET.itemsize, "little"))
                 end += names.write(name.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Locks against writing by several processes, and the reason why a file cannot be used."""
+"""Files written whole or not at all, locks against several writers, and why a file cannot be used."""
 
 import errno
 import fcntl
@@ -53,3 +53,15 @@ def exclusive(folder: Path, target: Path) -> AbstractContextManager[None]:
 def reason(error: BaseException) -> str:
     """Why a file cannot be used, without its path, so that results do not depend on where the file is."""
     return f"{type(error).__name__}: {(isinstance(error, OSError) and error.strerror) or error}"
+
+
+@contextmanager
+def finished(path: Path) -> Iterator[Path]:
+    """A path to write to; on success, the file is renamed to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

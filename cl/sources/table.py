@@ -10,6 +10,7 @@ group (frames of a video, tiles of a slide) are in the same split and are never 
 import io
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
@@ -147,7 +148,7 @@ def _check_columns(names: list[str], table: Path, columns: Columns) -> str:
                 f"dataset.columns.{column}={name}, but {table} has the columns {', '.join(names)}; choose one"
             )
     for name in set(names) - set(ours.values()):
-        meant = _meant(name)
+        meant = column_of(name)
         if meant and ours[meant] == meant and (meant not in names or _plain(name) == meant):
             raise ValueError(
                 f"{table} has the column {name!r}, which would be ignored; call it {meant} (or name it in "
@@ -163,8 +164,8 @@ def _check_columns(names: list[str], table: Path, columns: Columns) -> str:
     return f"{table}: columns {used}" + (f"; ignored: {ignored}" if ignored else "")
 
 
-def _meant(name: str) -> str | None:
-    """The known column that a name resembles."""
+def column_of(name: str) -> str | None:
+    """Which of COLUMNS a column's name means."""
     plain = _plain(name)
     for column, synonyms in COLUMNS.items():
         if {plain, plain.removesuffix("s"), plain.removesuffix("es")} & {column, *synonyms.split()}:
@@ -194,7 +195,7 @@ def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
     rows, left_out, seen = [], Counter[str](), dict[PurePosixPath, int]()
     for number, raw_cells in enumerate(zip(*columns, strict=True), first):
         place = f"{table}, row {number}"
-        cells = [None if cell is None or cell.strip() in MISSING else cell.strip() for cell in raw_cells]
+        cells = [_cell(cell) for cell in raw_cells]
         path = _checked_path(cells[0], place)
         for name, cell in zip(COLUMNS, cells, strict=True):
             check_class(cell or "", f"{place}, {name}")
@@ -266,21 +267,58 @@ def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
 
 def _read(table: Path, columns: Columns) -> tuple[Any, str]:
     """A pyarrow.Table with those of COLUMNS that the table has, as text; one line about its columns."""
+    ours = {name: column for column, name in columns.model_dump().items()}
+    parsed = read_as_text(table, lambda name: name in ours)
+    about = _check_columns(parsed.column_names, table, columns)
+    found = [name for name in parsed.column_names if name in ours]
+    return parsed.select(found).rename_columns([ours[name] for name in found]), about
+
+
+def known_columns(table: Path) -> dict[str, list[str | None]]:
+    """The cells of those of COLUMNS that a table has under any of their names; None for an empty cell.
+
+    Raises:
+        ValueError: the table is damaged, has no column of paths, or has two for one of COLUMNS.
+    """
+    parsed = read_as_text(table, lambda name: column_of(name) is not None)
+    found: dict[str, list[str | None]] = {}
+    for name, cells in zip(parsed.column_names, parsed.columns, strict=True):
+        if not (column := column_of(name)):
+            continue
+        if column in found:
+            names = [other for other in parsed.column_names if column_of(other) == column]
+            raise ValueError(f"{table} has the columns {' and '.join(names)} for one {column}; remove one")
+        found[column] = [_cell(cell) for cell in cells.to_pylist()]
+    if "path" not in found:
+        raise ValueError(f"{table} has the columns {', '.join(parsed.column_names)}; call one of them path")
+    return found
+
+
+def _cell(cell: str | None) -> str | None:
+    return None if cell is None or cell.strip() in MISSING else cell.strip()
+
+
+def read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
+    """A pyarrow.Table from CSV or Parquet; used columns become text, so that 007 remains 007.
+
+    Raises:
+        ValueError: the table is missing or damaged.
+    """
     import pyarrow
     from pyarrow import csv, parquet
 
-    ours = {name: column for column, name in columns.model_dump().items()}
-    text, content = dict.fromkeys(ours, pyarrow.string()), table.read_bytes()
     try:
+        content = table.read_bytes()
         if table.suffix.lower() == ".parquet":
             parsed = parquet.read_table(io.BytesIO(content))
         elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
-            options = csv.ConvertOptions(column_types=text, strings_can_be_null=True, null_values=[""])
+            text = {name: pyarrow.string() for name in csv.open_csv(io.BytesIO(content)).schema.names}
+            used = {name: kind for name, kind in text.items() if is_used(name)}
+            options = csv.ConvertOptions(column_types=used, strings_can_be_null=True, null_values=[""])
             parsed = csv.read_csv(io.BytesIO(content), convert_options=options)
-        about = _check_columns(parsed.column_names, table, columns)
-        used = {ours[name]: parsed[name].cast(text[name]) for name in parsed.column_names if name in ours}
+        kinds = [pyarrow.string() if is_used(field.name) else field.type for field in parsed.schema]
+        return parsed.cast(pyarrow.schema(list(zip(parsed.column_names, kinds, strict=True))))
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error
-    return pyarrow.table(used), about

@@ -1,18 +1,13 @@
-"""What the entry points share: parameters, results with their provenance, and one-line error messages."""
+"""What the stages share: parameters, results with their provenance, loggers, and ways on after a failure."""
 
-import errno
 import functools
 import json
-import logging
 import math
 import os
-import re
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,12 +15,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
 
 from cl.config import Params, load, read
+from cl.console import command, launch
+from cl.console.command import is_main_process, usage
 from cl.console.loggers import Loggers
-from cl.console.progress import Progress, Usage
-from cl.console.stop import StoppedError, terminate_when_exists
+from cl.console.progress import Progress
+from cl.console.stop import StoppedError
 from cl.runtime import machine
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import Measurement, flat, rounded
@@ -33,27 +29,21 @@ from pipeline.support import locations, outputs, provenance
 
 T = TypeVar("T")
 RESULTS = Path("results")
-STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
-STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
-TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
-    """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
+    """As `cl.console.command.entry_point`, with the loggers in CL_LOG; DVC's users learn how to go on."""
 
-    Once the file CL_STOP exists, the process gets SIGTERM (see docker/entrypoint.sh). Pillow's notes about
-    images are hidden, since stages count the images that cannot be read.
-    """
+    @command.entry_point
+    def run(*args: Any, **kwargs: Any) -> None:
+        with _logging():
+            fused()
+            function(*args, **kwargs)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        warnings.filterwarnings("ignore", module=r"PIL\b")
-        logging.getLogger("PIL").setLevel(logging.CRITICAL)
-        if stop := os.environ.get("CL_STOP"):
-            terminate_when_exists(Path(stop))
-        with _next_step_after_failure(), _one_line_errors(), _logging():
-            fused()
-            function(*args, **kwargs)
+        with _next_step_after_failure():
+            run(*args, **kwargs)
 
     return wrapped
 
@@ -66,7 +56,7 @@ def _next_step_after_failure() -> Iterator[None]:
     except StoppedError:
         raise
     except (Exception, SystemExit) as error:
-        failed = getattr(error, "code", 1) not in (0, *STOPPED)
+        failed = getattr(error, "code", 1) not in (0, *command.STOPPED)
         if not failed or os.environ.get("DVC_STAGE") in (None, "check") or "RANK" in os.environ:
             raise
         if isinstance(error, click.ClickException):
@@ -89,37 +79,6 @@ def _ways_on() -> list[str]:
     if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
         lines.append("to undo it instead: git checkout HEAD params.yaml dvc.lock && dvc checkout")
     return lines
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, FloatingPointError) as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        if error.errno in TOO_MANY_FILES:
-            raise click.ClickException(
-                f"{error.strerror} ({error.filename}): allow more with `ulimit -n 4096`, then run again"
-            ) from error
-        if error.errno not in STORAGE_ERRORS:
-            raise
-        where = f" ({error.filename or f'here or in {tempfile.gettempdir()}, which TMPDIR sets'})"
-        raise click.ClickException(f"{error.strerror}{where}: no half-written file is left") from error
-    except RuntimeError as error:
-        if not re.match(r"DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
-            raise
-        raise click.ClickException(
-            "a data worker was killed, probably because memory is full: free some, or start fewer processes, "
-            "and run again; training continues from its checkpoint"
-        ) from error
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        sys.exit(130)
-    except StoppedError as error:
-        if is_main_process():
-            click.echo(str(error), err=True)
-        sys.exit(error.exit_code)
 
 
 _loggers: Loggers | None = None  # of this process
@@ -159,20 +118,13 @@ def choose(name: str, known: dict[str, Any], group: str) -> Any:
     return known[name]
 
 
-def is_main_process() -> bool:
-    """Whether this process writes and prints for all processes of the stage."""
-    return os.environ.get("RANK", "0") == "0"
+on_all_devices = functools.partial(launch.on_all_devices, check=params)
+in_one_process = functools.partial(launch.in_one_process, check=params)
 
 
 def progress(title: str) -> Progress:
     """Progress of the main process, on the terminal and with the loggers in CL_LOG."""
-    return Progress(title, Console(stderr=True, quiet=not is_main_process()), _loggers, usage())
-
-
-@functools.cache
-def usage() -> Usage:
-    """What this process has used; shared by all trainings of a stage."""
-    return Usage()
+    return command.progress(title, _loggers)
 
 
 def find_machine(params: Params) -> Machine:

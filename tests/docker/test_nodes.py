@@ -19,13 +19,13 @@ from pathlib import Path
 import click, torch, torch.distributed as dist
 from cl.runtime.distributed import max_over_ranks, rank
 from cl.console.stop import StoppedError, signals
-from pipeline.support import command, launch
+from pipeline.support import command
 
 @click.command()
 @click.argument("name")
 @click.argument("seconds", type=float)
 @command.entry_point
-@launch.on_all_devices
+@command.on_all_devices
 def main(name, seconds):
     total = torch.tensor([2.0 ** rank()])
     dist.all_reduce(total)

@@ -29,7 +29,7 @@ def job(images: Path, seed: int = 0) -> EmbeddingJob:
     """Begun, with an encoder of this seed."""
     file = images.parent / f"{seed}.safetensors"
     save_encoder(file, seed)
-    begun = EmbeddingJob(images, cl.load(file), images.parent / "features.npy")
+    begun = EmbeddingJob([images], cl.load(file), images.parent / "features.npy")
     begun.partial.mkdir(exist_ok=True)
     begun.begin()
     assert len(begun.parts) == 1
@@ -85,7 +85,7 @@ def test_a_run_that_could_read_no_image_leaves_nothing(images) -> None:
         path.write_bytes(b"no image")
     begun = job(images)
     compute(begun)
-    with pytest.raises(ValueError, match="none of the images below .*: ValueError: not an image"):
+    with pytest.raises(ValueError, match="none of the images in .*: ValueError: not an image"):
         embedding.merge(begun)
     assert not begun.partial.exists()
 

@@ -1,13 +1,15 @@
-"""Names of images in a file: sorted as paths, read back a range at a time."""
+"""Images of files, folders, lists and tables; their names in a file, read back a range at a time."""
 
 import os
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from cl.hub.listing import Listing
+from cl.hub.listing import Listing, images_in, root_of
 from cl.sources._shared import listing
 from cl.sources._shared.trees import images_below
 from tests.support.pictures import picture_file
@@ -38,7 +40,7 @@ def tree(tmp_path):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("run", [1, 2, 3, 100])
 def test_names_are_sorted_however_many_fit_into_memory(tree, tmp_path, monkeypatch, run) -> None:
     monkeypatch.setattr(listing, "RUN", run)
-    found = Listing(tree, tmp_path / "work")
+    found = Listing([tree], tmp_path / "work")
     _, left_out = found.write()
     others = Counter[str]()
     names = [name for name, _ in images_below(tree, "", others)]
@@ -52,11 +54,11 @@ def test_names_are_sorted_however_many_fit_into_memory(tree, tmp_path, monkeypat
 
 
 def test_the_hash_changes_with_the_images_and_not_with_their_place(tree, tmp_path, monkeypatch) -> None:
-    found = Listing(tree, tmp_path / "work")
+    found = Listing([tree], tmp_path / "work")
     first, _ = found.write()
     monkeypatch.chdir(tree)
-    assert Listing(tree.relative_to(tree), tmp_path / "other").write()[0] == first
-    assert Listing(tree, tmp_path / "other").names(0, 9) == found.names(0, 9)
+    assert Listing([tree.relative_to(tree)], tmp_path / "other").write()[0] == first
+    assert Listing([tree], tmp_path / "other").names(0, 9) == found.names(0, 9)
     os.utime(tree / "b.jpg", ns=(0, 0))
     second, _ = found.write()
     (tree / "b.jpg").rename(tree / "c.jpg")
@@ -64,10 +66,49 @@ def test_the_hash_changes_with_the_images_and_not_with_their_place(tree, tmp_pat
     assert len({first, second, third}) == 3
 
 
+def names_of(*inputs: Path) -> list[str]:
+    return [name for name, _ in images_in(inputs, Counter())]
+
+
+def test_files_folders_lists_and_tables_name_the_same_images(tree, monkeypatch) -> None:
+    """One of them names images from its folder, several from the current folder."""
+    monkeypatch.chdir(tree.parent)
+    paths = ["b.jpg", "b/1.jpg", str(tree / "b/2.png"), "b/missing.jpg"]
+    (tree / "list.txt").write_text("\n\n".join([*paths, "notes.docx"]))
+    (tree / "table.csv").write_text("Image Name,label\n" + "".join(f"{path},a\n" for path in paths) + ",\n")
+    pq.write_table(pa.table({"filename": paths, "features": [1, 2, 3, 4]}), tree / "table.parquet")
+    for index in map(Path, ("images/list.txt", "images/table.csv", "images/table.parquet")):
+        assert names_of(index) == paths
+        assert root_of([index]) == Path("images")
+    left_out = Counter[str]()
+    inputs = [Path(name) for name in ("images/list.txt", "images/b", "images/b.jpg", "images/notes.txt")]
+    found = dict(images_in(inputs, left_out))
+    several = ["images/b.jpg", "images/b/1.jpg", str(tree / "b/2.png"), "images/b/missing.jpg"]
+    assert list(found) == [*several, "images/b/10.jpg", "images/b/2.png"]
+    assert found["images/b/missing.jpg"] == "missing"
+    assert left_out == {"with suffix .docx": 1}
+    assert root_of(inputs) == Path()
+
+
+def test_inputs_that_name_no_images_are_refused(tmp_path) -> None:
+    (tmp_path / "two.csv").write_text("path,file\na,b\n")
+    (tmp_path / "none.csv").write_text("species,count\na,b\n")
+    (tmp_path / "word.txt").write_bytes(b"\xff\xfea\x00")
+    wrong = {
+        "missing": "no file or folder .*missing; give images",
+        "two.csv": "the columns path and file for one path; remove one",
+        "none.csv": "has the columns species, count; call one of them path",
+        "word.txt": "is not UTF-8 text; write the path of an image on each line",
+    }
+    for name, reason in wrong.items():
+        with pytest.raises(ValueError, match=reason):
+            names_of(tmp_path / name)
+
+
 def test_a_name_with_a_line_break_is_refused(tree, tmp_path) -> None:
     (tree / "two\nlines.jpg").touch()
     with pytest.raises(ValueError, match=r"the name '.*two\\nlines.jpg' contains a line break; rename it"):
-        Listing(tree, tmp_path / "work").write()
+        Listing([tree], tmp_path / "work").write()
 
 
 def test_links_into_a_folder_without_permission_are_listed() -> None:
@@ -89,6 +130,6 @@ def test_links_into_a_folder_without_permission_are_listed() -> None:
 def list_unprivileged(root: Path) -> None:
     if os.geteuid() == 0:
         os.seteuid(65534)
-    listed = Listing(root / "images", root / "work")
+    listed = Listing([root / "images"], root / "work")
     listed.write()
     assert listed.names(0, 1) == ["1.jpg"]

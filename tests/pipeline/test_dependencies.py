@@ -19,7 +19,6 @@ GLUE += tuple(
     for name in (
         "command",
         "composition",
-        "launch",
         "locations",
         "outputs",
         "provenance",

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.distributed import distributed_c10d
 
+from cl.console import launch
 from cl.hub import embedding
 from pipeline.embed import main
-from pipeline.support import launch
 from tests.support import embed  # noqa: F401, it makes parts small
 
 PATIENCE, LONGER = 3, 5  # seconds

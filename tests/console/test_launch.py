@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 import torch.distributed as dist
 
-from pipeline.support import launch
+from cl.console import launch
 from tests.support.processes import start_fork
 
 SLEEP = "import os, signal, sys, time; from pathlib import Path; rank = int(os.environ['RANK'])\n"

@@ -1,4 +1,4 @@
-"""The processes of a stage: one per GPU, as many as CL_PROCESSES says, or those of CL_LAUNCH or torchrun.
+"""The processes of a command: one per GPU, as many as CL_PROCESSES says, or those of CL_LAUNCH or torchrun.
 
 `torch.distributed.elastic`, which torchrun uses too, starts them and ends all when one fails.
 """
@@ -24,9 +24,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic import multiprocessing as elastic
 
-from cl.console import stop
+from cl.console import command, stop
 from cl.console.wording import counted
-from pipeline.support import command
 
 BEAT = 2.0  # seconds between signs of life
 LOST = 20.0  # seconds without a sign of life after which a process counts as lost
@@ -36,37 +35,48 @@ PATIENCE = timedelta(minutes=30)  # for a slow process
 LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NCCL", "gloo")
 
 
-def on_all_devices(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the stage in all its processes, by default one per GPU; each calls `function`."""
-    return _in_all_processes(function, processes)
+def on_all_devices(
+    function: Callable[..., Any], check: Callable[[], Any] = lambda: None
+) -> Callable[..., Any]:
+    """Run the command in all its processes, by default one per GPU; each calls `function`.
+
+    Args:
+        check: called before the processes start, to report mistakes once.
+    """
+    return _in_all_processes(function, processes, check)
 
 
-def in_one_process(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the stage in this process, unless CL_PROCESSES, CL_LAUNCH or torchrun asks for others."""
-    return _in_all_processes(function, lambda: processes() if os.environ.get("CL_PROCESSES") else 1)
+def in_one_process(
+    function: Callable[..., Any], check: Callable[[], Any] = lambda: None
+) -> Callable[..., Any]:
+    """As `on_all_devices`, but in this process unless CL_PROCESSES, CL_LAUNCH or torchrun asks for others."""
+    return _in_all_processes(function, lambda: processes() if os.environ.get("CL_PROCESSES") else 1, check)
 
 
-def _in_all_processes(function: Callable[..., Any], count: Callable[[], int]) -> Callable[..., Any]:
+def _in_all_processes(
+    function: Callable[..., Any], count: Callable[[], int], check: Callable[[], Any]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             with joined() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext():
                 return function(*args, **kwargs)
-        command.params()  # report mistakes once, not once per process
+        check()
         if launcher := os.environ.get("CL_LAUNCH"):
-            sys.exit(_run([*shlex.split(launcher), *_stage()], [_launcher_variables(launcher)]))
+            sys.exit(_run([*shlex.split(launcher), *_command()], [_launcher_variables(launcher)]))
         if (number := count()) == 1:
             return function(*args, **kwargs)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # binds a free port
         variables = [_process_variables(rank, number, store.port) for rank in range(number)]
-        sys.exit(_run([sys.executable, *_stage()], variables))
+        sys.exit(_run([sys.executable, *_command()], variables))
 
     return wrapped
 
 
-def _stage() -> list[str]:
-    """The arguments with which another Python runs this stage."""
-    return ["-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]  # type: ignore[union-attr]
+def _command() -> list[str]:
+    """The arguments with which another Python runs this command."""
+    module = sys.modules["__main__"].__spec__  # None for the script `cl`
+    return ["-m", module.name if module else "cl", *sys.argv[1:]]
 
 
 def _launcher_variables(launcher: str) -> dict[str, str]:
@@ -108,7 +118,7 @@ def processes() -> int:
 
 
 def _run(words: list[str], variables: list[dict[str, str]]) -> int:
-    """Run the command in parallel, once per entry of `variables`; returns the stage's exit code.
+    """Run the command in parallel, once per entry of `variables`; returns the command's exit code.
 
     When a process fails, elastic sends SIGTERM to the others, and SIGKILL 30 s later. Stderr of process 0 is
     shown as it comes; stderr of another process is shown only if that process failed first.

@@ -1,0 +1,42 @@
+"""The command `cl`: everything that works on an encoder file and needs neither Git, DVC nor params.yaml.
+
+Each module has a function of its name, which `cl` offers too, and its Click command. Both import late, so
+that --help answers at once.
+"""
+
+from importlib import import_module
+
+import click
+
+SUMMARIES = {
+    "embed": "Write the features of images.",
+    "evaluate": "Measure how well an encoder separates labelled images.",
+    "export": "Write an encoder in the format of another program.",
+}
+
+
+class Commands(click.Group):
+    """Imports the module of a command when the command is typed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUMMARIES:
+            return None
+        command: click.Command = import_module(f"cl.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+@click.group(cls=Commands)
+@click.version_option(package_name="cl")
+def main() -> None:
+    """Use a trained image encoder: any file or name that `cl.load` takes.
+
+    IMAGES are files, folders, lists (.txt, a path on each line) and tables (.csv or .parquet with a column
+    path), as many as you like. Results are written whole or not at all.
+    """

@@ -1,0 +1,173 @@
+"""embed: the features of images, beside their names."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cl.commands import ENCODER, IMAGES, encoder_options
+from cl.console.command import entry_point, is_main_process, progress
+from cl.console.wording import counted
+
+if TYPE_CHECKING:
+    from cl.console.progress import Progress
+    from cl.hub.encoder import Encoder
+    from cl.hub.feature_files import Features
+
+FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` detects a dead one
+
+
+def embed(
+    images: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    *,
+    encoder: "str | PathLike[str] | Encoder" = ENCODER,
+    to: "str | PathLike[str] | None" = None,
+    prefix: str | None = None,
+    resize: int | None = None,
+    crop: int | None = None,
+) -> "Features | None":
+    """The features of images, in bounded memory; processes of one torch.distributed group share the work.
+
+    A call with equal arguments continues after a kill. Images that cannot be read are left out, counted on the
+    terminal, and listed in <to>.skipped.csv.
+
+    Args:
+        images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
+        encoder: a file or name that `cl.load` takes, or what it returned, which computes on its own device.
+        to: the file to write: .parquet, .npy with the names in a .txt beside it, or .csv; None: return them.
+        prefix: which encoder to use if the file contains several.
+        resize: short side in pixels, for an encoder whose file records no transform; together with crop.
+        crop: side in pixels of the centre crop.
+
+    Returns:
+        Features (N, D) float32 with the names of the images, if `to` is None. A name is the path from the
+        folder, if one folder, list or table is given, and otherwise as given.
+
+    Raises:
+        ValueError: an input or the encoder is missing or damaged, no image can be read, another process
+            writes into `to`, or features are not finite.
+    """
+    from cl.hub import feature_files, listing
+    from cl.runtime.distributed import ranks
+
+    inputs, options = listing.paths(images), {"prefix": prefix, "resize": resize, "crop": crop}
+    if to is not None:
+        _write(inputs, encoder, Path(to), **options)  # type: ignore[arg-type]
+        return None
+    if ranks() > 1:
+        raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "features.parquet"
+        _write(inputs, encoder, path, **options)  # type: ignore[arg-type]
+        return feature_files.read(path)
+
+
+def _write(
+    inputs: list[Path],
+    encoder: "str | PathLike[str] | Encoder",
+    to: Path,
+    *,
+    prefix: str | None,
+    resize: int | None,
+    crop: int | None,
+) -> None:
+    from cl.console.reasons import lines
+    from cl.hub import embedding
+    from cl.networks.backbones import check_size
+    from cl.runtime import machine
+    from cl.runtime.distributed import rank, ranks
+    from cl.runtime.files import exclusive
+
+    _check(to, resize, crop)
+    with machine.settings_restored():
+        here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
+        shown = progress("embed")
+        loaded, here = embedding.loaded(encoder, here, prefix)
+        _choose_size(loaded, resize, crop, shown)
+        check_size(str(encoder), loaded.network, loaded.transform.crop, "--crop")
+        job = embedding.EmbeddingJob(inputs, loaded, to)
+        is_main, wait_for_all = is_main_process(), _barrier()
+        with exclusive(job.partial, to) if is_main else nullcontext():
+            if is_main:
+                for line in lines(job.begin()):
+                    shown.say(line)
+            wait_for_all()
+            share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
+            with shown.count(share, "images" if ranks() == 1 else "images of this process") as report:
+                embedding.compute(job, here, report)
+            wait_for_all()
+            if is_main:
+                embedded, reasons = embedding.merge(job)
+                for line in lines(reasons, "images that cannot be read"):
+                    shown.say(line)
+                shown.say(f"{to}: {counted(embedded, 'images')}, {loaded.width} features each")
+            wait_for_all()
+
+
+def _check(to: Path, resize: int | None, crop: int | None) -> None:
+    from cl.hub import feature_files
+    from cl.runtime.base_config import check_crop
+
+    feature_files.check_suffix(to)
+    names = to.with_suffix(".txt")
+    is_continued = Path(f"{to}.partial").exists()
+    if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
+        raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
+    if (resize is None) != (crop is None):
+        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
+    if resize and crop:
+        check_crop(resize, crop)
+
+
+def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, shown: "Progress") -> None:
+    """Set the image size if the encoder's file does not record it."""
+    if resize and encoder.records_size:
+        recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
+        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
+    if resize:
+        encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
+    stem = getattr(encoder.network, "conv1", None)
+    if not resize and not encoder.records_size and stem is not None and stem.stride == (1, 1):
+        shown.say(
+            f"the encoder was built for small images, but gets crops of {encoder.transform.crop} px, because "
+            "its file records no size: give the size of its training, for example --resize 32 --crop 32"
+        )
+
+
+def _barrier() -> Callable[[], None]:
+    """A function that waits for all processes, without a deadline: listing and merging may take hours."""
+    import torch.distributed as dist
+
+    from cl.runtime.distributed import ranks
+
+    if ranks() == 1:
+        return lambda: None
+    return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))
+
+
+@click.command()
+@IMAGES
+@click.option(
+    "--to",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
+)
+@encoder_options
+@entry_point
+def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
+    """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.
+
+    Names are relative to the folder if one folder, list or table is given, and otherwise as given. The same
+    command continues after a kill. Images that cannot be read are listed in <TO>.skipped.csv. Uses all visible
+    GPUs, or CL_PROCESSES processes.
+    """
+    from cl.console import launch
+
+    launch.on_all_devices(embed)(images, to=to, **options)

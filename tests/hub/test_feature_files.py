@@ -1,0 +1,48 @@
+"""Files of features: read back as they were written, in parts; others are refused with their reason."""
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cl.hub import feature_files
+
+NAMES = ["a/1.jpg", "é, 'q'\".png", "=HYPERLINK(1).jpg", "-2.jpg", "5.jpg"]
+
+
+@pytest.mark.parametrize("suffix", feature_files.FORMATS)
+def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
+    path = tmp_path / f"features{suffix}"
+    features = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32) * 1e-3
+    with closing(feature_files.writer(path, 3, {"sha256": "x"})) as file:
+        for part in (slice(0, 2), slice(2, 5)):
+            file.append(NAMES[part], features[part])
+    found = feature_files.read(path)
+    assert found.names == NAMES
+    assert found.features.dtype == np.float32
+    np.testing.assert_array_equal(found.features, features)
+    assert found.notes == ({"sha256": "x"} if suffix == ".parquet" else {})
+    assert isinstance(found.features, np.memmap) == (suffix == ".npy")
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
+
+
+def test_other_files_are_refused_with_their_reason(tmp_path) -> None:
+    np.save(tmp_path / "alone.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "fewer.npy", np.zeros((2, 3)))
+    (tmp_path / "fewer.txt").write_text("1.jpg\n")
+    wrong = {
+        tmp_path / "none.parquet": "No such file",
+        tmp_path / "features.h5": "does not end in .parquet, .npy, .csv",
+        write(tmp_path / "text.parquet", "name"): "Parquet",
+        write(tmp_path / "list.csv", "path,label\n1.jpg,a\n"): "name",
+        tmp_path / "alone.npy": "alone.txt",
+        tmp_path / "fewer.npy": r"shape \(2, 3\) for 1 names",
+    }
+    for path, reason in wrong.items():
+        with pytest.raises(ValueError, match=f"{path.name} is not a file of features .*{reason}.*cl embed"):
+            feature_files.read(path)
