@@ -9,6 +9,7 @@ from importlib import import_module
 import click
 
 SUMMARIES = {
+    "search": "Find the images most similar to others.",
     "embed": "Write the features of images.",
     "evaluate": "Measure how well an encoder separates labelled images.",
     "export": "Write an encoder in the format of another program.",

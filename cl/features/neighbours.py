@@ -13,7 +13,9 @@ QUERIES, ROWS = 256, 2**14  # size of a block of similarities, 16 MiB
 
 
 def nearest(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of the bank with the largest cosines for each query, nearest first; of equal ones the earlier.
+    """The k rows of the bank with the largest cosines for each query, nearest first.
+
+    Of rows with equal cosines, the earlier comes first.
 
     The bank is read once, block by block, so it may be memory-mapped. Beside the result, memory does not
     depend on the number of queries and rows.
@@ -29,7 +31,9 @@ def nearest(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, 
         ValueError: a row is not finite, or the bank has fewer than k rows.
     """
     if not 1 <= k <= len(bank):
-        raise ValueError(f"found {len(bank)} images for the {k} nearest; choose a number from 1 to {len(bank)}")
+        raise ValueError(
+            f"found {len(bank)} images for the {k} nearest; choose a number from 1 to {len(bank)}"
+        )
     cosines = torch.full((len(queries), k), -torch.inf)
     positions = torch.zeros(len(queries), k, dtype=torch.int64)
     memory = torch.empty(min(QUERIES, len(queries)) * min(ROWS, len(bank)))
@@ -46,12 +50,14 @@ def nearest(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, 
 
 
 def unit_blocks(features: np.ndarray, size: int) -> Iterator[tuple[int, Tensor]]:
-    """The position of the first row, and up to `size` rows scaled to length 1 (zero rows stay zero), float32."""
+    """Up to `size` rows at a time, float32 of length 1 (zero rows stay zero), with the position of the first."""
     for start in range(0, len(features), size):
         rows = torch.from_numpy(np.array(features[start : start + size], np.float32))
         if not (finite := rows.isfinite().all(1)).all():
             row = start + int((~finite).nonzero()[0])
-            raise ValueError(f"the features in row {row} (counted from 0) are not finite; embed the images again")
+            raise ValueError(
+                f"the features in row {row} (counted from 0) are not finite; embed the images again"
+            )
         yield start, F.normalize(rows, dim=1)
 
 

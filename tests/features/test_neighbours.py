@@ -16,7 +16,9 @@ MIB = 2**20
 
 def features(count: int, width: int = 16, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(count, width)).astype(np.float32) * rng.uniform(0.1, 10, (count, 1)).astype(np.float32)
+    return rng.normal(size=(count, width)).astype(np.float32) * rng.uniform(0.1, 10, (count, 1)).astype(
+        np.float32
+    )
 
 
 @pytest.mark.parametrize(("queries_each", "rows_each"), [(256, 2**14), (7, 100), (10, 3)])
@@ -26,9 +28,11 @@ def test_it_equals_scikit_learn(queries_each, rows_each, k, monkeypatch) -> None
     monkeypatch.setattr(neighbours, "QUERIES", queries_each)
     monkeypatch.setattr(neighbours, "ROWS", rows_each)
     queries, bank = features(40), features(300, seed=1)
-    distances, expected = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(
-        bank.astype(np.float64)
-    ).kneighbors(queries.astype(np.float64))
+    distances, expected = (
+        NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute")
+        .fit(bank.astype(np.float64))
+        .kneighbors(queries.astype(np.float64))
+    )
     cosines, positions = nearest(queries, bank, k)
     np.testing.assert_array_equal(positions, expected)
     np.testing.assert_allclose(cosines, 1 - distances, atol=1e-6)
