@@ -1,12 +1,115 @@
-"""Efficient contrastive pretraining: any method with any loss, on the same data, with the same evaluation."""
+"""Train image encoders without labels, and use them.
 
+An encoder from a file:
+    load(file)           with `transform`, `embed` and `patches`; an `nn.Module`
+
+Losses, called as `loss(z0, z1)` with two or more views (N, D); docs/losses.md:
+    InfoNCELoss          SimCLR's NT-Xent and MoCo's loss; with labels, SupCon
+    EqCoLoss             InfoNCE as if there were `alpha` negatives
+    DCLLoss              without the positive in the denominator
+    DCLWLoss             and with less weight on positives that agree
+    JCLLoss              infinitely many positives, from three views or more
+    DebiasedLoss         corrected for negatives of the query's class
+    SigmoidLoss          each pair classified by itself
+    InvariantSpreadLoss  recognises the positive, rejects each negative
+    CosineLoss           BYOL's and SimSiam's, without negatives
+    BarlowTwinsLoss      the views' correlation becomes the identity
+    VICRegLoss           equal views with spread and without correlation
+
+Functions of the commands `cl NAME`, each with the same arguments:
+    embed                features of images, in memory or as a file
+    evaluate             how well an encoder separates labelled images
+    export               an encoder in the format of another program
+
+How good features are, in percent:
+    knn_accuracy         nearest neighbours vote
+    linear_probe         multinomial logistic regression
+
+`import cl` is fast: each name imports what it needs when it is first used.
+"""
+
+import importlib
 from os import PathLike, fspath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+    from cl.commands.embed import embed
+    from cl.commands.evaluate import evaluate
+    from cl.commands.export import export
+    from cl.features.scores import knn_accuracy, linear_probe
     from cl.hub.encoder import Encoder
+    from cl.losses._modules import (
+        BarlowTwinsLoss,
+        CosineLoss,
+        DCLLoss,
+        DCLWLoss,
+        DebiasedLoss,
+        EqCoLoss,
+        InfoNCELoss,
+        InvariantSpreadLoss,
+        JCLLoss,
+        SigmoidLoss,
+        VICRegLoss,
+    )
+
+    __version__: str
+
+# The module of each name, imported when the name is first used.
+_LAZY = {
+    "BarlowTwinsLoss": "cl.losses._modules",
+    "CosineLoss": "cl.losses._modules",
+    "DCLLoss": "cl.losses._modules",
+    "DCLWLoss": "cl.losses._modules",
+    "DebiasedLoss": "cl.losses._modules",
+    "EqCoLoss": "cl.losses._modules",
+    "InfoNCELoss": "cl.losses._modules",
+    "InvariantSpreadLoss": "cl.losses._modules",
+    "JCLLoss": "cl.losses._modules",
+    "SigmoidLoss": "cl.losses._modules",
+    "VICRegLoss": "cl.losses._modules",
+    "embed": "cl.commands.embed",
+    "evaluate": "cl.commands.evaluate",
+    "export": "cl.commands.export",
+    "knn_accuracy": "cl.features.scores",
+    "linear_probe": "cl.features.scores",
+}
+__all__ = [
+    "BarlowTwinsLoss",
+    "CosineLoss",
+    "DCLLoss",
+    "DCLWLoss",
+    "DebiasedLoss",
+    "EqCoLoss",
+    "InfoNCELoss",
+    "InvariantSpreadLoss",
+    "JCLLoss",
+    "SigmoidLoss",
+    "VICRegLoss",
+    "embed",
+    "evaluate",
+    "export",
+    "knn_accuracy",
+    "linear_probe",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata  # late: it takes longer than the rest of this module
+
+        return metadata.version("cl")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'cl' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 def load(
@@ -22,7 +125,7 @@ def load(
     `encoder.transform = encoder.transform.model_copy(update={"resize": 512, "crop": 448})` changes it.
 
     Args:
-        file: models/backbone.safetensors, a file of `pipeline.export`, a ResNet of torchvision, timm, MoCo,
+        file: models/backbone.safetensors, a file of `cl export`, a ResNet of torchvision, timm, MoCo,
             MoCo v3, SimSiam, SwAV, lightly or solo-learn, a vision transformer of timm, DINO, DINOv2, MoCo v3
             or MAE, weights with timm's config.json beside them, or a name such as `torchvision:resnet50` or
             `timm:convnext_tiny.fb_in1k`.

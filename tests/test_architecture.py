@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "cl.report": "cl.runtime",
     "cl.sources": "cl.console cl.runtime",
     "cl.shards": "cl.console cl.runtime cl.sources",
-    "cl.losses": "cl.objective cl.runtime",
+    "cl.losses": "cl.networks cl.objective cl.runtime",
     "cl.methods": "cl.networks cl.objective cl.runtime",
     "cl.data": "cl.objective cl.runtime cl.shards",
     "cl.features": "cl.console cl.data cl.runtime",
@@ -42,7 +42,7 @@ MAY_IMPORT = {
         "cl.runtime cl.sources cl.training"
     ),
     "cl.commands": "cl.console cl.data cl.features cl.hub cl.networks cl.report cl.runtime cl.sources",
-    "cl": "cl.commands cl.hub",
+    "cl": "cl.commands cl.features cl.hub cl.losses",
     "pipeline.support": (
         "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "
         "cl.sources cl.training"

@@ -4,9 +4,14 @@ Each module has a function of its name, which `cl` offers too, and its Click com
 that --help answers at once.
 """
 
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import click
+
+ENCODER = "models/backbone.safetensors"  # where the pipeline writes it
 
 SUMMARIES = {
     "search": "Find the images most similar to others.",
@@ -41,3 +46,34 @@ def main() -> None:
     IMAGES are files, folders, lists (.txt, a path on each line) and tables (.csv or .parquet with a column
     path), as many as you like. Results are written whole or not at all.
     """
+
+
+images_argument = click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
+def encoder_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose an encoder."""
+    function = click.option(
+        "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
+    )(function)
+    return click.option(
+        "--encoder",
+        default=ENCODER,
+        show_default=True,
+        help="A checkpoint, or a name such as torchvision:resnet50 or timm:convnext_tiny.fb_in1k.",
+    )(function)
+
+
+def size_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options for the size of an encoder's images."""
+    size = click.IntRange(min=1)
+    function = click.option(
+        "--crop",
+        type=size,
+        help="Side in pixels of the centre crop, given together with --resize.  [default: 224]",
+    )(function)
+    return click.option(
+        "--resize",
+        type=size,
+        help="Short side in pixels, for an encoder whose file records no transform.  [default: 256]",
+    )(function)

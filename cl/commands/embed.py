@@ -1,24 +1,28 @@
 """embed: the features of images, beside their names."""
 
+import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from dataclasses import replace
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER, IMAGES, encoder_options
+from cl.commands import ENCODER, encoder_options, images_argument, size_options
 from cl.console.command import entry_point, is_main_process, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
     from cl.console.progress import Progress
+    from cl.hub.embedding import EmbeddingJob
     from cl.hub.encoder import Encoder
     from cl.hub.feature_files import Features
+    from cl.runtime.machine import Machine
 
 FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` detects a dead one
 
@@ -54,60 +58,64 @@ def embed(
             writes into `to`, or features are not finite.
     """
     from cl.hub import feature_files, listing
-    from cl.runtime.distributed import ranks
-
-    inputs, options = listing.paths(images), {"prefix": prefix, "resize": resize, "crop": crop}
-    if to is not None:
-        _write(inputs, encoder, Path(to), **options)  # type: ignore[arg-type]
-        return None
-    if ranks() > 1:
-        raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "features.parquet"
-        _write(inputs, encoder, path, **options)  # type: ignore[arg-type]
-        return feature_files.read(path)
-
-
-def _write(
-    inputs: list[Path],
-    encoder: "str | PathLike[str] | Encoder",
-    to: Path,
-    *,
-    prefix: str | None,
-    resize: int | None,
-    crop: int | None,
-) -> None:
-    from cl.console.reasons import lines
-    from cl.hub import embedding
+    from cl.hub.embedding import EmbeddingJob
     from cl.networks.backbones import check_size
     from cl.runtime import machine
+    from cl.runtime.distributed import ranks
+
+    if to is None and ranks() > 1:
+        raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
+    with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
+        path = Path(folder, "features.parquet") if to is None else Path(to).expanduser()
+        _check(path, resize, crop)
+        with machine.settings_restored():
+            shown = progress("embed")
+            loaded, here = _load(encoder, prefix)
+            _choose_size(loaded, resize, crop, shown)
+            name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
+            check_size(name, loaded.network, loaded.transform.crop, "--crop")
+            job = EmbeddingJob(listing.paths(images), loaded, path)
+            embedded = _run(job, here, shown)
+        shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {loaded.width} features each")
+        return feature_files.read(path) if to is None else None
+
+
+def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
+    """The encoder on its device, and the machine."""
+    from cl.hub import encoder as files
+    from cl.runtime import machine
+
+    here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
+    if not isinstance(encoder, files.Encoder):
+        return files.load(fspath(encoder), prefix).to(here.device), here
+    if encoder.training or prefix:
+        raise ValueError("the encoder is loaded already: leave out prefix, and call encoder.eval()")
+    return copy.copy(encoder), replace(here, device=next(encoder.parameters()).device)
+
+
+def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
+    """List, compute and merge; returns the number of images in the main process, and 0 in others."""
+    from cl.console.reasons import lines
+    from cl.hub import embedding
     from cl.runtime.distributed import rank, ranks
     from cl.runtime.files import exclusive
 
-    _check(to, resize, crop)
-    with machine.settings_restored():
-        here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
-        shown = progress("embed")
-        loaded, here = embedding.loaded(encoder, here, prefix)
-        _choose_size(loaded, resize, crop, shown)
-        check_size(str(encoder), loaded.network, loaded.transform.crop, "--crop")
-        job = embedding.EmbeddingJob(inputs, loaded, to)
-        is_main, wait_for_all = is_main_process(), _barrier()
-        with exclusive(job.partial, to) if is_main else nullcontext():
-            if is_main:
-                for line in lines(job.begin()):
-                    shown.say(line)
-            wait_for_all()
-            share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
-            with shown.count(share, "images" if ranks() == 1 else "images of this process") as report:
-                embedding.compute(job, here, report)
-            wait_for_all()
-            if is_main:
-                embedded, reasons = embedding.merge(job)
-                for line in lines(reasons, "images that cannot be read"):
-                    shown.say(line)
-                shown.say(f"{to}: {counted(embedded, 'images')}, {loaded.width} features each")
-            wait_for_all()
+    is_main, wait_for_all, embedded = is_main_process(), _barrier(), 0
+    with exclusive(job.partial, job.target) if is_main else nullcontext():
+        if is_main:
+            for line in lines(job.begin()):
+                shown.say(line)
+        wait_for_all()
+        share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
+        with shown.count(share, "images" if ranks() == 1 else "images of this process") as report:
+            embedding.compute(job, here, report)
+        wait_for_all()
+        if is_main:
+            embedded, reasons = embedding.merge(job)
+            for line in lines(reasons, "images that cannot be read"):
+                shown.say(line)
+        wait_for_all()
+    return embedded
 
 
 def _check(to: Path, resize: int | None, crop: int | None) -> None:
@@ -152,7 +160,7 @@ def _barrier() -> Callable[[], None]:
 
 
 @click.command()
-@IMAGES
+@images_argument
 @click.option(
     "--to",
     required=True,
@@ -160,6 +168,7 @@ def _barrier() -> Callable[[], None]:
     help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
 )
 @encoder_options
+@size_options
 @entry_point
 def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
     """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.

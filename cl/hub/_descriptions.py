@@ -87,7 +87,7 @@ def _config(name: str, arguments: dict[str, Any], recorded: dict[str, Any]) -> t
 
 
 def config(metadata: dict[str, str], file: str) -> BackboneConfig | None:
-    """The configuration in a file's metadata; None for ResNets, and if there is none.
+    """The configuration in a file's metadata; None if there is none, and for a ResNet without streams.
 
     Our exports record it as `network`, and finished runs among their `parameters`.
 
@@ -99,7 +99,7 @@ def config(metadata: dict[str, str], file: str) -> BackboneConfig | None:
     }
     values = recorded.get("network") or recorded.get("parameters", {}).get("backbone")
     kind = values.get("kind") if isinstance(values, dict) else None
-    if kind == "resnet" or kind not in kinds("networks.backbones"):
+    if kind not in kinds("networks.backbones") or (kind == "resnet" and not values.get("streams")):
         return None
     try:
         result: BackboneConfig = module_of("networks.backbones", kind).Config.model_validate(values)

@@ -19,8 +19,6 @@ from cl.networks.two_streams import TwoStreams
 from cl.runtime.files import finished
 from cl.runtime.tensor_files import save_tensors
 
-SUFFIXES = {"torchvision": "safetensors", "detectron2": "pkl", "onnx": "onnx"}
-FOLDERS = ("timm", "hub")
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
 
 
@@ -105,6 +103,35 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
             "std": list(transform.std),
         },
     }
+
+
+def model_card(
+    name: str, about: str, library: str, license: str, size: int, metadata: dict[str, str]
+) -> str:
+    """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
+
+    Args:
+        name: of the published folder.
+        about: the architecture, and how to preprocess images.
+        library: timm or cl, which loads it.
+        size: side of the images in pixels.
+        metadata: of the encoder's file; ours record the method and the hash of the data.
+    """
+    use = [
+        "import timm",
+        "",
+        f'encoder = timm.create_model("local-dir:{name}", pretrained=True).eval()  # or hf-hub:<owner>/{name}',
+        f"features = encoder(images)  # preprocessed as below: (N, 3, {size}, {size}) to (N, D)",
+    ]
+    if library == "cl":
+        use = ["import cl", "", f'features = cl.load("{name}/model.safetensors").embed(["a.jpg", "b.jpg"])']
+    tags = ["tags:", "- self-supervised-learning"] if "parameters" in metadata else []
+    header = [f"library_name: {library}", f"license: {license}", "pipeline_tag: image-feature-extraction"]
+    lines = ["---", *header, *tags, "---", "", f"# {name}", "", f"An encoder of images without a classifier: {about}"]
+    lines += ["", "```python", *use, "```", ""]
+    if manifest := metadata.get("data_manifest_sha256"):
+        lines += [f"SHA-256 of the training data's manifest: {manifest}", ""]
+    return "\n".join(lines)
 
 
 def crop_share(crop: int, resize: int) -> float:

@@ -128,8 +128,8 @@ def _choose_prefix(
     """
     if prefixes == ["networks.0.", "networks.1."]:
         raise ValueError(
-            f"{file} holds the two networks of a backbone with streams, which only the pipeline's own "
-            "evaluations and pipeline.export onnx support"
+            f"{file} holds the two networks of a backbone with streams, but does not record their "
+            "parameters; use the file that the pipeline wrote"
         )
     if prefix is not None:
         prefix = _checkpoints.unwrapped(prefix)

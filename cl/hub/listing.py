@@ -1,13 +1,14 @@
 """The images that files, folders, lists and tables name; their names in a file, read a range at a time.
 
-A list is a .txt file with a path on each line; a table is a .csv or .parquet file with a column of paths. Their
-paths start from the folder that they are in.
+A list is a .txt file with a path on each line; a table is a .csv or .parquet file with a column of paths. Paths in
+them start from their folder.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,18 @@ from cl.sources._shared.trees import check_name, images_below, status_of, wrong_
 LIST, TABLES = ".txt", (".csv", ".parquet")
 
 OFFSET = np.dtype("<i8")
+
+
+def paths(images: "str | PathLike[str] | Iterable[str | PathLike[str]]") -> list[Path]:
+    """One path or several as a list, with `~` replaced.
+
+    Raises:
+        ValueError: there are none.
+    """
+    given = [images] if isinstance(images, str | PathLike) else list(images)
+    if not given:
+        raise ValueError("no images given; give images, a folder, a list or a table of images")
+    return [Path(path).expanduser() for path in given]
 
 
 def root_of(inputs: Sequence[Path]) -> Path:

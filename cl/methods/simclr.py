@@ -13,7 +13,7 @@ from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.ring import Sharded, of_all_ranks
-from cl.objective.terms import Contrast
+from cl.objective.terms import Contrast, all_against_all
 from cl.runtime.distributed import gather, ranks
 from cl.runtime.machine import to_device
 
@@ -48,9 +48,9 @@ class Method(BaseMethod):
         Otherwise, each pair of a view and a target view forms one.
         """
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
-        both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
         if len(batch.views) == 2 and self.pool == "both_views" and self.negatives is None:
-            return [self._all_against_all(both, batch)]
+            return [self.contrast(*all_against_all(embeddings, batch))]
+        both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
         shared = of_all_ranks if self.negatives is None else gather
         pools = [shared(both)] * 2 if self.pool == "both_views" else [shared(x) for x in embeddings[:2]]
         draws = self.generator("negatives")
@@ -58,12 +58,6 @@ class Method(BaseMethod):
             self._contrast(embeddings[a], embeddings[b], pools[b], batch, draws)
             for a, b in pairs(len(batch.views))
         ]
-
-    def _all_against_all(self, both: Tensor, batch: Batch) -> Contrast:
-        """2N queries against the 2N embeddings of all ranks, except the two of their own image."""
-        other = torch.arange(len(both), device=both.device) ^ 1
-        negatives = Negatives.of_other_images(of_all_ranks(both), batch, queries=2)
-        return self.contrast(both, both[other, None], negatives)
 
     def _contrast(
         self, queries: Tensor, positives: Tensor, pool: Tensor | Sharded, batch: Batch, draws: torch.Generator

@@ -1,5 +1,6 @@
 """What a method hands to a loss: contrasts with negatives, pairs without them, or two views of a batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -8,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
+from cl.objective.ring import of_all_ranks
 from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 
@@ -103,6 +106,23 @@ class Contrast:
     def largest_logit(self) -> Tensor:
         """Scalar: the largest logit of the positives, for the message about a loss that is not finite."""
         return self.positive_logits().amax()
+
+
+def all_against_all(embeddings: Sequence[Tensor], batch: Batch) -> tuple[Tensor, Tensor, Negatives]:
+    """Each of an image's V embeddings against those of other images of all ranks (SimCLR: V = 2).
+
+    Args:
+        embeddings: V x (N, D) unit rows.
+
+    Returns:
+        Queries (N V, D), image-major; their positives (N V, V - 1, D), the other embeddings of the image; and
+        the negatives.
+    """
+    views = len(embeddings)
+    stacked = torch.stack(list(embeddings), 1)  # (N, V, D)
+    positives = torch.stack([stacked.roll(-shift, 1) for shift in range(1, views)], 2).flatten(0, 1)
+    queries = stacked.flatten(0, 1)
+    return queries, positives, Negatives.of_other_images(of_all_ranks(queries), batch, queries=views)
 
 
 @dataclass(frozen=True)

@@ -61,29 +61,6 @@ def with_contents(html: str) -> str:
     return html.replace("<nav></nav>", f"<nav>{' '.join(links)}</nav>")
 
 
-def model_card(
-    params: dict[str, Any],
-    results: Path,
-    command: str | None,
-    metadata: dict[str, str],
-    titles: Mapping[str, str],
-    *,
-    name: str,
-    **more: str,
-) -> str:
-    """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
-
-    Args:
-        metadata: of the backbone's file.
-        titles: as in `render`.
-        name: the name of the published folder.
-        more: `network`, `transform`, `license` and `library` (timm or cl, which loads it).
-    """
-    read = ResultFiles(results, pictures=False)
-    context = {**_overview(params, read, command, titles), "metadata": metadata, "name": name, **more}
-    return environment().get_template("card.md").render(context)
-
-
 def _overview(
     params: dict[str, Any], read: ResultFiles, command: str | None, titles: Mapping[str, str]
 ) -> dict[str, Any]:

@@ -4,6 +4,10 @@ A batch of N images is split over W ranks in order: rank r has rows r N / W to (
 loss is the mean over its queries. Gradients are averaged over ranks, so they equal one process's gradients.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -11,10 +15,23 @@ from torch.autograd import Function
 
 from cl.runtime.machine import to_device
 
+_single = ContextVar("single", default=False)
+
+
+@contextmanager
+def single_process(single: bool = True) -> Iterator[None]:
+    """Within it, if `single`, this process counts as the only one: nothing is gathered."""
+    token = _single.set(single)
+    try:
+        yield
+    finally:
+        _single.reset(token)
+
 
 def ranks() -> int:
     """The number of processes that share the run."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    shared = dist.is_available() and dist.is_initialized() and not _single.get()
+    return dist.get_world_size() if shared else 1
 
 
 def rank() -> int:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -83,6 +84,25 @@ def find(
     _configure_backends(precision, deterministic, fixed_shapes)
     workers = min(MOST_WORKERS, max(1, share - 1))
     return Machine(device, workers, precision, read_every, fused and device.type == "cuda")
+
+
+@contextlib.contextmanager
+def settings_restored() -> Iterator[None]:
+    """Undo at the end what `find` sets for the whole process, for callers that go on with their own work."""
+    backends = (
+        (torch.backends.cuda.matmul, "allow_tf32"),
+        (torch.backends.cudnn, "allow_tf32"),
+        (torch.backends.cudnn, "benchmark"),
+    )
+    values = [getattr(backend, name) for backend, name in backends]
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        for (backend, name), value in zip(backends, values, strict=True):
+            setattr(backend, name, value)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads)
 
 
 def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:

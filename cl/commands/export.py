@@ -1,0 +1,146 @@
+"""export: write an encoder in the format of another program."""
+
+import re
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl.commands import ENCODER, encoder_options
+from cl.console.command import entry_point
+
+if TYPE_CHECKING:
+    from cl.data.transform import Transform
+    from cl.hub.foreign import ForeignEncoder
+
+FILES = {"torchvision": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}  # formats and their suffixes
+FOLDERS = ("timm", "hub")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    network: the name of the architecture.
+    width: features per image.
+    inputs: how images must be preprocessed.
+    """
+
+    path: Path
+    network: str
+    width: int
+    inputs: str
+
+
+def export(
+    format: str,
+    *,
+    encoder: "str | PathLike[str]" = ENCODER,
+    to: "str | PathLike[str] | None" = None,
+    prefix: str | None = None,
+    license: str | None = None,
+    card: "str | PathLike[str] | None" = None,
+) -> Exported:
+    """Write an encoder, without a classifier, in the format of another program.
+
+    Args:
+        format: torchvision (safetensors), detectron2 (.pkl) or onnx, for images of the encoder's crop; timm, a
+            folder for timm.create_model("local-dir:..."); or hub, the same with a model card.
+        encoder: a file or name that `cl.load` takes.
+        to: the file or folder to write; None: exports/<format>.
+        prefix: which encoder to use if the file contains several.
+        license: for hub, the license by its name on the hub.
+        card: for hub, a file of Markdown to append to the model card, such as report/tables.md.
+
+    Raises:
+        ValueError: the encoder is missing or damaged, the format does not support it, or an argument does not
+            fit the format.
+    """
+    from cl.hub import export as exports
+    from cl.hub import foreign
+    from cl.hub.encoder import transform_in
+
+    path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
+    text = _check(format, path, license, card)
+    found = foreign.load(fspath(encoder), prefix)
+    transform = transform_in(found.metadata, fspath(encoder))
+    metadata = {"network": found.config.model_dump_json(), "transform": transform.model_dump_json()}
+    exported = Exported(path, found.config.title, found.network.fc_features, _inputs(transform))
+    if format in FILES:
+        exports.write(found.network, format, path, transform.crop, metadata)
+        return exported
+    description = _description(found, transform, required=format == "timm")
+    if format == "hub":
+        about = f"{exported.network}.\n\nImages: {exported.inputs}"
+        library = "timm" if description else "cl"
+        text = exports.model_card(path.name, about, library, license or "other", transform.crop, found.metadata) + text
+    exports.write_folder(found.network, path, description, text, found.metadata | metadata)
+    return exported
+
+
+def _description(
+    found: "ForeignEncoder", transform: "Transform", *, required: bool
+) -> dict[str, Any] | None:
+    """The description that timm reads; None if timm lacks the network and `required` is false."""
+    from cl.hub.export import describe
+
+    try:
+        return describe(found.config, found.network.fc_features, transform)
+    except ValueError:
+        if required:
+            raise
+        return None
+
+
+def _inputs(transform: "Transform") -> str:
+    mean, std = ([round(value, 4) for value in values] for values in (transform.mean, transform.std))
+    return (
+        f"RGB in [0, 1], resized to {transform.resize} px and cropped to {transform.crop} px, mean {mean}, "
+        f"std {std}"
+    )
+
+
+def _check(format: str, path: Path, license: str | None, card: "str | PathLike[str] | None") -> str:
+    """The content of the card; raises ValueError if an argument does not fit the format."""
+    suffix = FILES.get(format, "")
+    if suffix and path.suffix != suffix:
+        raise ValueError(f"--to {path} does not end in {suffix}, the suffix of {format} files")
+    if not suffix and path.is_file():
+        raise ValueError(f"--to {path} is a file, but a folder is expected; choose another name")
+    for name, value in (("license", license), ("card", card)):
+        if value and format != "hub":
+            raise ValueError(f"--{name} {value} is only for hub, not for {format}; leave it out")
+    if license and not re.fullmatch(r"[a-z0-9.-]+", license):
+        raise ValueError(
+            f"--license {license} is not a license name of the hub; choose for example mit or cc-by-4.0"
+        )
+    if card and not Path(card).is_file():
+        raise ValueError(f"no file --card {card}; give Markdown such as report/tables.md")
+    return Path(card).read_text(encoding="utf-8") if card else ""
+
+
+@click.command()
+@click.argument("format", type=click.Choice([*FILES, *FOLDERS]))
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
+)
+@encoder_options
+@click.option("--license", help="For hub: the license by its name on the hub, such as cc-by-4.0.")
+@click.option(
+    "--card",
+    type=click.Path(path_type=Path),
+    help="For hub: a file of Markdown to append to the model card, such as report/tables.md.",
+)
+@entry_point
+def command(format: str, **options: Any) -> None:
+    """Write an encoder in the FORMAT of another program.
+
+    timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, for upload to the
+    Hugging Face hub. onnx: images of the encoder's size to features.
+    """
+    done = export(format, **options)
+    click.echo(f"{done.path}: {done.network}, {done.width} features; {done.inputs}")

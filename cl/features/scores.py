@@ -1,0 +1,111 @@
+"""How good features are, without the pipeline: accuracies of simple classifiers on arrays or tensors."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cl.features.knn import classify, top1
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+def knn_accuracy(
+    train_features: "ArrayLike | Tensor",
+    train_labels: "ArrayLike | Tensor",
+    test_features: "ArrayLike | Tensor",
+    test_labels: "ArrayLike | Tensor",
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> float:
+    """Percentage of test rows for whose class the k nearest training rows vote, as the evaluation `knn`.
+
+    Votes weigh exp(cosine / temperature) (Wu et al. 2018, section 3.4); the features need not be normalised.
+
+    Args:
+        train_features, test_features: (N, D) and (M, D).
+        train_labels, test_labels: (N,) and (M,), numbers or strings.
+
+    Raises:
+        ValueError: the shapes do not fit, features are not finite, or there are fewer than k training rows.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature={temperature}, expected a number above 0")
+    if k < 1:
+        raise ValueError(f"k={k}, expected at least 1")
+    bank, codes, queries, truth = _checked(train_features, train_labels, test_features, test_labels)
+    bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
+    classes = int(codes.max()) + 1
+    predicted = classify(queries, bank, codes, classes, k=[k], temperature=[temperature])[0, 0]
+    return top1(predicted, truth)
+
+
+def linear_probe(
+    train_features: "ArrayLike | Tensor",
+    train_labels: "ArrayLike | Tensor",
+    test_features: "ArrayLike | Tensor",
+    test_labels: "ArrayLike | Tensor",
+    *,
+    c: float = 1.0,
+    max_iter: int = 1000,
+) -> float:
+    """Percentage of test rows that scikit-learn's multinomial logistic regression classifies correctly.
+
+    It is fitted by L-BFGS on features standardised with the training rows. The evaluation `linear` is another
+    protocol: SGD on features of augmented images, as in the papers. Arguments as in `knn_accuracy`.
+
+    Args:
+        c: inverse strength of the L2 regularisation.
+        max_iter: of L-BFGS.
+
+    Raises:
+        ValueError: the shapes do not fit, features are not finite, or all training rows have one label.
+    """
+    from sklearn.linear_model import LogisticRegression  # late: it takes a second to import
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if c <= 0:
+        raise ValueError(f"c={c}, expected a number above 0")
+    rows, codes, queries, truth = _checked(train_features, train_labels, test_features, test_labels)
+    if len(codes.unique()) == 1:
+        raise ValueError("all training rows have one label, expected two or more classes")
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=max_iter))
+    probe.fit(rows.cpu().numpy(), codes.cpu().numpy())
+    return top1(torch.from_numpy(probe.predict(queries.cpu().numpy())), truth.cpu())
+
+
+def _checked(
+    train_features: "ArrayLike | Tensor",
+    train_labels: "ArrayLike | Tensor",
+    test_features: "ArrayLike | Tensor",
+    test_labels: "ArrayLike | Tensor",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Features in float32 or float64, and labels as numbers from 0, on the device of the training rows."""
+    bank, queries = (_features(x, name) for x, name in ((train_features, "train"), (test_features, "test")))
+    if bank.shape[1] != queries.shape[1]:
+        raise ValueError(f"train_features are {bank.shape[1]} wide and test_features {queries.shape[1]}")
+    known, truth = (np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in (train_labels, test_labels))
+    for name, labels, rows in (("train", known, bank), ("test", truth, queries)):
+        if labels.shape != (len(rows),):
+            raise ValueError(
+                f"{name}_labels have shape {labels.shape}, expected a label for each of {len(rows)} rows"
+            )
+    codes = torch.from_numpy(np.unique(np.concatenate([known, truth]), return_inverse=True)[1]).to(
+        bank.device
+    )
+    return bank, codes[: len(known)], queries.to(bank.device), codes[len(known) :]
+
+
+def _features(x: "ArrayLike | Tensor", name: str) -> Tensor:
+    rows = x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
+    if rows.ndim != 2 or not len(rows):
+        raise ValueError(f"{name}_features have shape {tuple(rows.shape)}, expected (rows, width)")
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    if not rows.isfinite().all():
+        raise ValueError(f"{name}_features contain NaN or infinity; look at the encoder that made them")
+    return rows

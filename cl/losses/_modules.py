@@ -1,0 +1,470 @@
+"""The losses as modules for any training loop: `loss(z0, z1)` of the projector's outputs, as in lightly."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cl.losses import (
+    barlow_twins,
+    cosine,
+    dcl,
+    dclw,
+    debiased,
+    infonce,
+    invariant_spread,
+    jcl,
+    sigmoid,
+    vicreg,
+)
+from cl.networks.queue import NO_GROUP, Queue
+from cl.objective.batch import Batch
+from cl.objective.negatives import Negatives
+from cl.objective.terms import Agreement, Contrast, Term, TwoViews, all_against_all
+from cl.runtime.distributed import gather, global_rows, mean_over_ranks, ranks, single_process
+
+
+class _Loss(nn.Module):
+    """A kind of `cl.losses`, and whether processes share the batch.
+
+    progress: the fraction of the training that is done, for a loss that changes with it (JCL).
+    """
+
+    kind: ModuleType
+    gather_distributed: bool
+    progress = 1.0
+
+    def _settings(self) -> dict[str, Any]:
+        """The parameters of the kind's `Config`."""
+        return {}
+
+    def _loss(self, term: Term) -> Tensor:
+        config = self.kind.Config(kind=self.kind.__name__.rpartition(".")[2], **self._settings())
+        return cast("Tensor", self.kind.loss(term, config, self.progress))
+
+
+class _Contrastive(_Loss):
+    """A loss on queries, their positives and their negatives.
+
+    Without a memory bank, each of an image's V embeddings is a query; the V - 1 others are its positives, and
+    the V (N - 1) embeddings of other images its negatives. With one, `z0` are the queries, the other views
+    their positives, and the bank's rows the only negatives.
+    """
+
+    memory_bank: Queue | None
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        _check_positive(temperature=temperature)
+        super().__init__()
+        self.temperature, self.gather_distributed = temperature, gather_distributed
+        self.memory_bank = _memory_bank(memory_bank_size)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature:g}"
+
+    def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+        """Scalar: the mean over queries and positives, in nats.
+
+        Args:
+            views: two or more tensors (N, D), of any length: they are normalised here, in float32 or float64.
+            groups: (N,) integers; images of one group are never negatives of each other. -1: no group.
+            labels: (N,) integers; images of one label are positives (InfoNCELoss and DCLLoss). -1: no label.
+
+        Raises:
+            ValueError: the shapes do not fit, or the loss does not take what is given.
+        """
+        _check_views(views)
+        images = len(views[0])
+        groups, labels = _checked(views[0], groups=groups), _checked(views[0], labels=labels)
+        if groups is not None and labels is not None:
+            raise ValueError("found both groups and labels; give labels alone, which are groups too")
+        if labels is not None and self.memory_bank is not None:
+            raise ValueError("labels cannot be combined with a memory bank, whose rows have none; omit one")
+        with single_process(not self.gather_distributed), _full_precision(views[0]):
+            rows = [F.normalize(_wide(view), dim=1) for view in views]
+            if self.memory_bank is not None:
+                return self._loss(self._against_bank(rows, groups))
+            if images * ranks() == 1:
+                raise ValueError(
+                    "found a batch of 1 image, which has no negatives; give the data loader drop_last=True"
+                )
+            batch = _batch(views[0], labels if groups is None else groups)
+            contrast = Contrast(*all_against_all(rows, batch), self.temperature)
+            return self._loss(contrast) if labels is None else self._supervised(contrast, batch)
+
+    def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
+        raise ValueError(f"{type(self).__name__} is not defined for labels; use InfoNCELoss or DCLLoss")
+
+    def _against_bank(self, views: list[Tensor], groups: Tensor | None) -> Contrast:
+        """z0 against a copy of the bank, which then takes z1."""
+        queries, keys, bank = views[0], views[1], self.memory_bank
+        assert bank is not None, "a memory bank"
+        if keys.shape[1] != bank.rows.shape[1]:
+            raise ValueError(
+                f"found keys of width {keys.shape[1]}, expected the memory bank's {bank.rows.shape[1]}; set "
+                f"memory_bank_size=({len(bank.rows)}, {keys.shape[1]})"
+            )
+        rows, row_groups = bank.rows.to(queries.dtype, copy=True), bank.groups.clone()
+        query_groups = _batch(queries, groups).row_groups()
+        if queries.requires_grad:
+            room = len(bank.rows) - int(bank.oldest)
+            known = None if groups is None else gather(groups.where(groups >= 0, NO_GROUP))[:room]
+            bank.enqueue(gather(keys.detach())[:room], known, torch.Generator())
+        negatives = Negatives(rows, query_groups=query_groups, row_groups=row_groups)
+        return Contrast(queries, torch.stack(views[1:], 1), negatives, self.temperature)
+
+
+class InfoNCELoss(_Contrastive):
+    """InfoNCE, the loss of SimCLR (NT-Xent) and MoCo; with labels, SupCon. lightly's `NTXentLoss`.
+
+    L = log(exp(s_p / t) + sum_k exp(s_k / t)) - s_p / t, with s_p the cosine of a positive pair, s_k those of
+    the negatives, and t the temperature. With more than two views, the other positives are not negatives.
+
+    With labels, the positives P of a query are all other embeddings of its label, and of its image (Khosla et
+    al. 2020, eq. 2, L_out): L = log sum_a exp(s_a / t) - mean_{p in P} s_p / t, with a over all other
+    embeddings, P included.
+
+    Args:
+        temperature: divides the cosines.
+        memory_bank_size: (rows, width) of a queue of earlier `z1`, the only negatives of `z0` (MoCo); 0: the
+            negatives are the embeddings of other images in the batch. As in lightly, the queue begins with
+            random unit rows; after a call in which `z0` requires a gradient, `z1` replaces the oldest rows;
+            keys beyond the queue's end are dropped, and the next call begins at row 0. Unlike lightly's, the
+            queue is part of the `state_dict`.
+        gather_distributed: take negatives from all processes; each needs as many images. The mean of the
+            processes' gradients, as DistributedDataParallel computes it, is the whole batch's gradient.
+    """
+
+    kind = infonce
+
+    def __init__(
+        self,
+        temperature: float = 0.5,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        return {"alpha": None}
+
+    def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
+        itself = global_rows(len(contrast.queries))[:, None]
+        return _decoupled(contrast, batch, Negatives(contrast.negatives.rows, excluded=itself))
+
+
+class EqCoLoss(_Contrastive):
+    """InfoNCE as if there were `alpha` negatives, whatever their number (Zhu et al. 2020, EqCo, eq. 5).
+
+    L = log(exp(s_p / t) + alpha / n sum_k exp(s_k / t)) - s_p / t for n negatives; otherwise as InfoNCELoss.
+    """
+
+    kind = infonce
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        alpha: float = 65536,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        _check_positive(alpha=alpha)
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
+        self.alpha = alpha
+
+    def _settings(self) -> dict[str, Any]:
+        return {"alpha": self.alpha}
+
+
+class DCLLoss(_Contrastive):
+    """Decoupled contrastive loss: the positive leaves the denominator (Yeh et al. 2022, eq. 5).
+
+    L = log sum_k exp(s_k / t) - s_p / t. May be negative. With labels, the positives of a query are all other
+    embeddings of its label, the negatives those of other labels: L = log sum_k exp(s_k / t) - mean_p s_p / t.
+    Otherwise as InfoNCELoss. lightly's `DCLLoss` without `weight_fn`.
+    """
+
+    kind = dcl
+
+    def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
+        return _decoupled(contrast, batch, contrast.negatives)
+
+
+class DCLWLoss(_Contrastive):
+    """DCL with less weight on positives that already agree (Yeh et al. 2022, eq. 6). lightly's `DCLWLoss`.
+
+    L = log sum_k exp(s_k / t) - w s_p / t, w = 2 - exp(s_p / sigma) / mean exp(s_p / sigma). The mean is over
+    the queries of all processes that are gathered; no gradient flows through w.
+    """
+
+    kind = dclw
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        sigma: float = 0.5,
+        *,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        _check_positive(sigma=sigma)
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
+        self.sigma = sigma
+
+    def _settings(self) -> dict[str, Any]:
+        return {"sigma": self.sigma, "detach_weight": True}
+
+
+class JCLLoss(_Contrastive):
+    """Joint contrastive learning: infinitely many Gaussian positives (Cai et al. 2020, eq. S.2 and S.3).
+
+    L = log(exp(m + strength / 2 v) + sum_k exp(s_k / t)) - m, with m and v the mean and variance of s_p / t
+    over a query's positives; it needs three views or more. The paper's strength rises from 0: set the
+    attribute `progress` to the fraction of the training that is done.
+    """
+
+    kind = jcl
+
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        *,
+        strength: float = 4.0,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        _check_not_negative(strength=strength)
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
+        self.strength = strength
+
+    def _settings(self) -> dict[str, Any]:
+        return {"strength": self.strength, "ramp": True, "unbiased": False}
+
+    def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+        """As in InfoNCELoss, of three or more views."""
+        if len(views) < 3:
+            raise ValueError(
+                f"JCLLoss needs at least 3 views of each image, found {len(views)}: the variance of one "
+                "positive is 0; use InfoNCELoss"
+            )
+        return super().forward(*views, groups=groups, labels=labels)
+
+
+class SigmoidLoss(_Contrastive):
+    """Each pair classified by itself, in the form of SigLIP (Zhai et al. 2023, section 3.2).
+
+    L = softplus(b - s_p / t) + sum_k softplus(s_k / t - b), with b = log n fixed for n negatives.
+    """
+
+    kind = sigmoid
+
+
+class DebiasedLoss(_Contrastive):
+    """InfoNCE corrected for negatives of the query's class (Chuang et al. 2020, eq. 8).
+
+    `tau_plus` is the probability of such a negative: 1 / classes. With `beta` > 0, similar negatives weigh
+    exp(beta s_k / t) (Robinson et al. 2021, eq. 4).
+    """
+
+    kind = debiased
+
+    def __init__(
+        self,
+        temperature: float = 0.5,
+        *,
+        tau_plus: float = 0.1,
+        beta: float = 0.0,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        if not 0 < tau_plus < 1:
+            raise ValueError(f"tau_plus={tau_plus}, expected a probability between 0 and 1")
+        _check_not_negative(beta=beta)
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
+        self.tau_plus, self.beta = tau_plus, beta
+
+    def _settings(self) -> dict[str, Any]:
+        return {"tau_plus": self.tau_plus, "beta": self.beta}
+
+
+class InvariantSpreadLoss(_Contrastive):
+    """Recognise the positive, and reject every negative (Ye et al. 2019, eq. 7).
+
+    L = -log P(p) - sum_k log(1 - P(k)), with P the softmax of s / t over a positive and the negatives.
+    """
+
+    kind = invariant_spread
+
+
+class CosineLoss(_Loss):
+    """Squared distance of unit vectors, 2 - 2 cos(z0, z1) (BYOL, eq. 2).
+
+    2 + 2 x lightly's `NegativeCosineSimilarity`. Detach the targets: `loss(predictor(z0), z1.detach())`.
+    """
+
+    kind = cosine
+
+    def forward(self, *views: Tensor) -> Tensor:
+        """Scalar in [0, 4]: the mean over the queries `z0` (N, D) and their targets `z1`, ... (N, D)."""
+        _check_views(views)
+        with _full_precision(views[0]):
+            first, *others = (F.normalize(_wide(view), dim=1) for view in views)
+            return self._loss(Agreement(first, torch.stack(others, 1)))
+
+
+class _OfTwoViews(_Loss):
+    def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
+        """Scalar, of two views (N, D) as the projector gives them."""
+        _check_views((z0, z1))
+        with single_process(not self.gather_distributed), _full_precision(z0):
+            if len(z0) * ranks() == 1:
+                raise ValueError(
+                    "found a batch of 1 image, which has no variance; give the data loader drop_last=True"
+                )
+            return self._loss(TwoViews(_wide(z0), _wide(z1)))
+
+
+class BarlowTwinsLoss(_OfTwoViews):
+    """The views' cross-correlation C becomes the identity (Zbontar et al. 2021, eq. 1). As lightly's.
+
+    L = sum_i (1 - C_ii)^2 + lambda_param sum_{i != j} C_ij^2.
+    """
+
+    kind = barlow_twins
+
+    def __init__(self, lambda_param: float = 5e-3, gather_distributed: bool = False) -> None:
+        _check_not_negative(lambda_param=lambda_param)
+        super().__init__()
+        self.lambda_param, self.gather_distributed = lambda_param, gather_distributed
+
+    def _settings(self) -> dict[str, Any]:
+        return {"redundancy": self.lambda_param}
+
+
+class VICRegLoss(_OfTwoViews):
+    """Equal views, with spread and without correlation (Bardes et al. 2022, eq. 6). As lightly's.
+
+    L = lambda_param s(z0, z1) + mu_param [v(z0) + v(z1)] / 2 + nu_param [c(z0) + c(z1)], with s the mean
+    squared difference, v the mean of max(0, 1 - standard deviation), c the squared covariances over D.
+    """
+
+    kind = vicreg
+
+    def __init__(
+        self,
+        lambda_param: float = 25.0,
+        mu_param: float = 25.0,
+        nu_param: float = 1.0,
+        gather_distributed: bool = False,
+    ) -> None:
+        _check_not_negative(lambda_param=lambda_param, mu_param=mu_param, nu_param=nu_param)
+        super().__init__()
+        self.lambda_param, self.mu_param, self.nu_param = lambda_param, mu_param, nu_param
+        self.gather_distributed = gather_distributed
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "invariance": self.lambda_param,
+            "variance": self.mu_param,
+            "covariance": self.nu_param,
+        }
+
+
+def _decoupled(contrast: Contrast, batch: Batch, negatives: Negatives) -> Tensor:
+    """The log-partition over `negatives` minus the mean positive logit, the mean positive's."""
+    positives = _means_of_others(contrast.queries, batch)[:, None]
+    term = replace(contrast, positives=positives, negatives=negatives)
+    return dcl.loss(term, dcl.Config(kind="dcl"), 0.0)
+
+
+def _means_of_others(rows: Tensor, batch: Batch) -> Tensor:
+    """(N V, D): for each row, the mean of all ranks' other rows of its label."""
+    own = batch.row_groups(len(rows) // len(batch.positions))
+    assert own is not None, "labels"
+    found, counts = gather(own).unique(return_counts=True)
+    members = torch.searchsorted(found, own)
+    sums = rows.new_zeros(len(found), rows.shape[1]).index_add(0, members, rows)
+    sums = mean_over_ranks(sums) * ranks()
+    return (sums[members] - rows) / (counts[members] - 1)[:, None]
+
+
+def _batch(view: Tensor, groups: Tensor | None) -> Batch:
+    positions = global_rows(len(view)).to(view.device)
+    return Batch([], torch.full_like(positions, -1), positions, groups)
+
+
+def _memory_bank(size: int | Sequence[int]) -> Queue | None:
+    found = (size,) if isinstance(size, int) else tuple(size)
+    if found == (0,) or (len(found) == 2 and found[0] == 0):
+        return None
+    if len(found) != 2 or min(found) < 1:
+        raise ValueError(
+            f"memory_bank_size={size}, expected (rows, width), such as (4096, 128), or 0 for no memory bank"
+        )
+    return Queue(*found)
+
+
+def _wide(view: Tensor) -> Tensor:
+    """In float32 or float64: half precision is too coarse for sums over a batch."""
+    return view if view.dtype == torch.float64 else view.float()
+
+
+def _full_precision(view: Tensor) -> torch.autocast:
+    return torch.autocast(view.device.type, enabled=False)
+
+
+def _check_views(views: Sequence[Tensor]) -> None:
+    shapes = [tuple(view.shape) for view in views]
+    fit = len(views) > 1 and len(set(shapes)) == 1 and len(shapes[0]) == 2 and min(shapes[0]) > 0
+    if not fit or not all(view.is_floating_point() for view in views):
+        found = ", ".join(f"{view.dtype} {shape}" for view, shape in zip(views, shapes, strict=True))
+        raise ValueError(
+            f"found {found or 'no views'}; expected two or more float tensors of one shape (N, D)"
+        )
+
+
+def _checked(view: Tensor, **given: Tensor | None) -> Tensor | None:
+    """The groups or labels as int64 on the device of the views."""
+    ((name, numbers),) = given.items()
+    if numbers is None:
+        return None
+    if numbers.shape != view.shape[:1] or numbers.is_floating_point():
+        raise ValueError(
+            f"found {name} of {numbers.dtype} and shape {tuple(numbers.shape)}, expected an integer for each "
+            f"of the {len(view)} images"
+        )
+    return numbers.to(view.device, torch.int64)
+
+
+def _check_positive(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"{name}={number}, expected a number above 0")
+
+
+def _check_not_negative(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{name}={number}, expected 0 or a number above it")

@@ -1,0 +1,304 @@
+"""The losses as modules: a loop over queries in float64, lightly with only the import changed, processes."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cl
+from benchmarks.memory import growth
+from cl.runtime.distributed import gather, local_part, mean_over_ranks
+from tests.support.processes import run_ranks
+
+T, IMAGES, WIDTH = 0.3, 6, 5
+GROUPS = torch.tensor([0, 0, -1, 1, -1, 1])
+LABELS = torch.tensor([2, 0, 2, -1, 0, 2])
+
+
+def softplus(x: Tensor) -> Tensor:
+    return (1 + x.exp()).log()
+
+
+def debiased(p: Tensor, k: Tensor, tau: float, beta: float) -> Tensor:
+    weights = (beta * k).exp() / (beta * k).exp().mean()
+    g = ((weights * k.exp()).mean() - tau * p.exp().mean()) / (1 - tau)
+    return (p.exp() + len(k) * g.clamp(min=math.exp(-1 / T))).log() - p
+
+
+def spread(p: Tensor, k: Tensor) -> Tensor:
+    total = p.exp() + k.exp().sum()
+    return total.log() - p - (1 - k.exp() / total[:, None]).log().sum(1)
+
+
+# The loss of a query, from the logits of its positives p (P,) and negatives k (K,): (P,) or a scalar.
+FORMULAS = {
+    "InfoNCELoss": lambda p, k: (p.exp() + k.exp().sum()).log() - p,
+    "EqCoLoss": lambda p, k: (p.exp() + 65536 / len(k) * k.exp().sum()).log() - p,
+    "DCLLoss": lambda p, k: k.exp().sum().log() - p,
+    "JCLLoss": lambda p, k: ((p.mean() + 2 * p.var(unbiased=False)).exp() + k.exp().sum()).log() - p.mean(),
+    "SigmoidLoss": lambda p, k: softplus(math.log(len(k)) - p) + softplus(k - math.log(len(k))).sum(),
+    "DebiasedLoss": lambda p, k: debiased(p, k, 0.1, 0.0),
+    "hard": lambda p, k: debiased(p, k, 0.2, 0.7),
+    "InvariantSpreadLoss": spread,
+    "DCLWLoss": None,
+}
+OPTIONS = {"hard": {"tau_plus": 0.2, "beta": 0.7}}
+
+
+def logits(views: list[Tensor], groups: Tensor | None, bank: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+    """For each query, its positives' and its negatives' cosines over T."""
+    z, found = [v / v.norm(dim=1, keepdim=True) for v in views], []
+    for v in range(len(z) if bank is None else 1):
+        for i in range(IMAGES):
+            others = [z[(v + shift) % len(z)][i] for shift in range(1, len(z))]
+            same = [j for j in range(IMAGES) if groups is not None and groups[j] == groups[i] >= 0]
+            negatives = [x[j] for x in z for j in range(IMAGES) if j != i and j not in same]
+            rows = torch.stack(negatives) if bank is None else bank
+            found.append((torch.stack(others) @ z[v][i] / T, rows @ z[v][i] / T))
+    return found
+
+
+def reference(name: str, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    if name == "DCLWLoss":
+        agreement = torch.stack([(p * T / 0.5).exp() for p, _ in pairs])
+        weights = (2 - agreement / agreement.mean(0)).detach()
+        losses = [k.exp().sum().log() - w * p for w, (p, k) in zip(weights, pairs, strict=True)]
+    else:
+        losses = [FORMULAS[name](p, k) for p, k in pairs]
+    return torch.stack(losses).mean()
+
+
+def random_views(count: int, images: int = IMAGES) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [3 * torch.randn(images, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(count)]
+
+
+def built(name: str, **options) -> nn.Module:
+    return getattr(cl, "DebiasedLoss" if name == "hard" else name)(T, **OPTIONS.get(name, {}), **options)
+
+
+def assert_equal(ours: Tensor, theirs: Tensor, views: list[Tensor]) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    gradients = zip(torch.autograd.grad(ours, views), torch.autograd.grad(theirs, views), strict=True)
+    for a, b in gradients:
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("case", ["2 views", "3 views", "groups", "bank"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_loss_equals_the_loop_over_its_queries(name, case) -> None:
+    views = random_views(2 if case == "2 views" and name != "JCLLoss" else 3)
+    loss = built(name, memory_bank_size=(8, WIDTH) if case == "bank" else 0)
+    bank = loss.memory_bank.rows.double() if case == "bank" else None
+    groups = GROUPS if case == "groups" else None
+    assert_equal(loss(*views, groups=groups), reference(name, logits(views, groups, bank)), views)
+
+
+@pytest.mark.parametrize("name", ["InfoNCELoss", "DCLLoss"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_labels_give_supcons_l_out(name, count) -> None:
+    """Khosla et al. 2020, eq. 2; decoupled, only other labels are in the denominator."""
+    views = random_views(count)
+    z = torch.cat([F.normalize(v, dim=1) for v in views])
+    labels = LABELS.where(LABELS >= 0, -1 - torch.arange(IMAGES)).repeat(count)
+    losses = []
+    for i in range(len(z)):
+        s = z @ z[i] / T
+        positive = (labels == labels[i]) & (torch.arange(len(z)) != i)
+        against = labels != labels[i] if name == "DCLLoss" else torch.arange(len(z)) != i
+        losses.append(-(s[positive] - s[against].exp().sum().log()).mean())
+    assert_equal(getattr(cl, name)(T)(*views, labels=LABELS), torch.stack(losses).mean(), views)
+
+
+def test_different_labels_give_infonce() -> None:
+    views, loss = random_views(2), cl.InfoNCELoss()
+    assert_equal(loss(*views, labels=torch.arange(IMAGES)), loss(*views), views)
+
+
+def test_the_bank_remembers_groups() -> None:
+    """A key of the query's group is no negative in later steps either; images without a group are."""
+    loss, views = cl.DCLLoss(T, memory_bank_size=(2 * IMAGES, WIDTH)), random_views(2)
+    loss(*views, groups=GROUPS)
+    bank, (q, k) = loss.memory_bank.rows.double(), [F.normalize(v, dim=1) for v in views]
+    values = []
+    for i in range(IMAGES):
+        counted = [not (GROUPS[i] >= 0 and GROUPS[i] == group) for group in GROUPS] + [True] * IMAGES
+        values.append((bank[torch.tensor(counted)] @ q[i] / T).exp().sum().log() - q[i] @ k[i] / T)
+    torch.testing.assert_close(loss(*views, groups=GROUPS), torch.stack(values).mean(), rtol=1e-6, atol=0)
+
+
+LIGHTLY = [
+    ("NTXentLoss", "InfoNCELoss", {}),
+    ("NTXentLoss", "InfoNCELoss", {"temperature": 0.1, "memory_bank_size": 0, "gather_distributed": False}),
+    ("DCLLoss", "DCLLoss", {}),
+    ("DCLWLoss", "DCLWLoss", {"temperature": 0.07, "sigma": 0.3}),
+    ("BarlowTwinsLoss", "BarlowTwinsLoss", {}),
+    ("VICRegLoss", "VICRegLoss", {"lambda_param": 10.0}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize(("theirs", "ours", "options"), LIGHTLY)
+def test_lightlys_values_and_gradients_in_float32(theirs, ours, options) -> None:
+    import lightly.loss
+
+    torch.manual_seed(0)
+    views = [torch.randn(64, 16, requires_grad=True) for _ in range(2)]
+    results = [getattr(cl, ours)(**options)(*views), getattr(lightly.loss, theirs)(**options)(*views)]
+    torch.testing.assert_close(*results, rtol=2e-6, atol=0)
+    for a, b in zip(*(torch.autograd.grad(result, views) for result in results), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6 * float(b.abs().max()))
+
+
+def test_the_cosine_loss_is_lightlys_as_a_distance() -> None:
+    from lightly.loss import NegativeCosineSimilarity
+
+    first, second = random_views(2)
+    torch.testing.assert_close(
+        cl.CosineLoss()(first, second), 2 + 2 * NegativeCosineSimilarity()(first, second)
+    )
+
+
+def test_the_bank_is_lightlys() -> None:
+    """Full batches, one that crosses the end, one without gradients, and the next from row 0."""
+    from lightly.loss import NTXentLoss
+
+    losses = []
+    for kind in (cl.InfoNCELoss, NTXentLoss):
+        torch.manual_seed(0)
+        losses.append(kind(memory_bank_size=(40, 16)))
+    for step in range(6):
+        z0, z1 = torch.randn(2, 15, 16)
+        z0.requires_grad_(step != 1)
+        ours, theirs = (loss(z0, z1) for loss in losses)
+        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=0)
+        assert torch.equal(losses[0].memory_bank.rows, losses[1].memory_bank.bank)
+    restored = cl.InfoNCELoss(memory_bank_size=(40, 16))
+    restored.load_state_dict(losses[0].state_dict())
+    assert torch.equal(restored(z0, z1), losses[0](z0, z1))
+
+
+def lightlys_example(NTXentLoss: type[nn.Module]) -> list[float]:  # noqa: N803
+    """The training loop of lightly's SimCLR example, on random pictures."""
+    import torchvision
+    from lightly.models.modules import SimCLRProjectionHead
+
+    torch.manual_seed(0)
+    resnet = torchvision.models.resnet18()
+    backbone = nn.Sequential(*list(resnet.children())[:-1])
+    model = nn.Sequential(backbone, nn.Flatten(), SimCLRProjectionHead(512, 512, 128))
+    criterion = NTXentLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.06)
+    losses = []
+    for _ in range(3):
+        x0, x1 = torch.rand(2, 8, 3, 32, 32)
+        z0, z1 = model(x0), model(x1)
+        loss = criterion(z0, z1)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_lightlys_example_with_only_the_import_changed() -> None:
+    from lightly.loss import NTXentLoss
+
+    assert lightlys_example(cl.InfoNCELoss) == pytest.approx(lightlys_example(NTXentLoss), rel=1e-4)
+
+
+def computed() -> dict[str, Tensor]:
+    """Each loss of this process's part of 12 images, and its gradients, as the whole batch's."""
+    torch.set_num_threads(1)
+    everything, found = random_views(3, 12), {}
+    groups, labels = torch.arange(12) % 5 - 1, torch.arange(12) * 7 % 4 - 1
+    cases = {name: (built(name, gather_distributed=True), 3, {}) for name in FORMULAS}
+    cases |= {f"{name} groups": (case[0], 3, {"groups": groups}) for name, case in cases.items()}
+    for name in ("InfoNCELoss", "DCLLoss"):
+        cases[f"{name} labels"] = (cases[name][0], 3, {"labels": labels})
+    for name in ("BarlowTwinsLoss", "VICRegLoss"):
+        cases[name] = (getattr(cl, name)(gather_distributed=True), 2, {})
+    torch.manual_seed(0)
+    bank = cl.InfoNCELoss(T, (30, WIDTH), gather_distributed=True)
+    cases |= {f"bank {step}": (bank, 2, {"groups": groups}) for step in range(4)}
+    for name, (loss, count, options) in cases.items():
+        views = [local_part(view.detach()).requires_grad_() for view in everything[:count]]
+        value = loss(*views, **{key: local_part(x) for key, x in options.items()})
+        value.backward()
+        found[name] = mean_over_ranks(value.detach())
+        found[f"{name}'"] = torch.stack([gather(v.grad) for v in views]) / (12 // len(views[0]))
+    return found
+
+
+def on_ranks(processes: int, folder: Path, rank: int) -> None:
+    store = f"file://{folder}/store of {processes}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=processes)
+    found = computed()
+    apart = [local_part(view.detach()) for view in random_views(2, 12)]
+    found["apart"] = gather(cl.DCLWLoss(T)(*apart)[None])
+    if rank == 0:
+        torch.save(found, folder / f"{processes}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_that_gather_give_the_whole_batchs_loss_and_gradient(tmp_path, processes) -> None:
+    """The mean over processes, as DistributedDataParallel takes it; without gathering, each is alone."""
+    run_ranks(processes, on_ranks, processes, tmp_path)
+    several, one = torch.load(tmp_path / f"{processes}.pt", weights_only=True), computed()
+    for name, value in one.items():
+        torch.testing.assert_close(
+            several[name], value, rtol=1e-10, atol=1e-12, msg=lambda m, name=name: f"{name}: {m}"
+        )
+    parts = zip(*(view.chunk(processes) for view in random_views(2, 12)), strict=True)
+    alone = torch.stack([cl.DCLWLoss(T)(*views) for views in parts])
+    torch.testing.assert_close(several["apart"], alone)
+
+
+@pytest.mark.parametrize("options", [{}, {"labels": torch.arange(4096) % 10}])
+def test_memory_is_linear(options) -> None:
+    """8,192 x 8,192 logits would take 256 MiB; the process may not grow by a quarter of it."""
+    views = [torch.randn(4096, 32, requires_grad=True) for _ in range(2)]
+    loss = cl.InfoNCELoss()
+    loss(*(view[:512] for view in views)).backward()  # warm-up
+    assert growth(lambda: loss(*views, **options).backward()) < 64 * 2**20
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    z0, z1 = (view.detach().bfloat16() for view in random_views(2))
+    for loss in (cl.DCLLoss(), cl.CosineLoss(), cl.BarlowTwinsLoss()):
+        expected = loss(z0.float(), z1.float())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(loss(z0, z1), expected)
+            assert torch.equal(loss(z0.float(), z1.float()), expected)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    z, loss, bank = torch.randn(4, WIDTH), cl.InfoNCELoss(), cl.DCLLoss(memory_bank_size=(8, WIDTH))
+    numbers = torch.arange(4)
+    for call, parts in (
+        (lambda: cl.DCLLoss(0), ["temperature=0", "above 0"]),
+        (lambda: cl.DCLWLoss(sigma=-1), ["sigma=-1", "above 0"]),
+        (lambda: cl.VICRegLoss(mu_param=-2), ["mu_param=-2"]),
+        (lambda: cl.DebiasedLoss(tau_plus=1), ["tau_plus=1", "between 0 and 1"]),
+        (lambda: cl.InfoNCELoss(memory_bank_size=4096), ["memory_bank_size=4096", "(4096, 128)"]),
+        (lambda: loss(z), ["(4, 5)", "two or more"]),
+        (lambda: loss(z, z[:3]), ["(3, 5)", "one shape"]),
+        (lambda: loss(z[:1], z[:1]), ["1 image", "drop_last=True"]),
+        (lambda: cl.VICRegLoss()(z[:1], z[:1]), ["1 image", "drop_last=True"]),
+        (lambda: loss(z, z, groups=numbers[:3]), ["groups", "(3,)", "4 images"]),
+        (lambda: loss(z, z, labels=numbers.float()), ["labels", "float32", "integer"]),
+        (lambda: loss(z, z, labels=numbers, groups=numbers), ["both groups and labels"]),
+        (lambda: bank(z, z, labels=numbers), ["labels", "memory bank"]),
+        (lambda: bank(z[:, :3], z[:, :3]), ["width 3", "memory_bank_size=(8, 3)"]),
+        (lambda: cl.SigmoidLoss()(z, z, labels=numbers), ["SigmoidLoss", "InfoNCELoss or DCLLoss"]),
+        (lambda: cl.JCLLoss()(z, z), ["3 views", "found 2", "InfoNCELoss"]),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert all(part in str(error.value) for part in parts), str(error.value)
