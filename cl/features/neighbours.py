@@ -50,7 +50,7 @@ def nearest(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, 
 
 
 def unit_blocks(features: np.ndarray, size: int) -> Iterator[tuple[int, Tensor]]:
-    """Up to `size` rows at a time, float32 of length 1 (zero rows stay zero), with the position of the first."""
+    """Up to `size` rows at a time, float32 of length 1 (or 0), with the position of the first."""
     for start in range(0, len(features), size):
         rows = torch.from_numpy(np.array(features[start : start + size], np.float32))
         if not (finite := rows.isfinite().all(1)).all():
