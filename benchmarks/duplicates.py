@@ -102,9 +102,8 @@ def compare(
     features = cl.embed(folder, encoder=encoder)
     assert features
     paths = [folder / name for name in features.names]
-    arguments = features.features, paths
-    calibration = near_duplicates.calibrate(*arguments, encoder, encoder.transform, silent)
-    both = near_duplicates.find(*arguments, encoder.transform, calibration, silent).positions
+    calibration, found = near_duplicates.find(features.features, paths, encoder, encoder.transform, silent)
+    both = found.positions
     every = np.stack(np.triu_indices(len(paths), 1), axis=1)
     ((_, unit),) = unit_blocks(features.features, len(paths))
     cosines = (unit @ unit.T).numpy()[tuple(every.T)]

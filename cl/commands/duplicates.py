@@ -87,8 +87,7 @@ def duplicates(
     )
     show = progress("duplicates")
     try:
-        calibration = near_duplicates.calibrate(rows, paths, loaded, transform, show.count)
-        pairs = near_duplicates.find(rows, paths, transform, calibration, show.count)
+        calibration, pairs = near_duplicates.find(rows, paths, loaded, transform, show.count)
     except FileNotFoundError as error:
         advice = "give the folder that the names start from with --images"
         raise ValueError(f"no image {error.filename}, which is in the features; {advice}") from error
@@ -132,13 +131,13 @@ def _calibrated(calibration: "Calibration", pairs: "Pairs", count: int) -> list[
     """Lines about the thresholds, their recall, and their false positives."""
     recall = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in calibration.recall.items())
     mean = sum(calibration.recall.values()) / len(calibration.recall)
-    different = count * (count - 1) // 2 - len(pairs.positions)
     wrong = pairs.candidates - len(pairs.positions)
     return [
         f"thresholds: cosine {calibration.cosine:.3f}, agreement of pixels {calibration.agreement:.3f}",
         f"found {100 * mean:.1f} % of {calibration.copies * len(calibration.recall)} made copies ({recall})",
-        f"false positives: by the cosine alone {wrong} of {different} pairs whose pixels differ; by the pixels "
-        f"alone {calibration.false_agreements} of {calibration.pairs} pairs with a lower cosine; copies need both",
+        f"false positives: {calibration.false_agreements} of {calibration.pairs} pairs of sampled images whose "
+        f"cosine is too small agree in their pixels; the cosine alone would add {wrong} of "
+        f"{count * (count - 1) // 2 - len(pairs.positions)} pairs",
     ]
 
 

@@ -62,7 +62,7 @@ def small(picture: Picture.Image) -> np.ndarray:
 def correlations(image: np.ndarray, others: np.ndarray) -> np.ndarray:
     """(m,): how well each of the others, or its mirror image, agrees with the best window of the image.
 
-    The value is the normalised correlation of the gray levels' differences between adjacent cells of a
+    The value is the cosine of the signed square roots of the differences in gray between adjacent cells of a
     16 x 16 grid, from -1 to 1. Windows have 80 to 100 % of each side. Two flat images agree perfectly.
 
     Args:
@@ -70,10 +70,14 @@ def correlations(image: np.ndarray, others: np.ndarray) -> np.ndarray:
         others: (m, SIDE, SIDE).
     """
     windows = _differences(_cells(image[None], _windows())[0])  # (225, 480)
-    whole = _cells(others, _windows()[:1])[:, 0]  # (m, 16, 16)
-    agreement = [(_differences(cells) @ windows.T).max(1) for cells in (whole, whole[:, :, ::-1])]
+    agreement = [(descriptors(x) @ windows.T).max(1) for x in (others, others[:, :, ::-1])]
     flat = (others == others[:, :1, :1]).all((1, 2)) & (image == image[0, 0]).all()
     return np.where(flat, 1, np.maximum(*agreement))
+
+
+def descriptors(images: np.ndarray) -> np.ndarray:
+    """(m, 480) float32 of length 1: what `correlations` compares of whole images (m, SIDE, SIDE)."""
+    return _differences(_cells(images, _windows()[:1])[:, 0])
 
 
 @cache
@@ -98,28 +102,37 @@ def _cells(images: np.ndarray, windows: np.ndarray) -> np.ndarray:
 
 
 def _differences(cells: np.ndarray) -> np.ndarray:
-    """(m, 2 CELLS (CELLS - 1)): differences between adjacent cells, as vectors of length 1 (or 0)."""
+    """(m, 2 CELLS (CELLS - 1)): differences between adjacent cells, as vectors of length 1 (or 0).
+
+    Each is replaced by its square root with its sign, so that one strong edge does not decide alone.
+    """
     count = len(cells)
     down, right = np.diff(cells, axis=1).reshape(count, -1), np.diff(cells, axis=2).reshape(count, -1)
     vectors = np.concatenate([down, right], axis=1)
+    vectors = np.sign(vectors) * np.sqrt(np.abs(vectors))
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
 
 
-def candidates(features: np.ndarray, k: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs of images of which one is among the k nearest of the other, with at least this cosine.
+def neighbour_pairs(queries: np.ndarray, bank: np.ndarray, k: int) -> np.ndarray:
+    """(m, 2), sorted, the smaller position first: each image i with the k rows of the bank nearest to query i.
 
     Args:
-        features: (N, D) of any length per row.
-
-    Returns:
-        Positions (m, 2), the smaller first, sorted, and cosines (m,) float32.
+        queries: (N, D), a row for each image.
+        bank: (N, D), likewise.
     """
-    cosines, positions = nearest(features, features, min(k + 1, len(features)))  # an image is its own nearest
-    own = np.arange(len(features))[:, None]
-    first, column = np.nonzero((cosines >= threshold) & (positions != own))
-    pairs = np.sort(np.stack([first, positions[first, column]], axis=1), axis=1)
-    pairs, where = np.unique(pairs, axis=0, return_index=True)
-    return pairs, cosines[first, column][where]
+    positions = nearest(queries, bank, min(k + 1, len(bank)))[1]  # an image may be its own nearest
+    pairs = np.stack([np.arange(len(bank)).repeat(positions.shape[1]), positions.ravel()], axis=1)
+    return np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
+
+
+def cosines_of(features: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """(m,) float32: the cosine of each pair (m, 2) of rows of (N, D)."""
+    cosines = np.empty(len(pairs), np.float32)
+    for start in range(0, len(pairs), ROWS):
+        block = slice(start, start + ROWS)
+        ((_, first),), ((_, second),) = (list(unit_blocks(features[x], ROWS)) for x in pairs[block].T)
+        cosines[block] = (first * second).sum(1).numpy()
+    return cosines.clip(-1, 1)
 
 
 def agreement(images: np.ndarray, pairs: np.ndarray, count: Count = silent) -> np.ndarray:
@@ -147,9 +160,3 @@ def groups(count: int, pairs: np.ndarray) -> np.ndarray:
 
     links = coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(count, count))
     return connected_components(links, directed=False)[1]
-
-
-def pairs_above(queries: np.ndarray, bank: np.ndarray, threshold: float) -> int:
-    """How many of all Q N pairs have at least this cosine."""
-    ((_, rows),) = unit_blocks(queries, len(queries))
-    return sum(int((rows @ part.T >= threshold).sum()) for _, part in unit_blocks(bank, ROWS))

@@ -1,7 +1,7 @@
 """Images that are copies of each other but for size, compression, a small crop, mirroring or brightness.
 
-Two images are copies if one is among the K nearest of the other by their features, with a cosine, and with an
-agreement of pixels (`cl.features.copies.agreement`), that made copies reach.
+Candidates are the nearest images by features, and by small versions. Candidates are copies if the cosine of their
+features and the agreement of their pixels (`cl.features.copies.agreement`) are as large as those of made copies.
 """
 
 import tempfile
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image as Picture
 
 from cl.console.progress import Count
@@ -23,9 +22,10 @@ from cl.features.neighbours import nearest
 from cl.hub.encoder import Encoder
 from cl.runtime.cores import cores
 
-K = 10
+K = 50  # nearest images by features
+K_PIXELS = 10  # and by small versions
 SAMPLE = 200  # images that are copied
-MISSED = 0.01  # of the made copies, by each threshold
+MISSED = 0.01  # of the made copies, by the threshold of agreement
 SHORT_SIDE = 512  # pixels of an image that is copied, at most
 
 
@@ -33,10 +33,11 @@ SHORT_SIDE = 512  # pixels of an image that is copied, at most
 class Calibration:
     """Thresholds from copies of half of the sampled images, and how they do on the others.
 
-    cosine, agreement: thresholds that 99 % of the copies reach.
+    cosine: all of these copies reach it.
+    agreement: 99 % of them reach it.
     recall: the share of the other half's copies that are found, by kind of change.
     copies: the number of these copies of one kind.
-    pairs: pairs of sampled images whose cosine is below its threshold, which are surely different.
+    pairs: pairs of sampled images whose cosine is too small for copies.
     false_agreements: how many of them reach the threshold of agreement.
     """
 
@@ -54,7 +55,7 @@ class Pairs:
 
     positions: (m, 2), the smaller first.
     cosines, agreements: (m,).
-    candidates: how many pairs reached the threshold of the cosine.
+    candidates: how many candidates reached the threshold of the cosine.
     """
 
     positions: np.ndarray
@@ -63,10 +64,25 @@ class Pairs:
     candidates: int
 
 
-def calibrate(
+@dataclass(frozen=True)
+class Images:
+    """N images.
+
+    features: (N, D).
+    small: (N, SIDE, SIDE) uint8, from `copies.small`.
+    descriptors, mirrored: (N, 480), from `copies.descriptors` of these and of their mirror images.
+    """
+
+    features: np.ndarray
+    small: np.ndarray
+    descriptors: np.ndarray
+    mirrored: np.ndarray
+
+
+def find(
     features: np.ndarray, paths: Sequence[Path], encoder: Encoder, transform: Transform, count: Count
-) -> Calibration:
-    """Make copies of a sample of the images, embed them, and compare them with the originals and with others.
+) -> tuple[Calibration, Pairs]:
+    """Thresholds from made copies, and all pairs of copies, with N small versions in a temporary file.
 
     Args:
         features: (N, D) of any length per row.
@@ -75,55 +91,80 @@ def calibrate(
     Raises:
         ValueError, OSError: an image cannot be read, or the features of a copy are not finite.
     """
+    with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
+        small = np.memmap(first, np.uint8, "w+", shape=(len(paths), copies.SIDE, copies.SIDE))
+        _read(paths, transform, small, count)
+        width = copies.descriptors(small[:1]).shape[1]
+        described = np.memmap(second, np.float16, "w+", shape=(2, len(paths), width))
+        for start in range(0, len(paths), BATCH):
+            block = slice(start, start + BATCH)
+            described[0, block] = copies.descriptors(small[block])
+            described[1, block] = copies.descriptors(small[block, :, ::-1])
+        images = Images(features, small, *described)
+        calibration = calibrate(images, paths, encoder, transform, count)
+        return calibration, copies_among(images, calibration, count)
+
+
+def calibrate(
+    images: Images, paths: Sequence[Path], encoder: Encoder, transform: Transform, count: Count
+) -> Calibration:
+    """Make copies of a sample of the images, embed them, and compare them with the originals and with others."""
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(len(paths), min(SAMPLE, len(paths)), replace=False))
-    originals, made, embedded = [], [], []
+    changed, embedded = [], []
     with count(len(sample), "images to copy with changes") as report:
         for position in sample:
             picture = _shrunk(Picture.fromarray(transform.decoded(paths[position])))
-            changed = [change(picture, rng) for change in copies.CHANGES]
-            originals.append(copies.small(picture))
-            made += [copies.small(copy) for copy in changed]
-            embedded.append(encoder.embed(changed))
+            made = [change(picture, rng) for change in copies.CHANGES]
+            changed += [copies.small(copy) for copy in made]
+            embedded.append(encoder.embed(made))
             report(1)
-    queries = torch.cat(embedded).numpy()
-    owner = np.repeat(sample, len(copies.CHANGES))
-    found = (nearest(queries, features, min(K, len(features)))[1] == owner[:, None]).any(1)
-    own = F.normalize(torch.from_numpy(np.array(features[sample], np.float32)), dim=1)
-    unit = F.normalize(torch.from_numpy(queries), dim=1).view(len(sample), -1, own.shape[1])
-    cosines = (unit @ own[:, :, None])[:, :, 0].numpy()  # (S, kinds)
-    numbers = np.arange(len(made))
-    links = np.stack([numbers // len(copies.CHANGES), len(sample) + numbers], axis=1)
-    agreements = copies.agreement(np.stack(originals + made), links).reshape(cosines.shape)
-    cosine, agreement = (float(np.quantile(values[::2], MISSED)) for values in (cosines, agreements))
-    right = found.reshape(cosines.shape) & (cosines >= cosine) & (agreements >= agreement)
-    different = np.stack(np.nonzero(np.triu((own @ own.T).numpy() < cosine, 1)), axis=1)
-    agree = copies.agreement(np.stack(originals), different) >= agreement
+    queries, small, kinds = torch.cat(embedded).numpy(), np.stack(changed), len(copies.CHANGES)
+    near = _is_near(queries, small, images, sample.repeat(kinds)).reshape(-1, kinds)
+    first, second = np.arange(len(sample)).repeat(kinds), len(sample) + np.arange(len(small))
+    links = np.stack([first, second], axis=1)
+    own = np.array(images.features[sample], np.float32)
+    cosines = copies.cosines_of(np.concatenate([own, queries]), links).reshape(near.shape)
+    agreements = copies.agreement(np.concatenate([images.small[sample], small]), links).reshape(near.shape)
+    cosine, agreement = float(cosines[::2].min()), float(np.quantile(agreements[::2], MISSED))
+    right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
+    pairs = np.stack(np.triu_indices(len(sample), 1), axis=1)
+    different = pairs[copies.cosines_of(own, pairs) < cosine]
+    agree = copies.agreement(images.small[sample], different) >= agreement
     names = [change.__name__ for change in copies.CHANGES]
-    recall = dict(zip(names, right[1::2].mean(0).tolist(), strict=True))
-    return Calibration(cosine, agreement, recall, len(right[1::2]), len(different), int(agree.sum()))
+    recall = dict(zip(names, right.mean(0).tolist(), strict=True))
+    return Calibration(cosine, agreement, recall, len(right), len(different), int(agree.sum()))
+
+
+def _is_near(queries: np.ndarray, small: np.ndarray, images: Images, owner: np.ndarray) -> np.ndarray:
+    """(n,): whether copies (n, D) and (n, SIDE, SIDE) have their originals among their candidates."""
+    near = np.zeros(len(owner), bool)
+    for rows, bank, k in (
+        (queries, images.features, K),
+        (copies.descriptors(small), images.descriptors, K_PIXELS),
+        (copies.descriptors(small[:, :, ::-1]), images.descriptors, K_PIXELS),
+    ):
+        near |= (nearest(rows, bank, min(k, len(bank)))[1] == owner[:, None]).any(1)
+    return near
 
 
 def _shrunk(picture: Picture.Image) -> Picture.Image:
     scale = min(1, SHORT_SIDE / min(picture.size))
-    return picture.resize([max(1, round(scale * side)) for side in picture.size], Picture.Resampling.BICUBIC)
+    width, height = (max(1, round(scale * side)) for side in picture.size)
+    return picture.resize((width, height), Picture.Resampling.BICUBIC)
 
 
-def find(
-    features: np.ndarray, paths: Sequence[Path], transform: Transform, thresholds: Calibration, count: Count
-) -> Pairs:
-    """All pairs of copies.
-
-    Raises:
-        ValueError, OSError: an image cannot be read.
-    """
-    pairs, cosines = copies.candidates(features, K, thresholds.cosine)
-    involved, numbers = np.unique(pairs, return_inverse=True)
-    with tempfile.TemporaryFile() as file:
-        shape = (max(1, len(involved)), copies.SIDE, copies.SIDE)
-        small = np.memmap(file, np.uint8, "w+", shape=shape)
-        _read([paths[position] for position in involved], transform, small, count)
-        agreements = copies.agreement(small, numbers.reshape(pairs.shape), count)
+def copies_among(images: Images, thresholds: Calibration, count: Count) -> Pairs:
+    """All pairs of copies."""
+    found = [
+        copies.neighbour_pairs(images.features, images.features, K),
+        copies.neighbour_pairs(images.descriptors, images.descriptors, K_PIXELS),
+        copies.neighbour_pairs(images.mirrored, images.descriptors, K_PIXELS),
+    ]
+    pairs = np.unique(np.concatenate(found), axis=0)
+    cosines = copies.cosines_of(images.features, pairs)
+    pairs, cosines = pairs[cosines >= thresholds.cosine], cosines[cosines >= thresholds.cosine]
+    agreements = copies.agreement(images.small, pairs, count)
     kept = agreements >= thresholds.agreement
     return Pairs(pairs[kept], cosines[kept], agreements[kept], len(pairs))
 
