@@ -1,4 +1,4 @@
-"""pipeline.embed with two kills: memory by number of images, and whether the result is complete.
+"""`cl embed` with two kills: memory by number of images, and whether the result is complete.
 
 `python -m benchmarks.embed RAW [images]`: PNG files of CIFAR-10 (RAW: the folder that contains its archive or
 cifar-10-batches-py), repeated where more are asked for, through an untrained ResNet-18 for small images.
@@ -76,9 +76,9 @@ def write_encoder(path: Path) -> Path:
 def measure(images: Path, weights: Path, to: Path, stop: int | None = None) -> float:
     """Peak memory in MiB of one run, which is killed once `stop` parts are finished."""
     before, began = finished(to), time.monotonic()
-    command = [sys.executable, "-m", "pipeline.embed", str(images), "--to", str(to)]
+    command = [sys.executable, "-m", "cl", "embed", str(images), "--to", str(to)]
     process = subprocess.Popen(
-        [*command, "--backbone", str(weights)],
+        [*command, "--encoder", str(weights)],
         env={**os.environ, "CL_PROCESSES": "1"},
         start_new_session=True,
     )

@@ -19,8 +19,9 @@ in a clone of the project, or in an empty folder after `init`. COMMAND is one of
   init                             copy the project from this image into the current folder
   dvc repro                        the whole experiment of params.yaml, to report/index.html
   dvc exp run -S loss=dclw         another experiment; `dvc exp show` lists them
-  check | prepare | weights | pretrain | evaluate NAME | transfer NAME | analyze NAME | baseline NAME | report | export | embed FOLDER | plan
+  check | prepare | weights | pretrain | evaluate NAME | transfer NAME | analyze NAME | baseline NAME | report | plan
                                    one stage (try `pretrain --help`), as `python -m pipeline.<stage>`
+  cl embed FOLDER --to FILE        features; `cl --help` lists what else works on an encoder's file
   experiment FILE [NUMBER]         one line of a file of experiments, in a separate clone
   nodes COMMAND                    one command on several nodes; start this on each of them
   anything else                    bash, python, git, dvc ..., unchanged
@@ -99,11 +100,15 @@ case ${1:-help} in
     set_folders
     supervise "$here/$1.sh" "${@:2}"
     ;;
-  check | prepare | weights | pretrain | evaluate | transfer | analyze | baseline | report | export | embed | plan)
+  check | prepare | weights | pretrain | evaluate | transfer | analyze | baseline | report | plan)
     if [[ ${*: -1} == --help ]]; then cd "$here/.." && exec python -m "pipeline.$1" --help; fi
     need_project
     set_folders
     supervise python -m "pipeline.$1" "${@:2}"
+    ;;
+  cl)
+    set_folders
+    supervise "$@"
     ;;
   dvc)
     need_project

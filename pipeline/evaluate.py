@@ -23,7 +23,7 @@ from pipeline.support.evaluation import evaluate
     "file",
     help="Another encoder: a ResNet of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, a vision "
     "transformer of timm, DINO, DINOv2, MoCo v3 or MAE, weights with timm's config.json beside them, a file "
-    "of pipeline.export, torchvision:resnet50 or timm:<name>.",
+    "of cl export, torchvision:resnet50 or timm:<name>.",
 )
 @click.option(
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."

@@ -296,7 +296,7 @@ def _rank(rank: int, ranks: int, folder: str, device: str, params: list[Params])
 
 
 def backends(session: Session) -> None:
-    """What `pipeline.support.launch` sets up, in one process: collectives on CPU and GPU tensors."""
+    """What `cl.console.launch` sets up, in one process: collectives on CPU and GPU tensors."""
     backend = "gloo" if session.tiny else "cpu:gloo,cuda:nccl"
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)

@@ -4,8 +4,8 @@ import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -35,11 +35,13 @@ def embed(
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
+    map: bool = False,
+    patches: bool = False,
 ) -> "Features | None":
     """The features of images, in bounded memory; processes of one torch.distributed group share the work.
 
-    A call with equal arguments continues after a kill. Images that cannot be read are left out, counted on the
-    terminal, and listed in <to>.skipped.csv.
+    A call with equal arguments continues after a kill. Images that cannot be read are left out, counted on
+    the terminal, and listed in <to>.skipped.csv.
 
     Args:
         images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
@@ -48,6 +50,9 @@ def embed(
         prefix: which encoder to use if the file contains several.
         resize: short side in pixels, for an encoder whose file records no transform; together with crop.
         crop: side in pixels of the centre crop.
+        map: add a two-dimensional map and the nearest neighbours to a Parquet file, as embedding-atlas reads
+            them (`cl.hub.feature_files.add_map`); all features must fit into memory.
+        patches: features of places instead, (N, H', W', D), as `Encoder.patches` gives them.
 
     Returns:
         Features (N, D) float32 with the names of the images, if `to` is None. A name is the path from the
@@ -66,18 +71,20 @@ def embed(
     if to is None and ranks() > 1:
         raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
     with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
-        path = Path(folder, "features.parquet") if to is None else Path(to).expanduser()
-        _check(path, resize, crop)
+        path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
+        _check(path, resize, crop, map=map, patches=patches)
+        inputs = listing.paths(images)
         with machine.settings_restored():
             shown = progress("embed")
             loaded, here = _load(encoder, prefix)
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
-            job = EmbeddingJob(listing.paths(images), loaded, path)
-            embedded = _run(job, here, shown)
-        shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {loaded.width} features each")
-        return feature_files.read(path) if to is None else None
+            job = EmbeddingJob(inputs, loaded, path, patches)
+            each = " x ".join(str(size) for size in job.shape)
+            embedded = _run(job, here, shown, feature_files.add_map if map else lambda path: None)
+        shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {each} features each")
+        return feature_files.read(path, patches=patches) if to is None else None
 
 
 def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
@@ -93,8 +100,8 @@ def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tupl
     return copy.copy(encoder), replace(here, device=next(encoder.parameters()).device)
 
 
-def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
-    """List, compute and merge; returns the number of images in the main process, and 0 in others."""
+def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callable[[Path], None]) -> int:
+    """List, compute, merge and finish; returns the number of images in the main process, and 0 in others."""
     from cl.console.reasons import lines
     from cl.hub import embedding
     from cl.runtime.distributed import rank, ranks
@@ -111,18 +118,22 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
             embedding.compute(job, here, report)
         wait_for_all()
         if is_main:
-            embedded, reasons = embedding.merge(job)
+            embedded, reasons = embedding.merge(job, finish)
             for line in lines(reasons, "images that cannot be read"):
                 shown.say(line)
         wait_for_all()
     return embedded
 
 
-def _check(to: Path, resize: int | None, crop: int | None) -> None:
+def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches: bool) -> None:
     from cl.hub import feature_files
     from cl.runtime.base_config import check_crop
 
     feature_files.check_suffix(to)
+    if patches and (map or to.suffix == ".csv"):
+        raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
+    if map and to.suffix != ".parquet":
+        raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
     names = to.with_suffix(".txt")
     is_continued = Path(f"{to}.partial").exists()
     if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
@@ -169,13 +180,17 @@ def _barrier() -> Callable[[], None]:
 )
 @encoder_options
 @size_options
+@click.option(
+    "--map", is_flag=True, help="Add a map and nearest neighbours, as embedding-atlas reads them (.parquet)."
+)
+@click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
 @entry_point
 def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
     """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.
 
-    Names are relative to the folder if one folder, list or table is given, and otherwise as given. The same
-    command continues after a kill. Images that cannot be read are listed in <TO>.skipped.csv. Uses all visible
-    GPUs, or CL_PROCESSES processes.
+    Names start from the folder if one folder, list or table is given, and are otherwise as typed. After a
+    kill, the same command continues. Images that cannot be read are listed in <TO>.skipped.csv. All visible
+    GPUs are used, or CL_PROCESSES processes.
     """
     from cl.console import launch
 

@@ -1,8 +1,8 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,21 +15,21 @@ from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
-    from numpy import ndarray
+    import numpy as np
 
     from cl.hub.encoder import Encoder
+    from cl.hub.feature_files import Features
+    from cl.hub.labels import Labels
     from cl.report.intervals import Interval
-
-Paths = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Percentages of validation images whose class is found, with their 95 % intervals over these images.
+    """Percentages of the validation images whose class is found.
 
     knn: the nearest training images vote.
-    linear: logistic regression on the features.
-    majority: all images get the most frequent class of the training images.
+    linear: logistic regression.
+    majority: every image gets the most frequent class of the training images.
     """
 
     knn: float
@@ -40,7 +40,7 @@ class Evaluation:
     classes: int
 
     def interval(self, percent: float) -> "Interval | None":
-        """Wilson's 95 % interval of one of the percentages."""
+        """Wilson's 95 % interval of one of the percentages: how far other validation images could move it."""
         from cl.report.intervals import interval
 
         return interval(percent, self.val_images)
@@ -58,22 +58,21 @@ def evaluate(
     resize: int | None = None,
     crop: int | None = None,
 ) -> Evaluation:
-    """Accuracy of nearest neighbours and of logistic regression on frozen features.
+    """Accuracy of nearest neighbours and of logistic regression on the features of a frozen encoder.
 
-    Features are those of `embed`: one view per image, without augmentation. kNN: the k nearest training images
-    vote with weight exp(cosine / 0.07) (Wu et al. 2018, section 3.4). Linear: multinomial logistic regression by
-    L-BFGS on standardised features, C = 1. These are not the protocols of papers; see docs/evaluation.md.
+    Features are those of `embed`: one view per image, without augmentation. kNN: the k nearest training
+    images by cosine vote with weight exp(cosine / 0.07) (Wu et al. 2018, section 3.4). Linear: multinomial
+    logistic regression by L-BFGS on standardised features, C = 1.
 
     Args:
         encoder: a file or name that `cl.load` takes, or what it returned.
-        train: folders of class folders, .csv or .parquet tables with columns path and label, or other inputs of
-            `embed`, whose classes are the folders that contain the images.
-        val: the same; None: a share of the training images, chosen by a hash of their names.
-        labels: a table with the columns path and label for all images, instead of class folders.
-        holdout: this share.
-        k: neighbours.
-        prefix: which encoder to use if the file contains several.
-        resize, crop: as in `embed`.
+        train: as `images` of `embed`. The class is the column label of a table, or else the folder below a
+            given folder, or else the folder that contains the image. Images without a class are left out.
+        val: the same; None: a share of the training images, chosen by a hash of their names or groups.
+        labels: a table with the columns path and label, instead of folders.
+        holdout: the share of the training images if `val` is None.
+        k: number of neighbours.
+        prefix, resize, crop: as in `embed`.
 
     Raises:
         ValueError: see `embed`; or a split has no labelled image, there is one class only, or there are fewer
@@ -83,28 +82,132 @@ def evaluate(
 
     from cl.features.scores import knn_accuracy, linear_probe
     from cl.hub import encoder as files
-    from cl.hub import listing
+    from cl.hub.labels import Labels
 
     if not 0 < holdout < 1:
         raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
     if isinstance(encoder, str | PathLike):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         encoder = files.load(fspath(encoder), prefix).to(device)
-    table = _Labels(Path(labels)) if labels else None
-    size = {"resize": resize, "crop": crop}
-    bank = _Labelled.of(listing.paths(train), table, encoder, size)
-    queries = _Labelled.of(listing.paths(val), table, encoder, size) if val else None
-    if queries is None:
-        bank, queries = bank.split(holdout)
+    table = Labels(Path(labels)) if labels else None
+    embedded = partial(embed, encoder=encoder, resize=resize, crop=crop)
+    bank = _labelled(train, table, embedded)
+    bank, queries = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded))
     if table and (unused := table.unused()):
-        progress("evaluate").say(f"{counted(len(unused), 'rows')} of {labels} name no image: {unused[0]}, ...")
-    arrays = bank.features, bank.classes, queries.features, queries.classes
+        progress("evaluate").say(
+            f"{labels}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image"
+        )
+    data = bank.features, bank.classes, queries.features, queries.classes
     frequent = max(sorted(set(bank.classes)), key=bank.classes.count)
     return Evaluation(
-        knn=knn_accuracy(*arrays, k=k),
-        linear=linear_probe(*arrays),
+        knn=knn_accuracy(*data, k=k),
+        linear=linear_probe(*data),
         majority=100 * queries.classes.count(frequent) / len(queries.classes),
         train_images=len(bank.classes),
         val_images=len(queries.classes),
         classes=len({*bank.classes, *queries.classes}),
     )
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Features (N, D) of labelled images, their classes, and their groups, or names without a group."""
+
+    features: "np.ndarray"
+    classes: list[str]
+    groups: list[str]
+
+    def at(self, rows: list[int]) -> "_Images":
+        return _Images(self.features[rows], [self.classes[i] for i in rows], [self.groups[i] for i in rows])
+
+
+def _labelled(
+    images: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    table: "Labels | None",
+    embedded: "Callable[[Path], Features | None]",
+) -> _Images:
+    """The images of inputs that have a label.
+
+    Raises:
+        ValueError: there are none.
+    """
+    import numpy as np
+
+    from cl.hub.labels import classes
+    from cl.hub.listing import paths
+
+    features, labels, groups, count = [], [], [], 0
+    for given in paths(images):
+        found = embedded(given)
+        assert found is not None
+        known = classes(given, found.names, table)
+        labelled = [position for position, label in enumerate(known) if label]
+        features.append(found.features[labelled])
+        labels += [label[0] for label in known if label]
+        groups += [label[1] or name for name, label in zip(found.names, known, strict=True) if label]
+        count += len(known)
+    if not labels:
+        raise ValueError(
+            f"none of the {counted(count, 'images')} in {images} has a label; put the images of each class "
+            "into a folder, or give a table with the columns path and label"
+        )
+    if unlabelled := count - len(labels):
+        progress("evaluate").say(f"left out {counted(unlabelled, 'images')} without a label")
+    return _Images(np.concatenate(features), labels, groups)
+
+
+def _split(images: _Images, share: float) -> tuple[_Images, _Images]:
+    """Training and validation images; a group stays together."""
+    from cl.sources._shared.trees import held_out, share_of_few
+
+    share = share_of_few(set(images.groups), share)
+    held = [held_out(group, share) for group in images.groups]
+    train, val = ([i for i, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
+    if not train or not val:
+        raise ValueError(
+            f"holdout={share} of {counted(len(held), 'images')} leaves {len(train)} training and {len(val)} "
+            "validation images, expected at least one of each; give other images with val"
+        )
+    return images.at(train), images.at(val)
+
+
+@click.command()
+@click.argument("encoder", default=ENCODER)
+@click.option(
+    "--train", multiple=True, required=True, type=click.Path(path_type=Path), help="Labelled images."
+)
+@click.option(
+    "--val",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Other labelled images to test on; without it, a share of the first is held out.",
+)
+@click.option(
+    "--labels",
+    type=click.Path(path_type=Path),
+    help="A table with the columns path and label, instead of folders.",
+)
+@click.option("--holdout", type=float, default=0.2, show_default=True, help="The share that is held out.")
+@click.option("--k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote.")
+@prefix_option
+@size_options
+@entry_point
+def command(val: tuple[Path, ...], **options: Any) -> None:
+    """Measure how well the features of ENCODER separate the classes of labelled images.
+
+    An image's class is the folder that it is in, below the given folder, or its label in a table. The encoder
+    stays as it is: each image gives one feature vector, without augmentation. kNN: the nearest training
+    images by cosine vote with weight exp(cosine / 0.07). Logistic regression: multinomial, by L-BFGS with
+    C = 1, on standardised features. Percentages are of the validation images, with Wilson's 95 % intervals.
+    """
+    found = evaluate(val=val or None, **options)
+    click.echo(
+        f"{counted(found.train_images, 'training images')}, "
+        f"{counted(found.val_images, 'validation images')}, {counted(found.classes, 'classes')}"
+    )
+    for name, percent in (
+        (f"kNN, k = {options['k']}", found.knn),
+        ("logistic regression", found.linear),
+        ("most frequent class", found.majority),
+    ):
+        click.echo(f"{name:<20} {percent:5.1f} % {found.interval(percent)}")

@@ -46,8 +46,8 @@ def export(
     """Write an encoder, without a classifier, in the format of another program.
 
     Args:
-        format: torchvision (safetensors), detectron2 (.pkl) or onnx, for images of the encoder's crop; timm, a
-            folder for timm.create_model("local-dir:..."); or hub, the same with a model card.
+        format: torchvision (safetensors), detectron2 (.pkl), onnx (for images of the encoder's crop), timm (a
+            folder for timm.create_model("local-dir:...")) or hub (the same with a model card).
         encoder: a file or name that `cl.load` takes.
         to: the file or folder to write; None: exports/<format>.
         prefix: which encoder to use if the file contains several.
@@ -75,14 +75,15 @@ def export(
     if format == "hub":
         about = f"{exported.network}.\n\nImages: {exported.inputs}"
         library = "timm" if description else "cl"
-        text = exports.model_card(path.name, about, library, license or "other", transform.crop, found.metadata) + text
+        text = (
+            exports.model_card(path.name, about, library, license or "other", transform.crop, found.metadata)
+            + text
+        )
     exports.write_folder(found.network, path, description, text, found.metadata | metadata)
     return exported
 
 
-def _description(
-    found: "ForeignEncoder", transform: "Transform", *, required: bool
-) -> dict[str, Any] | None:
+def _description(found: "ForeignEncoder", transform: "Transform", *, required: bool) -> dict[str, Any] | None:
     """The description that timm reads; None if timm lacks the network and `required` is false."""
     from cl.hub.export import describe
 

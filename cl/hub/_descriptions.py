@@ -98,8 +98,9 @@ def config(metadata: dict[str, str], file: str) -> BackboneConfig | None:
         key: json_object(metadata[key], f"{file} has metadata {key}") for key in RECORDS if key in metadata
     }
     values = recorded.get("network") or recorded.get("parameters", {}).get("backbone")
-    kind = values.get("kind") if isinstance(values, dict) else None
-    if kind not in kinds("networks.backbones") or (kind == "resnet" and not values.get("streams")):
+    if not isinstance(values, dict) or (kind := values.get("kind")) not in kinds("networks.backbones"):
+        return None
+    if kind == "resnet" and not values.get("streams"):
         return None
     try:
         result: BackboneConfig = module_of("networks.backbones", kind).Config.model_validate(values)

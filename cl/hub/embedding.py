@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from cl.features.extraction import BATCH, FEW
 from cl.hub import feature_files
 from cl.hub.encoder import Encoder, not_finite
 from cl.hub.listing import Listing, root_of
+from cl.networks.dense import dense_features
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import UNREACHABLE, reason
 from cl.runtime.machine import Machine, to_device
@@ -35,12 +37,28 @@ REASON = 200  # bytes for the reason why an image is unreadable
 class EmbeddingJob:
     """The images that `inputs` name (see `cl.hub.listing`), their encoder, and the file to write.
 
-    Part i covers images i PART to (i + 1) PART - 1 of the listing.
+    Part i covers images i S to (i + 1) S - 1 of the listing, with S = `part_size`.
+
+    patches: compute `encoder.patches`, the features of places, instead of one feature vector per image.
     """
 
     inputs: Sequence[Path]
     encoder: Encoder
     target: Path
+    patches: bool = False
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an image's features: (D,), or (H', W', D) of patches."""
+        if not self.patches:
+            return (self.encoder.width,)
+        side = self.encoder.transform.crop
+        return tuple(self.encoder.patches(torch.zeros(1, 3, side, side)).shape[1:])
+
+    @property
+    def part_size(self) -> int:
+        """Images in a part, whole batches; fewer with patches, so that a part fits into memory."""
+        return max(1, PART // BATCH // math.prod(self.shape[:-1])) * BATCH
 
     @property
     def partial(self) -> Path:
@@ -61,11 +79,11 @@ class EmbeddingJob:
 
     @property
     def parts(self) -> range:
-        return range(-(-len(self.listing) // PART))
+        return range(-(-len(self.listing) // self.part_size))
 
     def images(self, part: int) -> range:
         """The positions of a part's images in the listing."""
-        return range(part * PART, min((part + 1) * PART, len(self.listing)))
+        return range(part * self.part_size, min((part + 1) * self.part_size, len(self.listing)))
 
     def path(self, part: int) -> Path:
         """The file of a finished part."""
@@ -73,10 +91,11 @@ class EmbeddingJob:
 
     @property
     def notes(self) -> dict[str, str]:
-        """The encoder's hash and its transform, and the folder that the names start from."""
+        """The encoder's hash, its transform, the shape of features, and the folder that names start from."""
         return {
             "sha256": self.encoder.sha256,
             "transform": self.encoder.transform.model_dump_json(),
+            "shape": json.dumps(self.shape),
             "folder": str(root_of(self.inputs).absolute()),
         }
 
@@ -98,8 +117,8 @@ class EmbeddingJob:
                 f"no images in {_named(self.inputs)}, found {others or 'no files at all'}; give images, a "
                 "folder, a list or a table of images"
             )
-        identity = hashlib.sha256(f"{listed} {self.notes} {PART} {reads_heic()}".encode()).hexdigest()
-        self._use(listing, identity)
+        identity = f"{listed} {self.notes} {self.part_size} {reads_heic()}"
+        self._use(listing, hashlib.sha256(identity.encode()).hexdigest())
         return left_out
 
     def _use(self, listing: Listing, identity: str) -> None:
@@ -114,7 +133,7 @@ class EmbeddingJob:
 
 
 def _named(inputs: Sequence[Path]) -> str:
-    return f"{inputs[0]} and {len(inputs) - 1} others" if len(inputs) > 1 else str(inputs[0])
+    return f"{inputs[0]} and {len(inputs) - 1} more" if len(inputs) > 1 else str(inputs[0])
 
 
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
@@ -142,7 +161,7 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
 
 @torch.no_grad()
 def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[tuple[Tensor, list[str]]]:
-    """For each batch: features (N, D) on the device, and for each image why it is unreadable, or ""."""
+    """For each batch: features (N, *shape) on the device, and for each image why it is unreadable, or ""."""
     starts = [start for part in parts for start in job.images(part)[::BATCH]]
     count, transform, root = len(job.listing), job.encoder.transform, root_of(job.inputs)
 
@@ -158,6 +177,7 @@ def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[
                 text = np.frombuffer(reason(error.__cause__ or error).encode()[:REASON], np.uint8)
                 unreadable[: len(text)] = text
 
+    encode = partial(dense_features, job.encoder.network) if job.patches else job.encoder
     side = transform.crop
     arrays = [ring.Array((side, side, 3), np.uint8), ring.Array((REASON,), np.uint8)]
     workers = machine.workers if len(starts) * BATCH > FEW else 0
@@ -166,23 +186,26 @@ def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[
     )
     for pixels, reasons in batches:
         images = to_device(torch.from_numpy(pixels).permute(0, 3, 1, 2), machine.device)
-        features = job.encoder(transform.normalise(images)).float()
-        yield features, [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in reasons]
+        features = encode(transform.normalise(images).contiguous(memory_format=torch.channels_last))
+        yield features.float(), [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in reasons]
 
 
 def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) -> None:
     images = job.images(part)
     names = job.listing.names(images.start, images.stop)
     skipped = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
-    for name, row_is_finite in zip(names, features.isfinite().all(1).tolist(), strict=True):
+    for name, row_is_finite in zip(names, features.isfinite().flatten(1).all(1).tolist(), strict=True):
         if not row_is_finite and name not in skipped:
             raise ValueError(not_finite(str(root_of(job.inputs) / name)))
     readable = torch.tensor([not reason for reason in reasons])
     save_tensors({"features": features[readable]}, job.path(part), {"skipped": json.dumps(skipped)})
 
 
-def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
+def merge(job: EmbeddingJob, finish: Callable[[Path], None] = lambda path: None) -> tuple[int, Counter[str]]:
     """Merge all parts into the target and a table of the unreadable images, and remove the parts.
+
+    Args:
+        finish: completes the file of features before it becomes the target.
 
     Returns:
         The number of images with features, and the number of unreadable ones by reason.
@@ -193,7 +216,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     embedded, unreadable = 0, dict[str, str]()
     merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide
     merged.mkdir(exist_ok=True)
-    file = feature_files.writer(merged / job.target.name, job.encoder.width, job.notes)
+    file = feature_files.writer(merged / job.target.name, job.shape, job.notes)
     table = merged / f"{job.target.name}.skipped.csv"
     with closing(file):
         for part in job.parts:
@@ -207,6 +230,11 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
         shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
+    try:
+        finish(file.paths[-1])
+    except ValueError:
+        shutil.rmtree(job.partial)
+        raise
     for path in (table, *file.paths):
         with path.open("rb") as finished:
             os.fsync(finished.fileno())
@@ -216,7 +244,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
 
 
 def _load(job: EmbeddingJob, part: int) -> tuple[list[str], np.ndarray, dict[str, str]]:
-    """A finished part: names and features (n, D) of readable images; the reasons for the others by name."""
+    """A finished part: names and features (n, *shape) of readable images; reasons for the others by name."""
     tensors, metadata = load_tensors(job.path(part))
     images, skipped = job.images(part), json.loads(metadata["skipped"])
     names = [name for name in job.listing.names(images.start, images.stop) if name not in skipped]

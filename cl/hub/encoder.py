@@ -3,7 +3,8 @@
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from itertools import count, islice
 
 import numpy as np
@@ -16,6 +17,7 @@ from cl.data.transform import ImageLike, Transform
 from cl.hub import foreign
 from cl.hub._descriptions import first_of
 from cl.networks.backbones import Backbone
+from cl.networks.dense import dense_features
 from cl.runtime.machine import channels_last
 
 IMAGENET = Transform(
@@ -63,26 +65,53 @@ class Encoder(nn.Module):
             ValueError: a file cannot be decoded, `images` is of another type, or features are not finite.
             OSError: a file cannot be read.
         """
+        return self._in_batches(self, images, batch_size, torch.empty(0, self.width))
+
+    @torch.no_grad()
+    def patches(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
+        """Features of places in the images, (N, H', W', D) float32 on the CPU, in eval mode; as timm's.
+
+        They cover the transformed image, which is the centre of the picture, row by row from the top left:
+        the patches of a transformer after its last norm, without class token and registers, or the last map
+        of a residual or another convolutional network, whose mean over the places `embed` gives. A place is
+        as wide as a patch, or 32 px (8 px in networks for small images): 224 px give 14 x 14 patches of 16
+        px, or a map of 7 x 7. D is usually `width`. Arguments and errors as in `embed`.
+
+        Raises:
+            ValueError: the network has neither patches nor maps.
+        """
+        empty = torch.empty(0, 0, 0, self.width)
+        return self._in_batches(partial(dense_features, self.network), images, batch_size, empty)
+
+    def _in_batches(
+        self,
+        encode: Callable[[Tensor], Tensor],
+        images: Image | Iterable[Image] | Tensor,
+        batch_size: int,
+        empty: Tensor,
+    ) -> Tensor:
+        """The features of all images; `empty` for none."""
         was_training = self.training
         self.eval()
-        features, batches = [torch.empty(0, self.width)], _batches(images, batch_size)
+        features, batches = [], _batches(images, batch_size)
         try:
             for start, batch in zip(count(0, batch_size), batches):
-                features.append(self._features(batch))
-                if wrong := (~features[-1].isfinite().all(1)).nonzero().flatten().tolist():
+                features.append(self._features(encode, batch))
+                if wrong := (~features[-1].isfinite().flatten(1).all(1)).nonzero().flatten().tolist():
                     name = f"image {start + wrong[0]}"
                     if not isinstance(batch, Tensor) and isinstance(batch[wrong[0]], str | os.PathLike):
                         name = str(batch[wrong[0]])
                     raise ValueError(not_finite(name))
         finally:
             self.train(was_training)
-        return torch.cat(features)
+        return torch.cat(features) if features else empty
 
-    def _features(self, images: Sequence[Image] | Tensor) -> Tensor:
+    def _features(self, encode: Callable[[Tensor], Tensor], images: Sequence[Image] | Tensor) -> Tensor:
         if not isinstance(images, Tensor):
             images = torch.stack([self.transform(_image_like(image)) for image in images])
         weights = next(self.parameters())
-        return self(images.to(weights.device, weights.dtype)).float().cpu()
+        images = images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
+        return encode(images).float().cpu()
 
 
 def not_finite(image: str) -> str:

@@ -37,8 +37,8 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
         ValueError: the format does not support this network, or its package is not installed.
     """
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
-        others = "onnx" if isinstance(network, TwoStreams) else "timm, hub or onnx"
-        raise ValueError(f"{format} supports only kind=resnet without streams; choose {others}")
+        others = "" if isinstance(network, TwoStreams) else "timm, "
+        raise ValueError(f"{format} supports only kind=resnet without streams; choose {others}hub or onnx")
     with finished(path) as partial:
         match format:
             case "torchvision":
@@ -59,12 +59,8 @@ def write_folder(
         card: the page that the hub shows; empty for none.
 
     Raises:
-        ValueError: the folder contains other files, or the backbone consists of two networks.
+        ValueError: the folder contains other files.
     """
-    if isinstance(network, TwoStreams):
-        raise ValueError(
-            "a backbone with streams is two networks, which timm and cl.load do not support; choose onnx"
-        )
     files = {DESCRIPTION: json.dumps(description, indent=2) if description else "", CARD: card}
     others = [path.name for path in folder.glob("*") if path.name not in (WEIGHTS, *files)]
     if others:
@@ -105,9 +101,7 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
     }
 
 
-def model_card(
-    name: str, about: str, library: str, license: str, size: int, metadata: dict[str, str]
-) -> str:
+def model_card(name: str, about: str, library: str, license: str, size: int, metadata: dict[str, str]) -> str:
     """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
 
     Args:
@@ -120,14 +114,23 @@ def model_card(
     use = [
         "import timm",
         "",
-        f'encoder = timm.create_model("local-dir:{name}", pretrained=True).eval()  # or hf-hub:<owner>/{name}',
-        f"features = encoder(images)  # preprocessed as below: (N, 3, {size}, {size}) to (N, D)",
+        f'encoder = timm.create_model("local-dir:{name}", pretrained=True).eval()',
+        f"features = encoder(images)  # preprocessed as above: (N, 3, {size}, {size}) to (N, D)",
     ]
     if library == "cl":
         use = ["import cl", "", f'features = cl.load("{name}/model.safetensors").embed(["a.jpg", "b.jpg"])']
     tags = ["tags:", "- self-supervised-learning"] if "parameters" in metadata else []
     header = [f"library_name: {library}", f"license: {license}", "pipeline_tag: image-feature-extraction"]
-    lines = ["---", *header, *tags, "---", "", f"# {name}", "", f"An encoder of images without a classifier: {about}"]
+    lines = [
+        "---",
+        *header,
+        *tags,
+        "---",
+        "",
+        f"# {name}",
+        "",
+        f"An encoder of images without a classifier: {about}",
+    ]
     lines += ["", "```python", *use, "```", ""]
     if manifest := metadata.get("data_manifest_sha256"):
         lines += [f"SHA-256 of the training data's manifest: {manifest}", ""]

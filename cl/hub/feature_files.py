@@ -1,9 +1,11 @@
 """Files of features and image names: Parquet, .npy with a .txt, or CSV.
 
-Writers add part by part: `append` takes (n, D) float32 features and n names; `paths` are the written files,
-with the features last.
+Writers add part by part: `append` takes features (n, *shape) float32 and n names, with shape (D,), or
+(H', W', D) for patches; `paths` are the written files, with the features last.
 """
 
+import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,8 +24,8 @@ class Features:
     """The features of N images.
 
     names: N paths, from the folder in `notes`.
-    features: (N, D) float32, one row per image.
-    notes: `sha256` and `transform` of the encoder, and `folder`, where the format stores them.
+    features: (N, D) float32, or (N, H', W', D) of patches.
+    notes: `sha256` and `transform` of the encoder, `shape` and `folder`, where the format stores them.
     """
 
     names: list[str]
@@ -32,16 +34,16 @@ class Features:
 
 
 class Parquet:
-    """Columns `name` and `features` (lists of D numbers), a row group for each part."""
+    """Columns `name` and `features` (lists of numbers), a row group for each part."""
 
-    def __init__(self, path: Path, width: int, notes: dict[str, str]) -> None:
+    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
         self.paths = [path]
-        columns = [("name", pa.string()), ("features", pa.list_(pa.float32(), width))]
+        columns = [("name", pa.string()), ("features", pa.list_(pa.float32(), math.prod(shape)))]
         self._schema = pa.schema(columns, metadata=notes)
         self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False)
 
     def append(self, names: list[str], features: np.ndarray) -> None:
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features.shape[1])
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features[0].size)
         self._writer.write_table(pa.table([pa.array(names), lists], schema=self._schema))
 
     def close(self) -> None:
@@ -58,21 +60,21 @@ class Parquet:
             features[len(names) : len(names) + len(batch)] = part
             names += batch["name"].to_pylist()
         notes = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-        return Features(names, features, notes)
+        return Features(names, features.reshape(rows, *json.loads(notes.get("shape", "[-1]"))), notes)
 
 
 class Npy:
-    """An array (n, D) float32, and a text file with a name per line; it cannot store notes."""
+    """An array (n, *shape) float32, and a text file with a name per line; it cannot store notes."""
 
-    def __init__(self, path: Path, width: int, notes: dict[str, str]) -> None:
+    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
         self.paths = [path.with_suffix(".txt"), path]
         self._names, self._features = (path.open("wb") for path in self.paths)
-        self._rows, self._width = 0, width
+        self._rows, self._shape = 0, shape
         self._header_size = self._write_header()
 
     def _write_header(self) -> int:
         """Write the header for the rows so far; NumPy pads it to the same size for any number of rows."""
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, self._width)}
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, *self._shape)}
         np.lib.format.write_array_header_1_0(self._features, header)
         return self._features.tell()
 
@@ -95,11 +97,11 @@ class Npy:
 
 
 class Csv:
-    """Columns `name` and 0 to D - 1, for few images; it cannot store notes."""
+    """Columns `name` and 0 to D - 1, for few images; it cannot store notes and patches."""
 
-    def __init__(self, path: Path, width: int, notes: dict[str, str]) -> None:
+    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
         self.paths = [path]
-        columns = [("name", pa.string()), *((str(column), pa.float32()) for column in range(width))]
+        columns = [("name", pa.string()), *((str(column), pa.float32()) for column in range(*shape))]
         self._schema = pa.schema(columns)
         self._writer = csv.CSVWriter(path, self._schema)
 
@@ -122,9 +124,33 @@ class Csv:
 FORMATS: dict[str, type[Parquet | Npy | Csv]] = {".parquet": Parquet, ".npy": Npy, ".csv": Csv}
 
 
-def writer(path: Path, width: int, notes: dict[str, str]) -> Parquet | Npy | Csv:
+def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet | Npy | Csv:
     """A writer of the format that the path's suffix names; close it at the end."""
-    return FORMATS[path.suffix](path, width, notes)
+    return FORMATS[path.suffix](path, shape, notes)
+
+
+def add_map(path: Path) -> None:
+    """Add the columns that embedding-atlas reads to a Parquet file: a map and the nearest neighbours.
+
+    projection_x, projection_y: see `cl.features.maps.place`.
+    neighbors: {"ids": rows, counted from 0, "distances": cosine distances}, nearest first, without the image.
+
+    Raises:
+        ValueError: the file has fewer than 3 images.
+    """
+    from cl.features import maps  # late: scikit-learn takes a second to import
+
+    table, rows = pq.read_table(path), Parquet.read(path).features
+    x, y = maps.place(rows).T
+    ids, distances = maps.neighbours(rows)
+    lists = [
+        pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), ids.shape[1]) for part in (ids, distances)
+    ]
+    kinds = pa.list_(pa.int64()), pa.list_(pa.float32())
+    columns = [part.cast(kind) for part, kind in zip(lists, kinds, strict=True)]
+    table = table.append_column("projection_x", pa.array(x)).append_column("projection_y", pa.array(y))
+    table = table.append_column("neighbors", pa.StructArray.from_arrays(columns, ["ids", "distances"]))
+    pq.write_table(table, path, use_dictionary=False)
 
 
 def check_suffix(path: Path) -> None:
@@ -133,8 +159,11 @@ def check_suffix(path: Path) -> None:
         raise ValueError(f"--to {path} must be a file that ends in {', '.join(FORMATS)}")
 
 
-def read(path: Path) -> Features:
+def read(path: Path, *, patches: bool = False) -> Features:
     """Read a file that `cl embed` has written; a .npy file stays on the disk and is mapped into memory.
+
+    Args:
+        patches: whether features of patches are read too.
 
     Raises:
         ValueError: the file is missing, damaged, or not a file of features and names.
@@ -143,8 +172,8 @@ def read(path: Path) -> Features:
         if path.suffix not in FORMATS:
             raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
         found = FORMATS[path.suffix].read(path)
-        if found.features.ndim != 2 or len(found.names) != len(found.features):
-            shape = tuple(found.features.shape)
+        shape = tuple(found.features.shape)
+        if len(shape) not in ((2, 4) if patches else (2,)) or len(found.names) != len(found.features):
             raise ValueError(f"it has features of shape {shape} for {len(found.names)} names")
     return found
 

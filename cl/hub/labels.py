@@ -8,7 +8,7 @@ from cl.sources import table
 
 
 class Labels:
-    """The labels and groups in a table; its paths start from its folder, or are names as `cl embed` gives them.
+    """The labels and groups in a table, whose paths start from its folder or are names as `cl embed` gives.
 
     Raises:
         ValueError: the table has no column of paths or none of labels, or gives an image two labels.
@@ -46,8 +46,8 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
 
     Args:
         given: a folder, list, table or file, and `names` the names of its images from `root_of([given])`.
-        labels: a table of labels. By default, those of a table `given`; in a folder, the first folder of a name;
-            else the folder that contains the image.
+        labels: a table of labels. By default, those of a table `given`; in a folder, the first folder of a
+            name; else the folder that contains the image.
     """
     root = root_of([given])
     if labels is None and given.suffix.lower() in TABLES and "label" in table.known_columns(given):

@@ -1,7 +1,7 @@
 """The images that files, folders, lists and tables name; their names in a file, read a range at a time.
 
-A list is a .txt file with a path on each line; a table is a .csv or .parquet file with a column of paths. Paths in
-them start from their folder.
+A list is a .txt file with a path on each line; a table is a .csv or .parquet file with a column of paths.
+Paths in them start from their folder.
 """
 
 import hashlib
@@ -25,12 +25,15 @@ def paths(images: "str | PathLike[str] | Iterable[str | PathLike[str]]") -> list
     """One path or several as a list, with `~` replaced.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are none, or one is missing.
     """
-    given = [images] if isinstance(images, str | PathLike) else list(images)
-    if not given:
-        raise ValueError("no images given; give images, a folder, a list or a table of images")
-    return [Path(path).expanduser() for path in given]
+    given = [images] if isinstance(images, str | PathLike) else images
+    found = [Path(path).expanduser() for path in given]
+    missing = [path for path in found if not path.exists()]
+    if missing or not found:
+        what = f"file or folder {missing[0]}" if missing else "images"
+        raise ValueError(f"no {what}; give images, a folder, a list or a table of images")
+    return found
 
 
 def root_of(inputs: Sequence[Path]) -> Path:
@@ -51,7 +54,7 @@ def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[
         The path from `root_of(inputs)`; the size and version.
 
     Raises:
-        ValueError: an input is missing, a name contains a line break or is not valid UTF-8, a folder below
+        ValueError: a name contains a line break or is not valid UTF-8, a folder below
             another is a link, or a table is damaged.
     """
     root = root_of(inputs)
@@ -60,8 +63,6 @@ def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[
             prefix = "" if given == root else f"{given}/"
             for name, status in images_below(given.resolve(), "", left_out):
                 yield prefix + name, status
-        elif not given.exists():
-            raise ValueError(f"no file or folder {given}; give images, a folder, a list or a table of images")
         else:
             folder = Path() if given.parent == root else given.parent
             for path in _paths(given) if _is_index(given) else [given.name]:

@@ -86,7 +86,7 @@ class _Contrastive(_Loss):
         """
         _check_views(views)
         images = len(views[0])
-        groups, labels = _checked(views[0], groups=groups), _checked(views[0], labels=labels)
+        groups, labels = _per_image("groups", groups, views[0]), _per_image("labels", labels, views[0])
         if groups is not None and labels is not None:
             raise ValueError("found both groups and labels; give labels alone, which are groups too")
         if labels is not None and self.memory_bank is not None:
@@ -108,8 +108,9 @@ class _Contrastive(_Loss):
 
     def _against_bank(self, views: list[Tensor], groups: Tensor | None) -> Contrast:
         """z0 against a copy of the bank, which then takes z1."""
-        queries, keys, bank = views[0], views[1], self.memory_bank
-        assert bank is not None, "a memory bank"
+        assert self.memory_bank is not None, "a memory bank"
+        queries, keys = views[0], views[1]
+        bank = self.memory_bank.to(queries.device)  # lightly's examples leave the loss on the CPU
         if keys.shape[1] != bank.rows.shape[1]:
             raise ValueError(
                 f"found keys of width {keys.shape[1]}, expected the memory bank's {bank.rows.shape[1]}; set "
@@ -436,26 +437,29 @@ def _full_precision(view: Tensor) -> torch.autocast:
 
 
 def _check_views(views: Sequence[Tensor]) -> None:
-    shapes = [tuple(view.shape) for view in views]
-    fit = len(views) > 1 and len(set(shapes)) == 1 and len(shapes[0]) == 2 and min(shapes[0]) > 0
-    if not fit or not all(view.is_floating_point() for view in views):
-        found = ", ".join(f"{view.dtype} {shape}" for view, shape in zip(views, shapes, strict=True))
+    found = [
+        f"{view.dtype} {tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
+        for view in views
+    ]
+    fit = len(views) > 1 and len(set(found)) == 1 and isinstance(views[0], Tensor)
+    if not fit or not views[0].is_floating_point() or views[0].ndim != 2 or not views[0].numel():
         raise ValueError(
-            f"found {found or 'no views'}; expected two or more float tensors of one shape (N, D)"
+            f"found {', '.join(found) or 'no views'}; expected two or more float tensors of one shape "
+            "(N, D): loss(z0, z1), with groups= and labels= by name"
         )
 
 
-def _checked(view: Tensor, **given: Tensor | None) -> Tensor | None:
+def _per_image(name: str, numbers: Tensor | None, view: Tensor) -> Tensor | None:
     """The groups or labels as int64 on the device of the views."""
-    ((name, numbers),) = given.items()
     if numbers is None:
         return None
+    numbers = torch.as_tensor(numbers, device=view.device)
     if numbers.shape != view.shape[:1] or numbers.is_floating_point():
         raise ValueError(
             f"found {name} of {numbers.dtype} and shape {tuple(numbers.shape)}, expected an integer for each "
             f"of the {len(view)} images"
         )
-    return numbers.to(view.device, torch.int64)
+    return numbers.long()
 
 
 def _check_positive(**numbers: float) -> None:

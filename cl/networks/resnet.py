@@ -1,6 +1,6 @@
 """torchvision's residual networks without their classifier, optionally wider or for small images."""
 
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 BLOCKS: dict[str, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
@@ -33,6 +33,11 @@ class Network(ResNet):
             self.bn1 = nn.BatchNorm2d(first)
         self.fc_features = first * 8 * BLOCKS[name][0].expansion
         self.fc: nn.Module = nn.Identity()
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) to the last map, before pooling."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
     def _make_layer(self, block, planes: int, *args, **kwargs) -> nn.Sequential:  # type: ignore[no-untyped-def]
         if planes == 64:  # the first stage's input has the stem's channels

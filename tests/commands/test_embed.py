@@ -1,4 +1,4 @@
-"""Features of a folder: complete, in order, and the same after kills and on several processes."""
+"""Features of images: complete, in order, and the same after kills and on several processes."""
 
 import csv
 import fcntl
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import cl
+from cl.hub import feature_files
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
 from tests.support.resnets import save_encoder
@@ -47,7 +48,7 @@ def encoder(images) -> Path:
 
 def embed(images: Path, encoder: Path, to: Path, *options: str) -> Stage:
     """The stage, in small parts."""
-    arguments = ("embed", str(images), "--to", str(to), "--backbone", str(encoder), *options)
+    arguments = ("embed", str(images), "--to", str(to), "--encoder", str(encoder), *options)
     return Stage(arguments, {"CUDA_VISIBLE_DEVICES": ""}, "tests.support")
 
 
@@ -177,24 +178,57 @@ def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_pa
         close(np.load(arguments[-1]), encoder.embed(tmp_path / "one/1.jpg").numpy())
 
 
+def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path) -> None:
+    """In memory or as a file, by a loaded encoder or its file; patches too. PyTorch's settings stay."""
+    few = sorted(images.glob("folder 1/*.jpg"))[:3]
+    loaded = cl.load(encoder)
+    for patches, expected in ((False, loaded.embed(few).numpy()), (True, loaded.patches(few).numpy())):
+        found = cl.embed(few, encoder=loaded, patches=patches)
+        assert found is not None
+        assert found.names == [str(path) for path in few]
+        close(found.features, expected)
+        to = tmp_path / f"{patches}.npy"
+        assert cl.embed(few, encoder=encoder, to=to, patches=patches) is None
+        close(feature_files.read(to, patches=patches).features, expected)
+    with pytest.raises(ValueError, match="True.npy is not a file of features .*shape"):
+        feature_files.read(to)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_too_few_images_for_a_map_leave_nothing(images, encoder, tmp_path) -> None:
+    few = sorted(images.glob("folder 1/*.jpg"))[:2]
+    with pytest.raises(ValueError, match="at least 3 images, found 2"):
+        cl.embed(few, encoder=encoder, to=tmp_path / "map.parquet", map=True)
+    assert not list(tmp_path.iterdir())
+    cl.embed(images / "folder 1", encoder=encoder, to=tmp_path / "map.parquet", map=True)
+    assert pq.read_schema(tmp_path / "map.parquet").names[2:] == ["projection_x", "projection_y", "neighbors"]
+
+
 def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/notes.txt").touch()
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk/a.jpg").write_bytes(b"no image")
     torch.save(transformer().state_dict(), tmp_path / "vit.pth")
-    to, of = f"{tmp_path}/features.npy", ("--backbone", str(encoder))
+    to, of = f"{tmp_path}/features.npy", ("--encoder", str(encoder))
     recorded = (str(images), "--to", to, *of, "--crop", "16", "--resize", "16")
-    small = ("--backbone", str(tmp_path / "vit.pth"), "--resize", "30", "--crop", "30")
+    small = ("--encoder", str(tmp_path / "vit.pth"), "--resize", "30", "--crop", "30")
     mistakes = {
-        ("none", "--to", to): "no folder none; give the folder that contains the images",
-        (str(tmp_path / "empty"), "--to", to, *of): "no images below",
+        ("none", "--to", to): "no file or folder none; give images, a folder, a list or a table of images",
+        (str(tmp_path / "empty"), "--to", to, *of): "empty, found 1 with suffix .txt; give images",
         (str(tmp_path / "junk"), "--to", to, *of): "can be read: ValueError: not an image, or an unsupported",
-        (str(images), "--to", f"{tmp_path}/features.csv"): "must be a file that ends in .parquet or .npy",
+        (
+            str(images),
+            "--to",
+            f"{tmp_path}/a.npy",
+            *of,
+            "--map",
+        ): "--map needs columns beside the features, but",
+        (str(images), "--to", f"{tmp_path}/features.h5"): "must be a file that ends in .parquet, .npy, .csv",
         (str(images), "--to", to): "models/backbone.safetensors does not exist; give a checkpoint",
         (str(images), "--to", f"{tmp_path}/locked.npy", *of): "another process is writing",
         (str(images), "--to", to, *of, "--prefix", "a."): "holds no encoder below 'a.', only below ''",
-        (str(images), "--to", f"{tmp_path}/notes.npy", *of): "notes.txt, which pipeline.embed did not write",
+        (str(images), "--to", f"{tmp_path}/notes.npy", *of): "notes.txt, which cl embed did not write",
         (str(images), "--to", to, *small): "vit.pth does not take the images of 30 px from --crop (",
         (str(images), "--to", to, *of, "--crop", "16"): "found --resize None with --crop 16; give both or",
         (str(images), "--to", to, *of, "--crop", "16", "--resize", "8"): "crop=16 is larger than resize=8",
@@ -204,7 +238,9 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
     (tmp_path / "locked.npy.partial").mkdir()
     with (tmp_path / "locked.npy.partial/lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
-        found = answers(project, [Stage(("embed", *arguments)) for arguments in mistakes])
+        found = answers(
+            project, [Stage(("embed", *arguments), package="cl.commands") for arguments in mistakes]
+        )
     for message, answer in zip(mistakes.values(), found, strict=True):
         assert answer.code == 1, message
         assert "Traceback" not in answer.stderr, answer.stderr

@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from cl.hub import feature_files
@@ -15,7 +16,7 @@ NAMES = ["a/1.jpg", "é, 'q'\".png", "=HYPERLINK(1).jpg", "-2.jpg", "5.jpg"]
 def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
     path = tmp_path / f"features{suffix}"
     features = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32) * 1e-3
-    with closing(feature_files.writer(path, 3, {"sha256": "x"})) as file:
+    with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
         for part in (slice(0, 2), slice(2, 5)):
             file.append(NAMES[part], features[part])
     found = feature_files.read(path)
@@ -24,6 +25,24 @@ def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
     np.testing.assert_array_equal(found.features, features)
     assert found.notes == ({"sha256": "x"} if suffix == ".parquet" else {})
     assert isinstance(found.features, np.memmap) == (suffix == ".npy")
+
+
+def test_a_map_is_added_in_the_columns_of_embedding_atlas(tmp_path) -> None:
+    """The program's own --help names them; rows are counted from 0."""
+    path, features = tmp_path / "features.parquet", np.eye(5, 3, dtype=np.float32) + 0.1
+    with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
+        file.append(NAMES, features)
+    feature_files.add_map(path)
+    rows = pq.read_table(path).to_pylist()
+    assert [row["name"] for row in rows] == NAMES
+    assert all(np.isfinite([row["projection_x"], row["projection_y"]]).all() for row in rows)
+    neighbours = [row["neighbors"] for row in rows]
+    assert [sorted(each["ids"]) for each in neighbours] == [[j for j in range(5) if j != i] for i in range(5)]
+    assert all(each["distances"] == sorted(each["distances"]) for each in neighbours)
+    assert neighbours[3]["ids"][0] == 4, "the same direction"
+    found = feature_files.read(path)
+    np.testing.assert_array_equal(found.features, features)
+    assert found.notes == {"sha256": "x"}
 
 
 def write(path: Path, content: str) -> Path:

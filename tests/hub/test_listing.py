@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cl.hub.listing import Listing, images_in, root_of
+from cl.hub.listing import Listing, images_in, paths, root_of
 from cl.sources._shared import listing
 from cl.sources._shared.trees import images_below
 from tests.support.pictures import picture_file
@@ -67,18 +67,18 @@ def test_the_hash_changes_with_the_images_and_not_with_their_place(tree, tmp_pat
 
 
 def names_of(*inputs: Path) -> list[str]:
-    return [name for name, _ in images_in(inputs, Counter())]
+    return [name for name, _ in images_in(paths(inputs), Counter())]
 
 
 def test_files_folders_lists_and_tables_name_the_same_images(tree, monkeypatch) -> None:
     """One of them names images from its folder, several from the current folder."""
     monkeypatch.chdir(tree.parent)
-    paths = ["b.jpg", "b/1.jpg", str(tree / "b/2.png"), "b/missing.jpg"]
-    (tree / "list.txt").write_text("\n\n".join([*paths, "notes.docx"]))
-    (tree / "table.csv").write_text("Image Name,label\n" + "".join(f"{path},a\n" for path in paths) + ",\n")
-    pq.write_table(pa.table({"filename": paths, "features": [1, 2, 3, 4]}), tree / "table.parquet")
+    lines = ["b.jpg", "b/1.jpg", str(tree / "b/2.png"), "b/missing.jpg"]
+    (tree / "list.txt").write_text("\n\n".join([*lines, "notes.docx"]))
+    (tree / "table.csv").write_text("Image Name,label\n" + "".join(f"{path},a\n" for path in lines) + ",\n")
+    pq.write_table(pa.table({"filename": lines, "features": [1, 2, 3, 4]}), tree / "table.parquet")
     for index in map(Path, ("images/list.txt", "images/table.csv", "images/table.parquet")):
-        assert names_of(index) == paths
+        assert names_of(index) == lines
         assert root_of([index]) == Path("images")
     left_out = Counter[str]()
     inputs = [Path(name) for name in ("images/list.txt", "images/b", "images/b.jpg", "images/notes.txt")]

@@ -15,7 +15,7 @@ from cl.runtime.distributed import gather, local_part, mean_over_ranks
 from tests.support.processes import run_ranks
 
 T, IMAGES, WIDTH = 0.3, 6, 5
-GROUPS = torch.tensor([0, 0, -1, 1, -1, 1])
+GROUPS = torch.tensor([-1, 0, 0, 1, -1, 1])
 LABELS = torch.tensor([2, 0, 2, -1, 0, 2])
 
 
@@ -289,6 +289,8 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: cl.InfoNCELoss(memory_bank_size=4096), ["memory_bank_size=4096", "(4096, 128)"]),
         (lambda: loss(z), ["(4, 5)", "two or more"]),
         (lambda: loss(z, z[:3]), ["(3, 5)", "one shape"]),
+        (lambda: loss([z, z]), ["found list", "loss(z0, z1)"]),
+        (lambda: loss(z, z, numbers), ["int64 (4,)", "labels= by name"]),
         (lambda: loss(z[:1], z[:1]), ["1 image", "drop_last=True"]),
         (lambda: cl.VICRegLoss()(z[:1], z[:1]), ["1 image", "drop_last=True"]),
         (lambda: loss(z, z, groups=numbers[:3]), ["groups", "(3,)", "4 images"]),

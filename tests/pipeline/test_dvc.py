@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import cl
+from cl.commands.export import FILES, FOLDERS
 from cl.config import load
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
@@ -96,11 +97,13 @@ def test_a_fresh_clone_fetches_only_what_its_report_needs(clone, tmp_path) -> No
 def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
     """torchvision's format and a folder for the hub through the commands, others through their libraries."""
     stored = clone.metrics("evaluate/knn")["knn_top1"]
-    ours = str(tmp_path / "ours.safetensors")
+    ours, hub = str(tmp_path / "ours.safetensors"), ("hub", "--to", str(tmp_path / "timm"))
     stages = [
-        Stage(("export", "torchvision", "--to", ours)),
+        Stage(("export", "torchvision", "--to", ours), package="cl.commands"),
         Stage(("evaluate", "--backbone", ours)),
-        Stage(("export", "hub", "--to", str(tmp_path / "timm"), "--license", "cc-by-4.0")),
+        Stage(
+            ("export", *hub, "--license", "cc-by-4.0", "--card", "report/tables.md"), package="cl.commands"
+        ),
     ]
     for answer in answers(clone.folder, stages):
         assert answer.code == 0, answer.stderr
@@ -120,8 +123,8 @@ def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
     manifest = (clone.folder / "data/shards/manifest.json").read_bytes()
     assert hashlib.sha256(manifest).hexdigest() in card
     for name, read_back in READERS.items():
-        path = tmp_path / (name if name in export.FOLDERS else f"{name}.{export.SUFFIXES[name]}")
-        if name not in export.FOLDERS:
+        path = tmp_path / (name if name in FOLDERS else f"{name}{FILES[name]}")
+        if name not in FOLDERS:
             export.write(network, name, path, params.dataset.crop, {})
         try:
             theirs = read_back(path)

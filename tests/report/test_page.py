@@ -315,7 +315,7 @@ def test_the_first_box_says_whether_training_has_finished_and_how_to_use_the_enc
         assert len(lines) == 5
         assert "models/backbone.safetensors" in lines[3]
         assert "cl.load(" in lines[3]
-        assert "python -m pipeline.embed" in lines[4]
+        assert "cl embed IMAGES --to" in lines[4]
 
 
 def test_titles_are_in_words_beside_the_names_of_metrics(values, tmp_path) -> None:

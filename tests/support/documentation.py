@@ -9,7 +9,7 @@ from tests.support.project import ROOT
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [*DOCS, ROOT / "CONTRIBUTING.md", ROOT / "docker/README.md"]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"(?:dvc|python|make) |-S ")
+COMMAND = re.compile(r"(?:cl|dvc|python|make) |-S ")
 PLACEHOLDER = re.compile(r"\.\.\.|<\w+>|\b(?:group=choice|key=value)\b")
 
 

@@ -1,10 +1,10 @@
-"""`python -m tests.support.embed`: pipeline.embed in parts of 64 images instead of thousands."""
+"""`python -m tests.support.embed`: `cl embed` in parts of 64 images instead of thousands."""
 
+from cl.commands.embed import command
 from cl.hub import embedding
-from pipeline.embed import main
 
 embedding.PART, embedding.BATCH = 64, 32
 embedding.FEW = 0  # start data workers for any number of images
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.distributed import distributed_c10d
 
+from cl.commands.embed import command
 from cl.console import launch
 from cl.hub import embedding
-from pipeline.embed import main
 from tests.support import embed  # noqa: F401, it makes parts small
 
 PATIENCE, LONGER = 3, 5  # seconds
@@ -35,4 +35,4 @@ embedding.EmbeddingJob.begin = slowly(embedding.EmbeddingJob.begin)  # type: ign
 embedding.merge = slowly(embedding.merge)
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -83,7 +83,8 @@ def _enter(folder: Path) -> None:
 
 def _answer(stage: Stage) -> Answer:
     name, *arguments = stage.arguments
-    main = importlib.import_module(f"{stage.package}.{name}").main
+    module = importlib.import_module(f"{stage.package}.{name}")
+    main = module.main if stage.package == "pipeline" else module.command
     result = CliRunner().invoke(main, arguments, env=stage.variables)
     error = result.exception
     unanswered = error is not None and not isinstance(error, SystemExit)

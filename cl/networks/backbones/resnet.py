@@ -55,7 +55,7 @@ class Config(BackboneConfig):
         if self.streams or (self.width, self.stem) != (1, "imagenet"):
             raise ValueError(
                 f"timm does not know the {self.title}{' and two streams' if self.streams else ''}; choose "
-                f"{'onnx' if self.streams else 'torchvision, hub or onnx'}"
+                f"{'' if self.streams else 'torchvision, '}hub or onnx"
             )
         return self.name, {}
 

@@ -1,0 +1,95 @@
+"""Accuracies of frozen features, against scikit-learn; classes from folders and from tables."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
+
+import cl
+from cl.runtime.tables import write_csv
+from tests.support.pictures import picture_file
+from tests.support.resnets import save_encoder
+from tests.support.stages import Stage, answers
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):  # type: ignore[no-untyped-def]
+    """An encoder; 24 training and 12 validation images of two classes, and one more without a class."""
+    root = tmp_path_factory.mktemp("evaluate")
+    save_encoder(root / "encoder.safetensors")
+    for split, count in (("train", 12), ("val", 6)):
+        for label, name in enumerate(("robin", "wren")):
+            for number in range(count):
+                picture_file(root / split / name / "2024" / f"{number}.jpg", 100 * label + number, (24, 20))
+        picture_file(root / split / "without class.jpg")
+    return root
+
+
+def write_table(path: Path, images: Iterable[Path]) -> Path:
+    """A table of these images, from its folder, and of one that does not exist."""
+    rows = [(image.relative_to(path.parent), "", image.parts[-3]) for image in images]
+    write_csv(path, ["file", "Species", "class"], [*rows, ("x.jpg", "", "wren")])
+    return path
+
+
+def test_accuracies_are_scikit_learns(data) -> None:
+    encoder = cl.load(data / "encoder.safetensors")
+    features, labels = {}, {}
+    for split in ("train", "val"):
+        paths = sorted(data.glob(f"{split}/*/*/*.jpg"))
+        features[split] = encoder.embed(paths).numpy().astype(np.float64)
+        labels[split] = [path.parts[-3] for path in paths]
+    found = cl.evaluate(encoder, train=data / "train", val=data / "val", k=1)
+    nearest = KNeighborsClassifier(1, metric="cosine").fit(features["train"], labels["train"])
+    scale = StandardScaler().fit(features["train"])
+    linear = LogisticRegression(max_iter=1000).fit(scale.transform(features["train"]), labels["train"])
+    assert found.knn == pytest.approx(100 * nearest.score(features["val"], labels["val"]))
+    assert found.linear == pytest.approx(
+        100 * linear.score(scale.transform(features["val"]), labels["val"]), abs=100 / 12 + 0.01
+    )
+    assert (found.majority, found.train_images, found.val_images, found.classes) == (50, 24, 12, 2)
+    low, high = found.interval(found.majority)
+    assert (low, high) == pytest.approx((25.4, 74.6), abs=0.1)  # Wilson's for 6 of 12
+
+
+def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
+    options = {"encoder": data / "encoder.safetensors", "k": 5}
+    expected = cl.evaluate(train=data / "train", val=data / "val", **options)
+    assert "left out 1 image without a label" in capsys.readouterr().err
+    table = write_table(data / "labels.csv", data.glob("*/*/*/*.jpg"))
+    assert cl.evaluate(train=data / "train", val=data / "val", labels=table, **options) == expected
+    assert "labels.csv: left out 1 row, such as x.jpg: no such image" in capsys.readouterr().err
+    train, val = (
+        write_table(data / f"{split}.csv", data.glob(f"{split}/*/*/*.jpg")) for split in ("train", "val")
+    )
+    assert cl.evaluate(train=[train], val=[val], **options) == expected
+    by_name = write_table(data / "train/labels.csv", data.glob("train/*/*/*.jpg"))
+    with pytest.raises(ValueError, match="none of the 6 images in .*wren has a label"):
+        cl.evaluate(train=data / "train", val=data / "val/wren", labels=by_name, **options)
+
+
+def test_a_share_of_the_images_is_held_out(data) -> None:
+    found = cl.evaluate(data / "encoder.safetensors", train=data / "train", holdout=0.25, k=3)
+    assert found.val_images >= 5
+    assert found.train_images + found.val_images == 24
+
+
+def test_the_command_prints_intervals_and_answers_mistakes(data, project) -> None:
+    encoder, train, val = (str(data / name) for name in ("encoder.safetensors", "train", "val"))
+    arguments = {
+        ("--train", train, "--val", val, "--k", "3"): "24 training images, 12 validation images, 2 classes",
+        ("--train", train, "--val", val, "--k", "50"): "at least 50 labelled training images, found 24",
+        ("--train", f"{train}/wren/2024", "--val", val): "none of the 12 images",
+        ("--train", f"{data}/none", "--val", val): "no file or folder",
+        ("--train", train, "--holdout", "2"): "holdout=2.0, expected a share between 0 and 1",
+    }
+    stages = [Stage(("evaluate", encoder, *words), package="cl.commands") for words in arguments]
+    for words, sentence, answer in zip(arguments, arguments.values(), answers(project, stages), strict=True):
+        printed = answer.stdout + answer.stderr
+        assert sentence in printed
+        assert "Traceback" not in printed
+        assert answer.code == (words[-1] != "3")

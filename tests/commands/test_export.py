@@ -1,0 +1,69 @@
+"""Exports of any encoder file, without params.yaml."""
+
+import json
+
+import pytest
+import torch
+
+import cl
+from cl.networks import backbones
+from cl.networks.backbones.resnet import Config, Streams
+from cl.runtime.tensor_files import save_tensors
+from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.stages import Stage, answers
+
+IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def save_streams(path) -> None:  # type: ignore[no-untyped-def]
+    """Two networks, with metadata as the pipeline writes them."""
+    streams = Streams(space="lab", mean=TRANSFORM.mean, std=TRANSFORM.std)
+    config = Config(
+        kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False, streams=streams
+    )
+    recorded = {"parameters": json.dumps({"backbone": config.model_dump()})}
+    recorded["transform"] = TRANSFORM.model_dump_json()
+    save_tensors(backbones.build(config).state_dict(), path, recorded)
+
+
+@pytest.mark.parametrize("save", [save_encoder, save_streams])
+def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_path) -> None:
+    save(tmp_path / "encoder.safetensors")
+    (tmp_path / "tables.md").write_text("| kNN | 71.3 |")
+    folder = tmp_path / "birds"
+    done = cl.export(
+        "hub",
+        encoder=tmp_path / "encoder.safetensors",
+        to=folder,
+        license="cc-by-4.0",
+        card=tmp_path / "tables.md",
+    )
+    assert (done.path, done.width) == (folder, 512 if save is save_encoder else 1024)
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: cl\nlicense: cc-by-4.0\n")
+    for text in ("# birds\n", 'cl.load("birds/model.safetensors")', "resized to 20 px", "\n| kNN | 71.3 |"):
+        assert text in card
+    ours, theirs = (
+        cl.load(path) for path in (tmp_path / "encoder.safetensors", folder / "model.safetensors")
+    )
+    torch.testing.assert_close(theirs(IMAGES), ours(IMAGES))
+    assert theirs.transform == ours.transform
+
+
+def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None:
+    save_encoder(tmp_path / "encoder.safetensors")
+    of = ("--encoder", str(tmp_path / "encoder.safetensors"))
+    wrong = {
+        ("onnx",): "models/backbone.safetensors does not exist",
+        ("timm", *of): "timm does not know the",
+        ("timm", "--license", "mit", *of): "--license mit is only for hub, not for timm; leave it out",
+        ("hub", "--license", "cc: by", *of): "--license cc: by is not a license name",
+        ("hub", "--card", "none.md", *of): "no file --card none.md",
+        ("torchvision", "--to", "a.pth", *of): "--to a.pth does not end in .safetensors",
+    }
+    stages = [Stage(("export", *arguments), package="cl.commands") for arguments in wrong]
+    for answer, sentence in zip(answers(project, stages), wrong.values(), strict=True):
+        assert answer.code == 1
+        assert sentence in answer.stderr
+        assert "Traceback" not in answer.stderr
+    assert not (project / "exports").exists()
