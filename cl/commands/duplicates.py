@@ -66,10 +66,10 @@ def duplicates(
     """
     import numpy as np
 
-    from cl.hub import listing, matching, near_duplicates
+    from cl.hub import matching, near_duplicates
     from cl.hub.result_tables import check_target, write_table
 
-    files, target = listing.paths(features), None if to is None else Path(to)
+    files, target = matching.as_paths(features), None if to is None else Path(to)
     check_target(target)
     if len(files) > 2:
         raise ValueError(
@@ -108,9 +108,9 @@ def _paths(
     images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None",
 ) -> list[list[Path]]:
     """The paths of the images of each file."""
-    from cl.hub import listing
+    from cl.hub import matching
 
-    given = listing.paths(images) if images is not None else [None] * len(files)
+    given = matching.as_paths(images) if images is not None else [None] * len(files)
     folders = given * len(files) if len(given) == 1 else given
     if len(folders) != len(files):
         raise ValueError(

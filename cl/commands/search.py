@@ -74,13 +74,15 @@ def search(
     import numpy as np
 
     from cl.features.neighbours import nearest
-    from cl.hub import listing, matching, picture_page
+    from cl.hub import matching, picture_page
     from cl.hub.result_tables import check_target, write_table
 
     path, target = Path(features).expanduser(), None if to is None else Path(to)
     check_target(target, (".html", ".csv", ".parquet"))
     bank = matching.read(path)
-    parts = _queries(listing.paths(queries), bank, path, encoder, prefix)
+    if len(bank.names) > MANY and not approximate:
+        progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
+    parts = _queries(matching.as_paths(queries), bank, path, encoder, prefix)
     names = [name for part, _ in parts for name in part.names]
     rows = np.concatenate([part.features for part, _ in parts])
     own = np.concatenate([positions for _, positions in parts])

@@ -11,7 +11,7 @@ from cl.features.neighbours import unit_blocks
 from cl.runtime.files import finished
 
 PER_LIST = 64  # rows per list that choose its centre
-READ = 32  # lists that a search reads
+READ = 16  # lists that a search reads
 ADDED = 2**14  # rows at a time
 
 

@@ -11,6 +11,7 @@ from cl.console.progress import Count, silent
 from cl.features.neighbours import ROWS, nearest, unit_blocks
 
 SIDE = 64  # pixels of a small version
+LEAST = 0.05  # gray levels of 255; smaller differences are rounding
 CELLS = 16  # of a compared window, per axis
 CROPPED, STEP = 4, 1 / 20  # windows are up to 4/20 shorter than a side, and move by 1/20
 QUALITY = (30, 70)  # of JPEG
@@ -109,7 +110,7 @@ def _differences(cells: np.ndarray) -> np.ndarray:
     count = len(cells)
     down, right = np.diff(cells, axis=1).reshape(count, -1), np.diff(cells, axis=2).reshape(count, -1)
     vectors = np.concatenate([down, right], axis=1)
-    vectors = np.sign(vectors) * np.sqrt(np.abs(vectors))
+    vectors = np.sign(vectors) * np.sqrt(np.where(np.abs(vectors) < LEAST, 0, np.abs(vectors)))
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
 
 

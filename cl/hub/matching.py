@@ -1,6 +1,7 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
 import json
+from collections.abc import Iterable
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -16,15 +17,22 @@ from cl.hub.feature_files import Features
 ROWS = 2**14  # checked at a time
 
 
+def as_paths(given: "str | PathLike[str] | Iterable[str | PathLike[str]]") -> list[Path]:
+    """One path or several as a list, with `~` replaced; they need not exist."""
+    return [Path(path).expanduser() for path in ([given] if isinstance(given, str | PathLike) else given)]
+
+
 def read(path: Path) -> Features:
-    """As `feature_files.read`, of at least one image and finite.
+    """As `feature_files.read`, finite and one vector for each of at least one image.
 
     Raises:
-        ValueError: there are no images, or features are not finite.
+        ValueError: there are no images, several vectors per image, or features that are not finite.
     """
     found = feature_files.read(path)
     if not found.names:
         raise ValueError(f"{path} has features of no image; write another file with `cl embed`")
+    if found.features.ndim != 2:
+        raise ValueError(f"{path} has features of patches; write one of whole images with `cl embed`")
     for start in range(0, len(found.names), ROWS):
         finite = np.isfinite(found.features[start : start + ROWS]).all(1)
         if not finite.all():
