@@ -32,7 +32,7 @@ MAY_IMPORT = {
     ),
     "cl.evaluations": "cl.console cl.data cl.features cl.networks cl.objective cl.runtime cl.training",
     "cl.detection": "cl.console cl.data cl.networks cl.runtime cl.shards cl.training",
-    "cl.hub": "cl.data cl.features cl.networks cl.runtime cl.shards cl.sources",
+    "cl.hub": "cl.console cl.data cl.features cl.networks cl.runtime cl.shards cl.sources",
     "cl.analyses": (
         "cl.console cl.data cl.evaluations cl.features cl.losses cl.methods cl.objective "
         "cl.pretraining cl.report cl.runtime"

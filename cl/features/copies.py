@@ -11,7 +11,7 @@ from cl.console.progress import Count, silent
 from cl.features.neighbours import ROWS, nearest, unit_blocks
 
 SIDE = 64  # pixels of a small version
-LEAST = 0.05  # gray levels of 255; smaller differences are rounding
+LEAST = 1e-3  # gray levels of 255; smaller differences are rounding
 CELLS = 16  # of a compared window, per axis
 CROPPED, STEP = 4, 1 / 20  # windows are up to 4/20 shorter than a side, and move by 1/20
 QUALITY = (30, 70)  # of JPEG

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from PIL import Image as Picture
 
 import cl
 from cl.commands import main
