@@ -1,7 +1,7 @@
 """Exact search beside a dense product with `topk`, scikit-learn and a FAISS index.
 
-`python -W ignore -m benchmarks.search [images]`. Each case runs in its own process, for the peak of its memory; the
-cases take turns. The index needs `pip install faiss-cpu`.
+`python -W ignore -m benchmarks.search [images]`. Each case runs in its own process, for the peak of its
+memory; the cases take turns. The index needs `pip install faiss-cpu`.
 """
 
 import json

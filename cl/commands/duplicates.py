@@ -47,11 +47,11 @@ def duplicates(
 ) -> list[Copy]:
     """Groups of images that differ only in size, compression, a small crop, mirroring or brightness.
 
-    The thresholds come from copies made of a sample of the images. They are printed with their recall and their
-    false positives.
+    The thresholds come from copies made of a sample of the images. They are printed with their recall and
+    their false positives.
 
     Args:
-        features: a file of `cl embed`, or two: of training and validation images, which are searched together.
+        features: a file of `cl embed`, or two, of training and validation images, searched together.
         images: the folder that the names in a file of features start from, or one for each file; default: the
             folder that the file records.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned.
@@ -131,14 +131,19 @@ def _calibrated(calibration: "Calibration", pairs: "Pairs", count: int) -> list[
     """Lines about the thresholds, their recall, and their false positives."""
     recall = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in calibration.recall.items())
     mean = sum(calibration.recall.values()) / len(calibration.recall)
-    wrong = pairs.candidates - len(pairs.positions)
+    others = count * (count - 1) // 2 - len(pairs.positions)
     return [
         f"thresholds: cosine {calibration.cosine:.3f}, agreement of pixels {calibration.agreement:.3f}",
         f"found {100 * mean:.1f} % of {calibration.copies * len(calibration.recall)} made copies ({recall})",
-        f"false positives: {calibration.false_agreements} of {calibration.pairs} pairs of sampled images whose "
-        f"cosine is too small agree in their pixels; the cosine alone would add {wrong} of "
-        f"{count * (count - 1) // 2 - len(pairs.positions)} pairs",
+        "false positives by the agreement of pixels: "
+        + _rate(calibration.false_agreements, calibration.different, "pairs of different images"),
+        "false positives by the cosine alone: "
+        + _rate(pairs.candidates - len(pairs.positions), others, "pairs that are no copies"),
     ]
+
+
+def _rate(wrong: int, pairs: int, things: str) -> str:
+    return f"{wrong} of {pairs} {things}, {100 * wrong / max(1, pairs):.2g} %"
 
 
 def _copies(names: list[str], splits: list[str], pairs: "Pairs") -> list[Copy]:
@@ -172,8 +177,8 @@ def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: 
     shared = len(np.unique(pairs.positions[inside[:, 0] & ~inside[:, 1], 1]))
     if shared:
         say(
-            f"warning: {counted(shared, 'images')} in {files[1]} are copies of images in {files[0]}; results on "
-            "them are too good, so leave them out of one of the two"
+            f"warning: {counted(shared, 'images')} in {files[1]} are copies of images in {files[0]}; results "
+            "on them are too good, so leave them out of one of the two"
         )
 
 

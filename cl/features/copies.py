@@ -115,7 +115,7 @@ def _differences(cells: np.ndarray) -> np.ndarray:
 
 
 def neighbour_pairs(queries: np.ndarray, bank: np.ndarray, k: int) -> np.ndarray:
-    """(m, 2), sorted, the smaller position first: each image i with the k rows of the bank nearest to query i.
+    """(m, 2), sorted, smaller positions first: each image i with the k rows of the bank nearest to query i.
 
     Args:
         queries: (N, D), a row for each image.

@@ -1,7 +1,7 @@
 """Images that are copies of each other but for size, compression, a small crop, mirroring or brightness.
 
-Candidates are the nearest images by features, and by small versions. Candidates are copies if the cosine of their
-features and the agreement of their pixels (`cl.features.copies.agreement`) are as large as those of made copies.
+Candidates are the nearest images by features, and by small versions. They are copies if the cosine of their
+features and the agreement of their pixels (`cl.features.copies.agreement`) are as large as in made copies.
 """
 
 import tempfile
@@ -26,6 +26,7 @@ K = 50  # nearest images by features
 K_PIXELS = 10  # and by small versions
 SAMPLE = 200  # images that are copied
 MISSED = 0.01  # of the made copies, by the threshold of agreement
+DIFFERENT = 0.99  # of the pairs of sampled images at least
 SHORT_SIDE = 512  # pixels of an image that is copied, at most
 
 
@@ -37,15 +38,16 @@ class Calibration:
     agreement: 99 % of them reach it.
     recall: the share of the other half's copies that are found, by kind of change.
     copies: the number of these copies of one kind.
-    pairs: pairs of sampled images whose cosine is too small for copies.
-    false_agreements: how many of them reach the threshold of agreement.
+    different: pairs of sampled images that count as different: their cosine is too small for copies, or is
+        among the 99 % smallest. This leaves out real copies, which are few of all pairs.
+    false_agreements: how many of these pairs reach the threshold of agreement.
     """
 
     cosine: float
     agreement: float
     recall: dict[str, float]
     copies: int
-    pairs: int
+    different: int
     false_agreements: int
 
 
@@ -108,7 +110,7 @@ def find(
 def calibrate(
     images: Images, paths: Sequence[Path], encoder: Encoder, transform: Transform, count: Count
 ) -> Calibration:
-    """Make copies of a sample of the images, embed them, and compare them with the originals and with others."""
+    """Make copies of a sample of the images; compare them with the originals, and these with each other."""
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(len(paths), min(SAMPLE, len(paths)), replace=False))
     changed, embedded = [], []
@@ -129,7 +131,8 @@ def calibrate(
     cosine, agreement = float(cosines[::2].min()), float(np.quantile(agreements[::2], MISSED))
     right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
     pairs = np.stack(np.triu_indices(len(sample), 1), axis=1)
-    different = pairs[copies.cosines_of(own, pairs) < cosine]
+    between = copies.cosines_of(own, pairs)
+    different = pairs[between < max(cosine, float(np.quantile(between, DIFFERENT)))]
     agree = copies.agreement(images.small[sample], different) >= agreement
     names = [change.__name__ for change in copies.CHANGES]
     recall = dict(zip(names, right.mean(0).tolist(), strict=True))

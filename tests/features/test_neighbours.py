@@ -54,8 +54,8 @@ def test_memory_mapped_half_precision_gives_the_same(tmp_path) -> None:
     bank = features(1000).astype(np.float16)
     np.save(tmp_path / "bank.npy", bank)
     mapped = np.load(tmp_path / "bank.npy", mmap_mode="r")
-    for found, expected in zip(nearest(bank[:5], mapped, 3), nearest(bank[:5], bank.astype(np.float32), 3), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    found, expected = nearest(bank[:5], mapped, 3), nearest(bank[:5], bank.astype(np.float32), 3)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("queries_rows", "row"), [(True, 3), (False, 150)])
