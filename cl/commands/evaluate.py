@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from cl.hub.labels import Labels
     from cl.report.intervals import Interval
 
+    # Features (N, D), classes (N,), and groups (N,), or names of images without a group.
+    Images = tuple[np.ndarray, ...]
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -78,6 +81,7 @@ def evaluate(
         ValueError: see `embed`; or a split has no labelled image, there is one class only, or there are fewer
             than k training images.
     """
+    import numpy as np
     import torch
 
     from cl.features.scores import knn_accuracy, linear_probe
@@ -97,35 +101,23 @@ def evaluate(
         progress("evaluate").say(
             f"{labels}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image"
         )
-    data = bank.features, bank.classes, queries.features, queries.classes
-    frequent = max(sorted(set(bank.classes)), key=bank.classes.count)
+    (x, labels_x, _), (y, labels_y, _) = bank, queries
+    classes, counts = np.unique(labels_x, return_counts=True)
     return Evaluation(
-        knn=knn_accuracy(*data, k=k),
-        linear=linear_probe(*data),
-        majority=100 * queries.classes.count(frequent) / len(queries.classes),
-        train_images=len(bank.classes),
-        val_images=len(queries.classes),
-        classes=len({*bank.classes, *queries.classes}),
+        knn=knn_accuracy(x, labels_x, y, labels_y, k=k),
+        linear=linear_probe(x, labels_x, y, labels_y),
+        majority=100 * float((labels_y == classes[counts.argmax()]).mean()),
+        train_images=len(x),
+        val_images=len(y),
+        classes=len({*classes, *labels_y}),
     )
-
-
-@dataclass(frozen=True)
-class _Images:
-    """Features (N, D) of labelled images, their classes, and their groups, or names without a group."""
-
-    features: "np.ndarray"
-    classes: list[str]
-    groups: list[str]
-
-    def at(self, rows: list[int]) -> "_Images":
-        return _Images(self.features[rows], [self.classes[i] for i in rows], [self.groups[i] for i in rows])
 
 
 def _labelled(
     images: "str | PathLike[str] | Sequence[str | PathLike[str]]",
     table: "Labels | None",
     embedded: "Callable[[Path], Features | None]",
-) -> _Images:
+) -> "Images":
     """The images of inputs that have a label.
 
     Raises:
@@ -136,39 +128,40 @@ def _labelled(
     from cl.hub.labels import classes
     from cl.hub.listing import paths
 
-    features, labels, groups, count = [], [], [], 0
+    features, known, count = [], [], 0
     for given in paths(images):
         found = embedded(given)
         assert found is not None
-        known = classes(given, found.names, table)
-        labelled = [position for position, label in enumerate(known) if label]
-        features.append(found.features[labelled])
-        labels += [label[0] for label in known if label]
-        groups += [label[1] or name for name, label in zip(found.names, known, strict=True) if label]
-        count += len(known)
-    if not labels:
+        rows = [(i, *label) for i, label in enumerate(classes(given, found.names, table)) if label]
+        features.append(found.features[[i for i, _, _ in rows]])
+        known += [(label, group or found.names[i]) for i, label, group in rows]
+        count += len(found.names)
+    if not known:
         raise ValueError(
             f"none of the {counted(count, 'images')} in {images} has a label; put the images of each class "
             "into a folder, or give a table with the columns path and label"
         )
-    if unlabelled := count - len(labels):
+    if unlabelled := count - len(known):
         progress("evaluate").say(f"left out {counted(unlabelled, 'images')} without a label")
-    return _Images(np.concatenate(features), labels, groups)
+    labels, groups = zip(*known, strict=True)
+    return np.concatenate(features), np.array(labels), np.array(groups)
 
 
-def _split(images: _Images, share: float) -> tuple[_Images, _Images]:
+def _split(images: "Images", share: float) -> "tuple[Images, Images]":
     """Training and validation images; a group stays together."""
+    import numpy as np
+
     from cl.sources._shared.trees import held_out, share_of_few
 
-    share = share_of_few(set(images.groups), share)
-    held = [held_out(group, share) for group in images.groups]
-    train, val = ([i for i, is_held in enumerate(held) if is_held == wanted] for wanted in (False, True))
-    if not train or not val:
+    groups = images[2].tolist()
+    share = share_of_few(set(groups), share)
+    held = np.array([held_out(group, share) for group in groups])
+    if held.all() or not held.any():
         raise ValueError(
-            f"holdout={share} of {counted(len(held), 'images')} leaves {len(train)} training and {len(val)} "
-            "validation images, expected at least one of each; give other images with val"
+            f"holdout={share} of {counted(len(held), 'images')} leaves {(~held).sum()} training and "
+            f"{held.sum()} validation images, expected at least one of each; give other images with val"
         )
-    return images.at(train), images.at(val)
+    return tuple(part[~held] for part in images), tuple(part[held] for part in images)
 
 
 @click.command()

@@ -76,7 +76,8 @@ def _in_all_processes(
 def _command() -> list[str]:
     """The arguments with which another Python runs this command."""
     module = sys.modules["__main__"].__spec__  # None for the script `cl`
-    return ["-m", module.name if module else "cl", *sys.argv[1:]]
+    # -P: like the script, do not import from the current folder, which may be a clone.
+    return [*(["-m", module.name] if module else ["-P", "-m", "cl"]), *sys.argv[1:]]
 
 
 def _launcher_variables(launcher: str) -> dict[str, str]:

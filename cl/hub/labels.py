@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unicodedata import normalize
 
 from cl.hub.listing import TABLES, root_of
 from cl.sources import table
@@ -9,6 +10,8 @@ from cl.sources import table
 
 class Labels:
     """The labels and groups in a table, whose paths start from its folder or are names as `cl embed` gives.
+
+    Names agree however their accents are encoded: a Mac decomposes them.
 
     Raises:
         ValueError: the table has no column of paths or none of labels, or gives an image two labels.
@@ -23,14 +26,15 @@ class Labels:
         for name, label, group in zip(columns["path"], columns["label"], groups, strict=True):
             if name is None or label is None:
                 continue
-            key = str(Path(name))
+            key = normalize("NFC", str(Path(name)))
             if self._rows.setdefault(key, (label, group or "")) != (label, group or ""):
                 raise ValueError(f"{path} has two rows with different labels for {key}; remove one")
 
     def of(self, name: str, root: Path) -> tuple[str, str] | None:
         """The label and the group ("" for none) of the image `root / name`; None if the table has none."""
         place = os.path.relpath(root / name, self._folder)
-        for key in (name, place, os.path.abspath(root / name)):  # noqa: PTH100, it must not follow links
+        absolute = os.path.abspath(root / name)  # noqa: PTH100, it must not follow links
+        for key in (normalize("NFC", path) for path in (name, place, absolute)):
             if key in self._rows:
                 self._found.add(key)
                 return self._rows[key]

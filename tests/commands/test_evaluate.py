@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -22,17 +23,17 @@ def data(tmp_path_factory):  # type: ignore[no-untyped-def]
     root = tmp_path_factory.mktemp("evaluate")
     save_encoder(root / "encoder.safetensors")
     for split, count in (("train", 12), ("val", 6)):
-        for label, name in enumerate(("robin", "wren")):
+        for label, name in enumerate(("robin", "vo\u0308gel")):
             for number in range(count):
                 picture_file(root / split / name / "2024" / f"{number}.jpg", 100 * label + number, (24, 20))
         picture_file(root / split / "without class.jpg")
     return root
 
 
-def write_table(path: Path, images: Iterable[Path]) -> Path:
+def write_table(path: Path, images: Iterable[Path], form: str = "NFC") -> Path:
     """A table of these images, from its folder, and of one that does not exist."""
-    rows = [(image.relative_to(path.parent), "", image.parts[-3]) for image in images]
-    write_csv(path, ["file", "Species", "class"], [*rows, ("x.jpg", "", "wren")])
+    rows = [(normalize(form, str(image.relative_to(path.parent))), "", image.parts[-3]) for image in images]
+    write_csv(path, ["file", "Species", "class"], [*rows, ("x.jpg", "", "robin")])
     return path
 
 
@@ -64,12 +65,13 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
     assert cl.evaluate(train=data / "train", val=data / "val", labels=table, **options) == expected
     assert "labels.csv: left out 1 row, such as x.jpg: no such image" in capsys.readouterr().err
     train, val = (
-        write_table(data / f"{split}.csv", data.glob(f"{split}/*/*/*.jpg")) for split in ("train", "val")
+        write_table(data / f"{split}.csv", data.glob(f"{split}/*/*/*.jpg"), "NFD")
+        for split in ("train", "val")
     )
     assert cl.evaluate(train=[train], val=[val], **options) == expected
     by_name = write_table(data / "train/labels.csv", data.glob("train/*/*/*.jpg"))
-    with pytest.raises(ValueError, match="none of the 6 images in .*wren has a label"):
-        cl.evaluate(train=data / "train", val=data / "val/wren", labels=by_name, **options)
+    with pytest.raises(ValueError, match="none of the 6 images in .*robin has a label"):
+        cl.evaluate(train=data / "train", val=data / "val/robin", labels=by_name, **options)
 
 
 def test_a_share_of_the_images_is_held_out(data) -> None:
@@ -83,7 +85,7 @@ def test_the_command_prints_intervals_and_answers_mistakes(data, project) -> Non
     arguments = {
         ("--train", train, "--val", val, "--k", "3"): "24 training images, 12 validation images, 2 classes",
         ("--train", train, "--val", val, "--k", "50"): "at least 50 labelled training images, found 24",
-        ("--train", f"{train}/wren/2024", "--val", val): "none of the 12 images",
+        ("--train", f"{train}/robin/2024", "--val", val): "none of the 12 images",
         ("--train", f"{data}/none", "--val", val): "no file or folder",
         ("--train", train, "--holdout", "2"): "holdout=2.0, expected a share between 0 and 1",
     }

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 
 import pytest
 import torch.distributed as dist
@@ -150,3 +151,9 @@ def test_a_node_that_others_cannot_reach_is_named(monkeypatch) -> None:
 def test_other_nodes_are_accepted(monkeypatch, address: str, variables: dict[str, str]) -> None:
     _node(monkeypatch, address, **variables)
     launch._check_address()
+
+
+def test_the_script_cl_starts_its_processes_as_a_module(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # a script has no module name
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/cl", "embed", "birds"])
+    assert launch._command() == ["-P", "-m", "cl", "embed", "birds"]

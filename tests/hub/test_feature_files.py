@@ -19,6 +19,7 @@ def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
     with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
         for part in (slice(0, 2), slice(2, 5)):
             file.append(NAMES[part], features[part])
+    assert suffix != ".csv" or "'=HYPERLINK(1).jpg" in path.read_text(), "a spreadsheet must not run it"
     found = feature_files.read(path)
     assert found.names == NAMES
     assert found.features.dtype == np.float32

@@ -1,0 +1,38 @@
+"""Labels of images in a table: as written, found by name or by place."""
+
+from pathlib import Path
+
+import pytest
+
+from cl.hub.labels import Labels, classes
+
+
+def table(folder: Path, text: str) -> Path:
+    (folder / "labels.csv").write_text(text)
+    return folder / "labels.csv"
+
+
+def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
+    labels = Labels(table(tmp_path, "Image,Class,patient\n1.jpg,007,a\nb/./2.jpg,1e3,\n3.jpg,nan,\n"))
+    assert [labels.of(name, tmp_path) for name in ("1.jpg", "b/2.jpg", "3.jpg")] == [
+        ("007", "a"),
+        ("1e3", ""),
+        None,
+    ]
+    assert labels.of("2.jpg", tmp_path / "b") == ("1e3", "")
+    assert labels.of("1.jpg", tmp_path / "elsewhere") == ("007", "a"), "a name of `cl embed`"
+    assert Labels(tmp_path / "labels.csv").unused() == ["1.jpg", "b/2.jpg"]
+
+
+def test_a_table_without_labels_or_with_two_for_an_image_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
+        Labels(table(tmp_path, "path,split\n1.jpg,train\n"))
+    with pytest.raises(ValueError, match="two rows with different labels for 1.jpg; remove one"):
+        Labels(table(tmp_path, "path,label\n1.jpg,a\n./1.jpg,b\n"))
+
+
+def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
+    names = ["wren/2024/1.jpg", "2.jpg"]
+    assert classes(tmp_path, names) == [("wren", ""), None]
+    (tmp_path / "list.txt").touch()
+    assert classes(tmp_path / "list.txt", names) == [("2024", ""), None]
