@@ -25,7 +25,7 @@ from cl.runtime.cores import cores
 K = 50  # nearest images by features
 K_PIXELS = 10  # and by small versions
 SAMPLE = 200  # images that are copied
-MISSED = 0.01  # of the made copies, by the threshold of agreement
+MISSED = 0.01, 0.05  # of the made copies, by the threshold of agreement: usually, and at most
 DIFFERENT = 0.99  # of the pairs of sampled images at least
 SHORT_SIDE = 512  # pixels of an image that is copied, at most
 
@@ -34,12 +34,13 @@ SHORT_SIDE = 512  # pixels of an image that is copied, at most
 class Calibration:
     """Thresholds from copies of half of the sampled images, and how they do on the others.
 
-    cosine: all of these copies reach it.
-    agreement: 99 % of them reach it.
+    cosine: all of these copies reach it; if 99 % of the pairs of images have less, halfway between both.
+    agreement: halfway between what 99 % of these copies reach and no pair of different images exceeds, but such
+        that 95 % of the copies reach it.
     recall: the share of the other half's copies that are found, by kind of change.
     copies: the number of these copies of one kind.
-    different: pairs of sampled images that count as different: their cosine is too small for copies, or is
-        among the 99 % smallest. This leaves out real copies, which are few of all pairs.
+    different: pairs with an image of the other half that count as different: their cosine is too small for
+        copies, or among the 99 % smallest. This leaves out real copies, which are few of all pairs.
     false_agreements: how many of these pairs reach the threshold of agreement.
     """
 
@@ -128,15 +129,19 @@ def calibrate(
     own = np.array(images.features[sample], np.float32)
     cosines = copies.cosines_of(np.concatenate([own, queries]), links).reshape(near.shape)
     agreements = copies.agreement(np.concatenate([images.small[sample], small]), links).reshape(near.shape)
-    cosine, agreement = float(cosines[::2].min()), float(np.quantile(agreements[::2], MISSED))
-    right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
     pairs = np.stack(np.triu_indices(len(sample), 1), axis=1)
     between = copies.cosines_of(own, pairs)
-    different = pairs[between < max(cosine, float(np.quantile(between, DIFFERENT)))]
-    agree = copies.agreement(images.small[sample], different) >= agreement
+    usual = float(np.quantile(between, DIFFERENT))
+    cosine = min(float(cosines[::2].min()), (float(cosines[::2].min()) + usual) / 2)
+    different = pairs[between < max(cosine, usual)]
+    others, is_first = copies.agreement(images.small[sample], different), (different % 2 == 0).all(1)
+    low, high = np.quantile(agreements[::2], MISSED)
+    agreement = float(min((low + others[is_first].max(initial=-1)) / 2, high))
+    right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
+    wrong = others[~is_first] >= agreement
     names = [change.__name__ for change in copies.CHANGES]
     recall = dict(zip(names, right.mean(0).tolist(), strict=True))
-    return Calibration(cosine, agreement, recall, len(right), len(different), int(agree.sum()))
+    return Calibration(cosine, agreement, recall, len(right), len(wrong), int(wrong.sum()))
 
 
 def _is_near(queries: np.ndarray, small: np.ndarray, images: Images, owner: np.ndarray) -> np.ndarray:

@@ -65,10 +65,11 @@ def test_planted_copies_are_found_and_splits_that_share_images_are_reported(plan
     assert list(groups.values()) == expected and list(groups) == ["1", "2", "3", "4", "5"]
     assert re.search(r"warning: 5 images in .*val.parquet are copies of images in .*train.parquet", output)
     shares = re.findall(r"(resized|recompressed|cropped|flipped|brightness) (\d+) %", output)
-    assert len(shares) == 5 and min(int(share) for _, share in shares) >= 80
+    assert len(shares) == 5 and np.mean([int(share) for _, share in shares]) > 85
     assert re.search(r"found [\d.]+ % of 70 made copies", output)
     wrong, pairs = re.search(r"agreement of pixels: (\d+) of (\d+) pairs", output).groups()
-    assert int(wrong) <= len(PLANTED) and 28 * 27 / 2 - 5 < int(pairs) < 28 * 27 / 2  # real copies may count
+    assert int(wrong) <= len(PLANTED)  # they may count
+    assert 28 * 27 / 2 - 14 * 13 / 2 - 5 < int(pairs) <= 28 * 27 / 2 - 14 * 13 / 2
 
 
 def test_without_copies_nothing_is_found(planted) -> None:
