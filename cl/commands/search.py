@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cl.hub.feature_files import Features
 
 MANY = 1_000_000  # images; searching more may be worth an index
+LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
+PICTURES = 10_000  # on a page at most: 60 MB
 RECALL_QUERIES = 100  # queries on which an index is compared with the exact search
 
 
@@ -69,10 +71,11 @@ def search(
 
     Raises:
         ValueError: a file is missing or damaged, features came from another encoder or are not finite, `top`
-            exceeds the number of images, or FAISS is not installed.
+            exceeds the number of images, a page would show too many pictures, or FAISS is not installed.
     """
     import numpy as np
 
+    from cl.console.progress import silent
     from cl.features.neighbours import nearest
     from cl.hub import matching, picture_page
     from cl.hub.result_tables import check_target, write_table
@@ -84,12 +87,15 @@ def search(
         progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
     parts = _queries(matching.as_paths(queries), bank, path, encoder, prefix)
     names = [name for part, _ in parts for name in part.names]
-    rows = np.concatenate([part.features for part, _ in parts])
+    rows = np.concatenate([part.features for part, _ in parts]) if len(parts) > 1 else parts[0][0].features
     own = np.concatenate([positions for _, positions in parts])
     others = len(bank.names) - bool((own >= 0).any())
     if not 1 <= top <= others:
         raise ValueError(f"top={top}, but {path} has {others} images to find; choose at most {others}")
-    find = partial(_approximately, path) if approximate else nearest
+    if target and target.suffix == ".html" and len(names) * top > PICTURES:
+        raise ValueError(f"{target} would show {len(names)} x {top} pictures, at most {PICTURES}; write .csv")
+    show = progress("search").count if len(names) * len(bank.names) > LONG else silent
+    find = partial(_approximately, path) if approximate else partial(nearest, count=show)
     cosines, positions = find(rows, bank.features, min(top + 1, len(bank.names)))
     last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last
     matches = Matches(
@@ -131,6 +137,8 @@ def _queries(
             parts.append((Features([str(query)], row, bank.notes), np.array([position])))
         else:
             raise ValueError(f"no file {query}, and no image of that name in {path}; give one of them")
+    if not queries:
+        raise ValueError("no queries given; give images, files of features or names of images")
     if images:
         embedded = embed(images, encoder=matching.encoder_of(bank, path, encoder, prefix))
         assert embedded

@@ -50,12 +50,18 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
 
 
 def nearest(index: Any, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `neighbours.nearest`, approximately; position -1 where the lists read have fewer than k rows."""
+    """As `neighbours.nearest`, approximately.
+
+    Raises:
+        ValueError: the lists that are read have fewer than k rows.
+    """
     index.nprobe = READ
     cosines, positions = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
     for start, part in unit_blocks(queries, ADDED):
         block = slice(start, start + len(part))
         cosines[block], positions[block] = index.search(part.numpy(), k)
+    if (positions < 0).any():
+        raise ValueError(f"the index finds fewer than {k} images; ask for fewer, or leave out --approximate")
     return cosines, positions
 
 

@@ -7,12 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cl.console.progress import Count, silent
 from cl.features.knn import largest
 
 QUERIES, ROWS = 256, 2**14  # size of a block of similarities, 16 MiB
 
 
-def nearest(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest(
+    queries: np.ndarray, bank: np.ndarray, k: int, count: Count = silent
+) -> tuple[np.ndarray, np.ndarray]:
     """The k rows of the bank with the largest cosines for each query, nearest first.
 
     Of rows with equal cosines, the earlier comes first.
@@ -23,6 +26,7 @@ def nearest(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, 
     Args:
         queries: (Q, D) of any length per row.
         bank: (N, D), likewise.
+        count: shows the progress.
 
     Returns:
         Cosines (Q, k) float32 and positions (Q, k) int64.
@@ -37,15 +41,17 @@ def nearest(queries: np.ndarray, bank: np.ndarray, k: int) -> tuple[np.ndarray, 
     cosines = torch.full((len(queries), k), -torch.inf)
     positions = torch.zeros(len(queries), k, dtype=torch.int64)
     memory = torch.empty(min(QUERIES, len(queries)) * min(ROWS, len(bank)))
-    for first, rows in unit_blocks(bank, ROWS):
-        for start, part in unit_blocks(queries, QUERIES):
-            block = slice(start, start + len(part))
-            similarity = memory[: len(part) * len(rows)].view(len(part), len(rows))
-            torch.mm(part, rows.T, out=similarity)
-            values, columns = _first_largest(similarity, k)
-            values = torch.cat([cosines[block], values], 1)
-            columns = torch.cat([positions[block], columns + first], 1)
-            cosines[block], positions[block] = _descending(values, columns, k)
+    with count(len(bank), "images to search") as report:
+        for first, rows in unit_blocks(bank, ROWS):
+            for start, part in unit_blocks(queries, QUERIES):
+                block = slice(start, start + len(part))
+                similarity = memory[: len(part) * len(rows)].view(len(part), len(rows))
+                torch.mm(part, rows.T, out=similarity)
+                values, columns = _first_largest(similarity, k)
+                values = torch.cat([cosines[block], values], 1)
+                columns = torch.cat([positions[block], columns + first], 1)
+                cosines[block], positions[block] = _descending(values, columns, k)
+            report(len(rows))
     return cosines.clamp_(-1, 1).numpy(), positions.numpy()
 
 

@@ -35,8 +35,8 @@ class Calibration:
     """Thresholds from copies of half of the sampled images, and how they do on the others.
 
     cosine: all of these copies reach it; if 99 % of the pairs of images have less, halfway between both.
-    agreement: halfway between what 99 % of these copies reach and no pair of different images exceeds, but such
-        that 95 % of the copies reach it.
+    agreement: halfway between what 99 % of these copies reach and no pair of different images exceeds; at
+        least 95 % of the copies reach it.
     recall: the share of the other half's copies that are found, by kind of change.
     copies: the number of these copies of one kind.
     different: pairs with an image of the other half that count as different: their cosine is too small for
