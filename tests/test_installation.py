@@ -56,7 +56,7 @@ def test_every_imported_package_is_declared() -> None:
     declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
     names = {normalised(re.match(r"[\w-]+", requirement)[0]) for requirement in declared}  # type: ignore[index]
     providers = importlib.metadata.packages_distributions()
-    elsewhere = {"detectron2", "triton"}  # compiled from source; comes with torch where it runs
+    elsewhere = {"detectron2", "faiss", "triton"}  # compiled from source; faiss-cpu; comes with torch
     for package in imported_packages() - elsewhere:
         assert names & {normalised(name) for name in providers.get(package, [package])}, package
 

@@ -35,8 +35,8 @@ class Calibration:
     """Thresholds from copies of half of the sampled images, and how they do on the others.
 
     cosine: all of these copies reach it; if 99 % of the pairs of images have less, halfway between both.
-    agreement: halfway between what 99 % of these copies reach and no pair of different images exceeds; at
-        least 95 % of the copies reach it.
+    agreement: 99 % of these copies reach it; if different images reach more, halfway to them, but such that
+        95 % of the copies reach it.
     recall: the share of the other half's copies that are found, by kind of change.
     copies: the number of these copies of one kind.
     different: pairs with an image of the other half that count as different: their cosine is too small for
@@ -136,7 +136,7 @@ def calibrate(
     different = pairs[between < max(cosine, usual)]
     others, is_first = copies.agreement(images.small[sample], different), (different % 2 == 0).all(1)
     low, high = np.quantile(agreements[::2], MISSED)
-    agreement = float(min((low + others[is_first].max(initial=-1)) / 2, high))
+    agreement = float(np.clip((low + others[is_first].max(initial=-1)) / 2, low, high))
     right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
     wrong = others[~is_first] >= agreement
     names = [change.__name__ for change in copies.CHANGES]
