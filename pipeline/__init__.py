@@ -4,7 +4,7 @@ import os
 import sys
 from importlib.util import find_spec
 
-if find_spec("click") is None:
+if find_spec("dvc") is None:
     sys.exit(
         f"{sys.executable} lacks the packages of this project: run `make .venv`, and then "
         "`export PATH=$PWD/.venv/bin:$PATH`"

@@ -6,7 +6,6 @@ import functools
 import click
 import torch
 from torch import nn
-from torchvision.models.resnet import ResNet
 
 from cl.config import Baseline, Params
 from cl.data.order import plan_of
@@ -14,6 +13,7 @@ from cl.data.sets import TrainSet
 from cl.evaluations import Encoder
 from cl.features.extraction import Pixels
 from cl.networks import backbones
+from cl.networks.backbones import Backbone
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import Measurement
 from cl.training import loop, optim
@@ -65,7 +65,7 @@ def main(name: str) -> None:
         results.measurements = [number._replace(baseline=name) for number in measured]
 
 
-def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> ResNet:
+def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> Backbone:
     """The baseline's encoder, initialised from the seed, in eval mode."""
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone).eval()

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import torch
@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from cl.config import Params
 from cl.config.rules import check_data, warnings
 from cl.console.progress import Progress
-from cl.data.device_crops import DeviceTrainSet, on_device
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -37,6 +36,9 @@ from cl.training.checkpoints import optimizer_state, write_epochs
 from cl.training.loop import train
 from cl.training.start import Start
 from pipeline.support import command, locations, outputs, provenance, runs
+
+if TYPE_CHECKING:
+    from cl.data.device_crops import DeviceTrainSet
 
 TRIAL = "-S optim.epochs=1"
 
@@ -182,9 +184,13 @@ def train_set(params: Params, reader: Reader, first_epoch: int = 0) -> TrainSet:
 
 def cropped(
     params: Params, data: TrainSet, here: Machine, say: Callable[[str], None]
-) -> TrainSet | DeviceTrainSet:
+) -> "TrainSet | DeviceTrainSet":
     """The same batches, cropped where `optim.cropping` says."""
-    return data if params.optim.cropping == "workers" else on_device(data, here, say)
+    if params.optim.cropping == "workers":
+        return data
+    from cl.data.device_crops import on_device  # late: torchvision takes seconds to import
+
+    return on_device(data, here, say)
 
 
 def _optimizer(params: Params, task: PretrainingTask) -> Optimizer:

@@ -1,6 +1,8 @@
 """The structure of `cl/` and `pipeline/`: imports run one way, those for types included."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,12 @@ def test_no_test_file_imports_another() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests."):
                 assert node.module.startswith("tests.support"), f"{path} imports {node.module}"
+
+
+def test_stages_start_without_torchvision() -> None:
+    """It takes as long to import as PyTorch; those that build a network import it then."""
+    stages = "check compose prepare pretrain evaluate analyze report plan"
+    program = f"import sys, {', '.join(f'pipeline.{stage}' for stage in stages.split())}\n"
+    program += 'sys.exit(f\'{ {"torchvision", "scipy.stats", "timm"} & sys.modules.keys() or str() }\')'
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert told.stderr.strip() == ""

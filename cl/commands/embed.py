@@ -82,7 +82,13 @@ def embed(
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
             job = EmbeddingJob(inputs, loaded, path, patches)
             each = " x ".join(str(size) for size in job.shape)
-            embedded = _run(job, here, shown, feature_files.add_map if map else lambda path: None)
+
+            def finish(path: Path) -> None:
+                if map:
+                    shown.say("computing the map and the nearest neighbours")
+                    feature_files.add_map(path)
+
+            embedded = _run(job, here, shown, finish)
         shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {each} features each")
         return feature_files.read(path, patches=patches) if to is None else None
 
@@ -181,7 +187,9 @@ def _barrier() -> Callable[[], None]:
 @encoder_options
 @size_options
 @click.option(
-    "--map", is_flag=True, help="Add a map and nearest neighbours, as embedding-atlas reads them (.parquet)."
+    "--map",
+    is_flag=True,
+    help="Add a map (t-SNE; PCA beyond 10,000 images) and nearest neighbours for embedding-atlas (.parquet).",
 )
 @click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
 @entry_point

@@ -10,7 +10,7 @@ from torch import Tensor
 from cl.networks import backbones
 from cl.networks.backbones import BackboneConfig
 from cl.networks.backbones import timm as timm_backbone
-from cl.networks.resnet import BLOCKS
+from cl.networks.backbones.resnet import BLOCKS
 from cl.runtime.registry import kinds, module_of
 from cl.runtime.tensor_files import json_object
 

@@ -3,14 +3,11 @@
 import re
 from typing import Literal, cast
 
-import torch
-from torch import Tensor
-from torchvision.models.resnet import BasicBlock, Bottleneck
+from torch import Tensor, nn
 
 from cl.hub._checkpoints import Recognised, fill
 from cl.networks import backbones
-from cl.networks.backbones.resnet import Config, Name
-from cl.networks.resnet import BLOCKS, Network
+from cl.networks.backbones.resnet import BLOCKS, Config, Name
 from cl.runtime.tensor_files import below
 
 # The first or last word, without digits, in the name of a module that follows the features.
@@ -42,10 +39,10 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     deviation = doubt = ""
     if "2.0.conv1.weight" in encoder:
         # lightly's own ResNet applies ReLU as a function, which an nn.Sequential of its children loses
-        network.relu, deviation = torch.nn.Identity(), "without the first ReLU"
+        network.relu, deviation = nn.Identity(), "without the first ReLU"
     padding = _padding(tensors, prefix, metadata) if config.stem == "small" else 1
     if padding == 2:
-        cast(Network, network).conv1.padding = (2, 2)
+        cast(nn.Conv2d, network.conv1).padding = (2, 2)
         deviation = "with wider padding of the first convolution"
     elif padding is None:
         deviation = "perhaps with wider padding of the first convolution"
@@ -113,7 +110,7 @@ def _config(tensors: dict[str, Tensor], file: str) -> Config:
         ValueError: the architecture is unknown.
     """
     first = tensors.get("conv1.weight")
-    block = Bottleneck if "layer1.0.conv3.weight" in tensors else BasicBlock
+    block = "Bottleneck" if "layer1.0.conv3.weight" in tensors else "BasicBlock"
     counts = [
         len({name.split(".")[1] for name in tensors if name.startswith(f"{stage}.")}) for stage in STAGES
     ]
@@ -121,7 +118,7 @@ def _config(tensors: dict[str, Tensor], file: str) -> Config:
     channels = len(first) if first is not None and first.ndim == 4 else 0
     if name is None or first is None or channels not in (64, 128, 256):
         raise ValueError(
-            f"{file} holds a network with {counts} blocks ({block.__name__}) and {channels} channels after "
+            f"{file} holds a network with {counts} blocks ({block}) and {channels} channels after "
             "its first convolution; expected resnet18, 34, 50, 101 or 152, with 64, 128 or 256 channels"
         )
     stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"

@@ -17,7 +17,6 @@ from cl.sources import table
 from cl.sources._shared.trees import check_name, images_below, status_of, wrong_suffix
 
 LIST, TABLES = ".txt", (".csv", ".parquet")
-
 OFFSET = np.dtype("<i8")
 
 
@@ -54,8 +53,8 @@ def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[
         The path from `root_of(inputs)`; the size and version.
 
     Raises:
-        ValueError: a name contains a line break or is not valid UTF-8, a folder below
-            another is a link, or a table is damaged.
+        ValueError: a name contains a line break or is not valid UTF-8, a folder below another is a link, or
+            a table is damaged.
     """
     root = root_of(inputs)
     for given in inputs:

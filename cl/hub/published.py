@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from cl.hub._descriptions import metadata
-from cl.networks.resnet import BLOCKS
+from cl.networks.backbones.resnet import BLOCKS
 
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of weights
 

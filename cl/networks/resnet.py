@@ -1,28 +1,29 @@
 """torchvision's residual networks without their classifier, optionally wider or for small images."""
 
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
-
-BLOCKS: dict[str, tuple[type[BasicBlock | Bottleneck], list[int]]] = {
-    "resnet18": (BasicBlock, [2, 2, 2, 2]),
-    "resnet34": (BasicBlock, [3, 4, 6, 3]),
-    "resnet50": (Bottleneck, [3, 4, 6, 3]),
-    "resnet101": (Bottleneck, [3, 4, 23, 3]),
-    "resnet152": (Bottleneck, [3, 8, 36, 3]),
-}
+from torchvision.models import resnet
 
 
-class Network(ResNet):
+class Network(resnet.ResNet):
     """The network with layers `width` times as wide (ResNet-50: 24, 94 or 375 million parameters).
 
+    kind, counts: the name of torchvision's block, and the number of blocks in each stage.
     channels: of the images.
     """
 
     def __init__(
-        self, name: str, width: int, stem: str, *, zero_init_residual: bool, channels: int = 3
+        self,
+        kind: str,
+        counts: list[int],
+        width: int,
+        stem: str,
+        *,
+        zero_init_residual: bool,
+        channels: int = 3,
     ) -> None:
-        self.name, self.width = name, width
-        super().__init__(*BLOCKS[name], zero_init_residual=zero_init_residual)
+        self.width = width
+        block = getattr(resnet, kind)
+        super().__init__(block, counts, zero_init_residual=zero_init_residual)
         first = 64 * width
         if stem == "small":
             self.maxpool = nn.Identity()
@@ -31,7 +32,7 @@ class Network(ResNet):
             self.conv1 = nn.Conv2d(channels, first, side, stride, padding=side // 2, bias=False)
             nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
             self.bn1 = nn.BatchNorm2d(first)
-        self.fc_features = first * 8 * BLOCKS[name][0].expansion
+        self.fc_features = first * 8 * block.expansion
         self.fc: nn.Module = nn.Identity()
 
     def forward_features(self, images: Tensor) -> Tensor:

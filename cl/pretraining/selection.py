@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from scipy.stats import kendalltau
-
 from cl.pretraining import collapse
 from cl.pretraining.collapse import FEWEST
 
@@ -51,6 +49,8 @@ def verdict(rows: Rows, width: int, images: float = math.inf, *, negatives: bool
         advice = collapse.remedy(negatives=negatives)
         sentence = f"the embeddings collapsed in epoch {first} and did not recover; {advice}"
         return Verdict("collapsed", first, sentence)
+    from scipy.stats import kendalltau  # late: slow to import
+
     end = [float(row[MEASURE]) for row in rows[-max(FEWEST, round(END * len(rows))) :]]
     if kendalltau(range(len(end)), end, alternative="greater").pvalue < LEVEL:
         longer = f"train longer, for example with -S optim.epochs={2 * len(rows)}"

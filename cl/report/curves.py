@@ -1,6 +1,6 @@
 """Charts of logs by epoch: pretraining, and the classifiers of linear evaluations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -60,11 +60,14 @@ def pretraining(read: ResultFiles) -> list[dict[str, str | Markup]]:
     return drawings
 
 
-def classifiers(params: dict[str, Any], read: ResultFiles) -> Iterator[dict[str, str | Markup]]:
-    """A chart for each evaluation that logs its classifiers by epoch."""
+def classifiers(
+    params: dict[str, Any], read: ResultFiles, titles: Mapping[str, str]
+) -> Iterator[dict[str, str | Markup]]:
+    """A chart for each evaluation that logs its classifiers by epoch; `titles` are evaluations in words."""
     for name in params["evaluations"]:
         rows = read.table(f"evaluate/{name}", "epochs.csv")
-        chart = Chart(f"classifiers-{name}", f"{name}: every classifier by epoch", "epoch", "top-1, %")
+        title = f"{titles.get(name, name)}: every classifier by epoch"
+        chart = Chart(f"classifiers-{name}", title, "epoch", "top-1, %")
         chart.add_log(rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
         if chart.series:
             yield drawing(chart, "On the validation images, by learning rate; higher is better.")

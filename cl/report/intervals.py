@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit  # scipy.stats takes long to import
 
 from cl.runtime.metric_info import Measurement
 
@@ -93,7 +93,7 @@ def interval(
     """
     low = high = percent
     if images:
-        z = float(norm.ppf((1 + LEVEL) / 2))
+        z = float(ndtri((1 + LEVEL) / 2))
         shrinkage = 1 + z**2 / images
         centre = (percent + 50 * z**2 / images) / shrinkage
         half = z * math.sqrt(percent * (100 - percent) / images + (50 * z / images) ** 2) / shrinkage
@@ -117,7 +117,7 @@ def interval_of_mean(values: list[float]) -> Interval | None:
 
 def _over_seeds(sd: float, seeds: int) -> float:
     """Half the width of Student's interval of a mean."""
-    return float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * sd / math.sqrt(seeds)
+    return float(stdtrit(seeds - 1, (1 + LEVEL) / 2)) * sd / math.sqrt(seeds)
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:

@@ -44,7 +44,7 @@ def render(
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
-        "curves": [*pretraining(read), *classifiers(params, read)],
+        "curves": [*pretraining(read), *classifiers(params, read, titles)],
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
         **_details(params, read),
     }

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from benchmarks.gpu import check, speed
 
 GPU = torch.cuda.is_available()
+STAGES = ("ranks", "resume")  # these parts start stages, which takes long
 PARTS = [
-    pytest.param(program, part, id=f"{name} {part}")
+    pytest.param(program, part, id=f"{name} {part}", marks=[pytest.mark.slow] if part in STAGES else [])
     for name, program in (("check", check), ("speed", speed))
     for part in program.PARTS
 ]

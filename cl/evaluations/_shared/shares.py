@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 from torch import Tensor, nn
 
 from cl.data.reader import Reader
@@ -71,7 +71,7 @@ def independent(correct: np.ndarray, groups: np.ndarray) -> float:
     else:
         count = equal  # equal answers do not show how much groups agree: assume full agreement
     side = (1 + LEVEL) / 2
-    return float(count * (norm.ppf(side) / t.ppf(side, equal - 1)) ** 2)
+    return float(count * (ndtri(side) / stdtrit(equal - 1, side)) ** 2)
 
 
 def separated(groups: np.ndarray) -> np.ndarray:

@@ -7,6 +7,15 @@ from cl.networks.backbones import Backbone, BackboneConfig, Colours, Trait
 from cl.runtime.base_config import BaseConfig
 
 Name = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+BLOCKS: dict[
+    str, tuple[Literal["BasicBlock", "Bottleneck"], list[int]]
+] = {  # torchvision's classes, by stage
+    "resnet18": ("BasicBlock", [2, 2, 2, 2]),
+    "resnet34": ("BasicBlock", [3, 4, 6, 3]),
+    "resnet50": ("Bottleneck", [3, 4, 6, 3]),
+    "resnet101": ("Bottleneck", [3, 4, 23, 3]),
+    "resnet152": ("Bottleneck", [3, 8, 36, 3]),
+}
 
 
 class Streams(BaseConfig):
@@ -65,8 +74,9 @@ def build(config: Config) -> Backbone:
     from cl.networks.resnet import Network  # late: torchvision takes seconds to import
 
     def network(channels: int) -> Backbone:
+        kind, counts = BLOCKS[config.name]
         zero = config.zero_init_residual
-        made = Network(config.name, config.width, config.stem, zero_init_residual=zero, channels=channels)
+        made = Network(kind, counts, config.width, config.stem, zero_init_residual=zero, channels=channels)
         return cast("Backbone", made)
 
     if not config.streams:
