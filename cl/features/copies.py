@@ -114,16 +114,19 @@ def _differences(cells: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
 
 
-def neighbour_pairs(queries: np.ndarray, bank: np.ndarray, k: int) -> np.ndarray:
+def neighbour_pairs(queries: np.ndarray, bank: np.ndarray, k: int, least: float = -1) -> np.ndarray:
     """(m, 2), sorted, smaller positions first: each image i with the k rows of the bank nearest to query i.
 
     Args:
         queries: (N, D), a row for each image.
         bank: (N, D), likewise.
+        least: the least cosine of a pair.
     """
-    positions = nearest(queries, bank, min(k + 1, len(bank)))[1]  # an image may be its own nearest
-    pairs = np.stack([np.arange(len(bank)).repeat(positions.shape[1]), positions.ravel()], axis=1)
-    return np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
+    cosines, positions = nearest(queries, bank, min(k + 1, len(bank)))  # an image may be its own nearest
+    image, column = np.nonzero((cosines >= least) & (positions != np.arange(len(bank))[:, None]))
+    other = positions[image, column]
+    numbers = np.unique(np.minimum(image, other) * len(bank) + np.maximum(image, other))
+    return np.stack(np.divmod(numbers, len(bank)), axis=1)
 
 
 def cosines_of(features: np.ndarray, pairs: np.ndarray) -> np.ndarray:

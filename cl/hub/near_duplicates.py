@@ -165,7 +165,7 @@ def _shrunk(picture: Picture.Image) -> Picture.Image:
 def copies_among(images: Images, thresholds: Calibration, count: Count) -> Pairs:
     """All pairs of copies."""
     found = [
-        copies.neighbour_pairs(images.features, images.features, K),
+        copies.neighbour_pairs(images.features, images.features, K, thresholds.cosine),
         copies.neighbour_pairs(images.descriptors, images.descriptors, K_PIXELS),
         copies.neighbour_pairs(images.mirrored, images.descriptors, K_PIXELS),
     ]

@@ -75,6 +75,8 @@ def test_neighbour_pairs_are_those_of_a_dense_product(k) -> None:
     pairs = copies.neighbour_pairs(features, features, k)
     assert list(map(tuple, pairs.tolist())) == expected
     np.testing.assert_allclose(copies.cosines_of(features, pairs), cosines[tuple(pairs.T)], atol=1e-6)
+    above = [pair for pair in expected if cosines[pair] >= 0.3]
+    assert list(map(tuple, copies.neighbour_pairs(features, features, k, 0.3).tolist())) == above
 
 
 def test_groups_follow_chains_of_pairs() -> None:
