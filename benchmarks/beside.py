@@ -47,7 +47,7 @@ KINDS: dict[str, Plant] = {
 
 
 class Run(NamedTuple):
-    """Seconds on the clock and of the CPU, the exit code, and the last line printed."""
+    """Seconds on the clock and of the CPU, the exit code, and the last lines printed."""
 
     seconds: float
     cpu: float
@@ -96,7 +96,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         programs = Programs(encoder, *pythons, work)
-        originals = sorted(path for path in Path(images).rglob("*") if path.suffix.lower() in (".jpg", ".png"))
+        originals = sorted(
+            path for path in Path(images).rglob("*") if path.suffix.lower() in (".jpg", ".png")
+        )
         folder = work / "images"
         plant(originals, folder)
         resnet = untrained(work)
@@ -113,9 +115,7 @@ def plant(originals: list[Path], folder: Path) -> None:
     for number, path in enumerate(originals):
         (folder / f"{number:05d}{path.suffix}").write_bytes(path.read_bytes())
         change = list(KINDS.values())[number % len(KINDS)]
-        quality = {} if change is KINDS["JPEG quality 40"] else {"quality": 95}
-        copy = change(Picture.open(path).convert("RGB"), rng)
-        copy.save(folder / f"{number:05d}-copy.jpg", **({"quality": 40} | quality))
+        change(Picture.open(path).convert("RGB"), rng).save(folder / f"{number:05d}-copy.png")
 
 
 def untrained(work: Path) -> str:
@@ -139,7 +139,7 @@ def run(command: list[str], kill_after: float | None = None) -> Run:
         process.returncode = code
         said.seek(0)
         lines = [line.strip() for line in said.read().replace("\r", "\n").splitlines() if line.strip()]
-    return Run(seconds, usage.ru_utime + usage.ru_stime, code, lines[-1][:160] if lines else "")
+    return Run(seconds, usage.ru_utime + usage.ru_stime, code, " / ".join(lines[-2:])[-240:] if lines else "")
 
 
 def embedding(programs: Programs, network: str, folder: Path) -> None:
@@ -158,7 +158,13 @@ def embedding(programs: Programs, network: str, folder: Path) -> None:
                 runs[name].append(checked(run(commands[name](images, to))))
                 print(name, turn, runs[name][-1], file=sys.stderr, flush=True)
     print(f"\n{count} images, {TURNS} turns, the faster of each\n")
-    heads = ["program", "images per CPU second", "of `cl embed`", "CPU s to start", "images per second on the clock"]
+    heads = [
+        "program",
+        "images per CPU second",
+        "of `cl embed`",
+        "CPU s to start",
+        "images per second on the clock",
+    ]
     rows = []
     for name in commands:
         rate, seconds = (
@@ -167,7 +173,13 @@ def embedding(programs: Programs, network: str, folder: Path) -> None:
             for unit in ("cpu", "seconds")
         )
         rows.append((name, rate, min(start.cpu for start in starts[name]), seconds))
-    table(heads, ([name, f"{rate:.1f}", f"{rate / rows[0][1]:.2f}", f"{start:.1f}", f"{clock:.1f}"] for name, rate, start, clock in rows))
+    table(
+        heads,
+        (
+            [name, f"{rate:.1f}", f"{rate / rows[0][1]:.2f}", f"{start:.1f}", f"{clock:.1f}"]
+            for name, rate, start, clock in rows
+        ),
+    )
 
 
 def checked(done: Run) -> Run:
@@ -207,7 +219,7 @@ def duplicates(programs: Programs, folder: Path) -> None:
     pairs[f"the same cosines, at least {threshold:.3f}, the best known"] = {
         pair for pair, cosine in cosines.items() if cosine >= threshold
     }
-    copies = {(name, f"{name[:5]}-copy.jpg"): int(name[:5]) % len(KINDS) for name in originals_in(folder)}
+    copies = {(name, f"{name[:5]}-copy.png"): int(name[:5]) % len(KINDS) for name in originals_in(folder)}
     print()
     heads = ["", "CPU s", "pairs found", "precision", "recall", *KINDS]
     table(heads, ([name, seconds.get(name, ""), *shares(found, copies)] for name, found in pairs.items()))
@@ -229,7 +241,10 @@ def shares(found: Pairs, copies: dict[tuple[str, str], int]) -> list[str]:
     ]
     return [
         f"{len(found):,}",
-        *(f"{100 * share:.1f}" for share in (len(right) / max(1, len(found)), len(right) / len(truth), *by_kind)),
+        *(
+            f"{100 * share:.1f}"
+            for share in (len(right) / max(1, len(found)), len(right) / len(truth), *by_kind)
+        ),
     ]
 
 
@@ -278,9 +293,28 @@ def unreadable(programs: Programs, network: str, originals: list[Path]) -> None:
             to = programs.work / f"{folder.name}-{name}".replace(" ", "-")
             done = run(command(folder, to))
             names = written(to)
-            rows.append([name, what, str(done.code), str(len(names)), "yes" if "broken.jpg" in names else "no", done.said])
+            rows.append(
+                [
+                    name,
+                    what,
+                    str(done.code),
+                    str(len(names)),
+                    "yes" if "broken.jpg" in names else "no",
+                    done.said,
+                ]
+            )
     print()
-    table(["program", f"{FEW} images and one", "exit code", "rows written", "with the broken one", "last line"], rows)
+    table(
+        [
+            "program",
+            f"{FEW} images and one",
+            "exit code",
+            "rows written",
+            "with the broken one",
+            "last lines",
+        ],
+        rows,
+    )
 
 
 def written(to: Path) -> list[str]:
@@ -307,9 +341,25 @@ def interruption(programs: Programs, network: str, originals: list[Path]) -> Non
         run(command(folder, to), kill_after=0.8 * whole.seconds)
         left = written(to)
         again = run(command(folder, to))
-        rows.append([name, f"{whole.cpu:.0f}", str(len(left)), f"{again.cpu:.0f}", str(again.code), str(len(written(to)))])
+        rows.append(
+            [
+                name,
+                f"{whole.cpu:.0f}",
+                str(len(left)),
+                f"{again.cpu:.0f}",
+                str(again.code),
+                str(len(written(to))),
+            ]
+        )
     print()
-    heads = ["program", "CPU s", "rows left by the kill", "CPU s of the same command again", "exit code", "rows"]
+    heads = [
+        "program",
+        "CPU s",
+        "rows left by the kill",
+        "CPU s of the same command again",
+        "exit code",
+        "rows",
+    ]
     table(heads, rows)
 
 

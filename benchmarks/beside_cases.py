@@ -1,6 +1,7 @@
-"""What `benchmarks.beside` runs in other programs' environments: `PYTHON beside_cases.py CASE NETWORK ARGUMENT ...`.
+"""What `benchmarks.beside` runs in other programs' environments: `PYTHON beside_cases.py CASE NETWORK ...`.
 
-NETWORK is `NAME=FILE`: timm's name of a network without classifier, and its .safetensors file. Needs timm.
+NETWORK is `NAME=FILE`: timm's name of a network without classifier, and its .safetensors file. Imports come
+late, so that the start of a program does not count the libraries of another.
 """
 
 import json
@@ -8,17 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-from safetensors.torch import load_file
-from torch import nn
-from torchvision import transforms
-from torchvision.transforms import InterpolationMode
-
 BATCH = 256  # images, as in `cl embed`
 
 
-def network(described: str) -> nn.Module:
+def network(described: str) -> Any:
+    import timm
+    from safetensors.torch import load_file
+
     name, file = described.split("=")
     built = timm.create_model(name, num_classes=0)
     weights = load_file(file)
@@ -43,12 +40,13 @@ def imagededup(described: str, side: int) -> Any:
     """Its CNN method with the network, and with the images that `cl embed` gives to it."""
     from imagededup.methods import CNN
     from imagededup.utils.models import CustomModel
+    from torchvision import transforms
 
     model = network(described)
     mean, std = model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
     transform = transforms.Compose(
         [
-            transforms.Resize(side * 8 // 7, InterpolationMode.BICUBIC),
+            transforms.Resize(side * 8 // 7, transforms.InterpolationMode.BICUBIC),
             transforms.CenterCrop(side),
             transforms.ToTensor(),
             transforms.Normalize(mean, std),
@@ -60,6 +58,8 @@ def imagededup(described: str, side: int) -> Any:
 
 
 def imagededup_embed(described: str, folder: str, to: str, side: str) -> None:
+    import torch
+
     encodings = imagededup(described, int(side)).encode_images(folder)
     torch.save({"filenames": list(encodings), "embeddings": list(encodings.values())}, to)
 
@@ -70,7 +70,9 @@ def imagededup_cnn(described: str, folder: str, to: str) -> None:
 
 def imagededup_cosines(described: str, folder: str, to: str, least: str) -> None:
     """All pairs with at least this cosine, with their cosines."""
-    imagededup(described, 224).find_duplicates(folder, outfile=to, scores=True, min_similarity_threshold=float(least))
+    imagededup(described, 224).find_duplicates(
+        folder, outfile=to, scores=True, min_similarity_threshold=float(least)
+    )
 
 
 def imagededup_phash(_: str, folder: str, to: str) -> None:

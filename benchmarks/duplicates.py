@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import imagehash
 import numpy as np
 from PIL import Image as Picture
 
@@ -142,6 +141,8 @@ def compare(
 
 def hash_distances(paths: list[Path]) -> np.ndarray:
     """(n, n): differing bits of the images' perceptual hashes."""
+    import imagehash  # here, so that `benchmarks.beside` does not need it
+
     bits = np.stack([imagehash.phash(Picture.open(path)).hash.ravel() for path in paths]).astype(np.int32)
     return bits @ (1 - bits.T) + (1 - bits) @ bits.T
 
