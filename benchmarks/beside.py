@@ -32,6 +32,7 @@ from cl.hub import feature_files
 
 CASES = Path(__file__).with_name("beside_cases.py")
 TURNS = 2
+EMBEDDED = 300  # images to measure the rate with
 FEW = 20  # images beside an unreadable one
 MANY, SMALL = 10_000, 32  # images of an interrupted run, and their side in pixels
 LEAST = 0.8  # cosine of FiftyOne's default threshold, a distance of 0.2
@@ -119,7 +120,7 @@ def plant(originals: list[Path], folder: Path) -> None:
 
 
 def untrained(work: Path) -> str:
-    """A ResNet-18, which all programs read alike: lightly-train leaves out EfficientNet's last convolution."""
+    """A ResNet-18: lightly-train would leave out the last convolution of an EfficientNet."""
     torch.manual_seed(0)
     file = work / "resnet18.safetensors"
     save_file(timm.create_model("resnet18", num_classes=0).state_dict(), file)
@@ -144,16 +145,18 @@ def run(command: list[str], kill_after: float | None = None) -> Run:
 
 def embedding(programs: Programs, network: str, folder: Path) -> None:
     """Images per second without the start of the program, which a run with one image measures."""
-    one = programs.work / "one"
-    one.mkdir()
-    first = sorted(folder.iterdir())[0]
-    os.link(first, one / first.name)
-    count, commands = len(list(folder.iterdir())), programs.embed(network, 224)
+    paths = sorted(folder.iterdir())
+    one, some = (programs.work / name for name in ("one", "some"))
+    for part, chosen in ((one, paths[:1]), (some, paths[:EMBEDDED])):
+        part.mkdir()
+        for path in chosen:
+            os.link(path, part / path.name)
+    count, commands = len(paths[:EMBEDDED]), programs.embed(network, 224)
     starts: dict[str, list[Run]] = {name: [] for name in commands}
     wholes: dict[str, list[Run]] = {name: [] for name in commands}
     for turn in range(TURNS):
         for name in list(commands)[:: 1 - 2 * (turn % 2)]:
-            for images, runs in ((one, starts), (folder, wholes)):
+            for images, runs in ((one, starts), (some, wholes)):
                 to = programs.work / f"{name}-{images.name}-{turn}".replace(" ", "-")
                 runs[name].append(checked(run(commands[name](images, to))))
                 print(name, turn, runs[name][-1], file=sys.stderr, flush=True)
@@ -211,12 +214,11 @@ def duplicates(programs: Programs, folder: Path) -> None:
     for number, name in enumerate(list(commands)[1:], 1):
         if not done[name][-1].code:
             pairs[name] = pairs_of(work / f"{number}.json")
-    checked(run(programs.case(programs.imagededup, "imagededup_cosines", folder, work / "all.json", LEAST)))
-    cosines = cosines_of(work / "all.json")
+    cosines = cosines_of(features)
     seconds = {name: f"{min(r.cpu for r in runs):.0f}" for name, runs in done.items()}
-    pairs[f"the same cosines, at least {LEAST}"] = set(cosines)
+    pairs[f"the cosine alone, at least {LEAST}"] = set(cosines)
     threshold = best(cosines)
-    pairs[f"the same cosines, at least {threshold:.3f}, the best known"] = {
+    pairs[f"the cosine alone, at least {threshold:.3f}, the best"] = {
         pair for pair, cosine in cosines.items() if cosine >= threshold
     }
     copies = {(name, f"{name[:5]}-copy.png"): int(name[:5]) % len(KINDS) for name in originals_in(folder)}
@@ -267,8 +269,14 @@ def pairs_of(file: Path) -> Pairs:
 
 
 def cosines_of(file: Path) -> dict[tuple[str, str], float]:
-    found = json.loads(file.read_text())
-    return {ordered(name, other): cosine for name, others in found.items() for other, cosine in others}
+    """The pairs with a cosine of at least LEAST, in a file of `cl embed`."""
+    found = feature_files.read(file)
+    unit = found.features / np.linalg.norm(found.features, axis=1, keepdims=True)
+    cosines = np.triu(unit @ unit.T, 1)
+    return {
+        ordered(found.names[i], found.names[j]): float(cosines[i, j])
+        for i, j in zip(*np.nonzero(cosines >= LEAST), strict=True)
+    }
 
 
 def best(cosines: dict[tuple[str, str], float]) -> float:
