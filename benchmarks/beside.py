@@ -160,29 +160,19 @@ def embedding(programs: Programs, network: str, folder: Path) -> None:
                 to = programs.work / f"{name}-{images.name}-{turn}".replace(" ", "-")
                 runs[name].append(checked(run(commands[name](images, to))))
                 print(name, turn, runs[name][-1], file=sys.stderr, flush=True)
-    print(f"\n{count} images, {TURNS} turns, the faster of each\n")
-    heads = [
-        "program",
-        "images per CPU second",
-        "of `cl embed`",
-        "CPU s to start",
-        "images per second on the clock",
-    ]
-    rows = []
-    for name in commands:
-        rate, seconds = (
-            (count - 1)
-            / (min(getattr(r, unit) for r in wholes[name]) - min(getattr(r, unit) for r in starts[name]))
-            for unit in ("cpu", "seconds")
-        )
-        rows.append((name, rate, min(start.cpu for start in starts[name]), seconds))
-    table(
-        heads,
-        (
-            [name, f"{rate:.1f}", f"{rate / rows[0][1]:.2f}", f"{start:.1f}", f"{clock:.1f}"]
-            for name, rate, start, clock in rows
-        ),
+    print(f"\n{count} images, the fastest of {TURNS} turns\n")
+    least = {name: (least_cpu(starts[name]), least_cpu(wholes[name])) for name in commands}
+    rates = {name: (count - 1) / (whole - start) for name, (start, whole) in least.items()}
+    own = rates["cl embed"]
+    heads = ["program", "images per CPU second", "relative to `cl embed`", "CPU s to start"]
+    rows = (
+        [name, f"{rate:.1f}", f"{rate / own:.2f}", f"{least[name][0]:.1f}"] for name, rate in rates.items()
     )
+    table(heads, rows)
+
+
+def least_cpu(runs: list[Run]) -> float:
+    return min(done.cpu for done in runs)
 
 
 def checked(done: Run) -> Run:
@@ -215,9 +205,9 @@ def duplicates(programs: Programs, folder: Path) -> None:
         if not done[name][-1].code:
             pairs[name] = pairs_of(work / f"{number}.json")
     cosines = cosines_of(features)
-    seconds = {name: f"{min(r.cpu for r in runs):.0f}" for name, runs in done.items()}
+    seconds = {name: f"{least_cpu(runs):.0f}" for name, runs in done.items()}
     pairs[f"the cosine alone, at least {LEAST}"] = set(cosines)
-    threshold = best(cosines)
+    threshold = best(cosines, len(originals_in(folder)))
     pairs[f"the cosine alone, at least {threshold:.3f}, the best"] = {
         pair for pair, cosine in cosines.items() if cosine >= threshold
     }
@@ -279,12 +269,11 @@ def cosines_of(file: Path) -> dict[tuple[str, str], float]:
     }
 
 
-def best(cosines: dict[tuple[str, str], float]) -> float:
-    """The threshold with the largest F1; all planted pairs are known to be half of the images."""
+def best(cosines: dict[tuple[str, str], float], copies: int) -> float:
+    """The threshold with the largest F1, where `copies` pairs are right."""
     order = sorted(cosines.items(), key=lambda item: -item[1])
     right = np.cumsum([first[:5] == second[:5] for (first, second), _ in order])
-    total = right[-1]
-    return order[int((2 * right / (np.arange(1, len(order) + 1) + total)).argmax())][1]
+    return order[int((2 * right / (np.arange(1, len(order) + 1) + copies)).argmax())][1]
 
 
 def unreadable(programs: Programs, network: str, originals: list[Path]) -> None:
@@ -357,6 +346,7 @@ def interruption(programs: Programs, network: str, originals: list[Path]) -> Non
                 f"{again.cpu:.0f}",
                 str(again.code),
                 str(len(written(to))),
+                again.said,
             ]
         )
     print()
@@ -368,7 +358,7 @@ def interruption(programs: Programs, network: str, originals: list[Path]) -> Non
         "exit code",
         "rows",
     ]
-    table(heads, rows)
+    table([*heads, "last lines"], rows)
 
 
 def table(heads: list[str], rows: Iterable[list[str]]) -> None:

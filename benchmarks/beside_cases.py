@@ -68,13 +68,6 @@ def imagededup_cnn(described: str, folder: str, to: str) -> None:
     imagededup(described, 224).find_duplicates(folder, outfile=to)
 
 
-def imagededup_cosines(described: str, folder: str, to: str, least: str) -> None:
-    """All pairs with at least this cosine, with their cosines."""
-    imagededup(described, 224).find_duplicates(
-        folder, outfile=to, scores=True, min_similarity_threshold=float(least)
-    )
-
-
 def imagededup_phash(_: str, folder: str, to: str) -> None:
     from imagededup.methods import PHash
 
@@ -100,7 +93,6 @@ CASES = (
     lightly_checkpoint,
     imagededup_embed,
     imagededup_cnn,
-    imagededup_cosines,
     imagededup_phash,
     fiftyone_brain,
 )
