@@ -204,13 +204,8 @@ def duplicates(programs: Programs, folder: Path) -> None:
     for number, name in enumerate(list(commands)[1:], 1):
         if not done[name][-1].code:
             pairs[name] = pairs_of(work / f"{number}.json")
-    cosines = cosines_of(features)
     seconds = {name: f"{least_cpu(runs):.0f}" for name, runs in done.items()}
-    pairs[f"the cosine alone, at least {LEAST}"] = set(cosines)
-    threshold = best(cosines, len(originals_in(folder)))
-    pairs[f"the cosine alone, at least {threshold:.3f}, the best"] = {
-        pair for pair, cosine in cosines.items() if cosine >= threshold
-    }
+    pairs[f"the cosine alone, at least {LEAST}"] = pairs_by_cosine(features)
     copies = {(name, f"{name[:5]}-copy.png"): int(name[:5]) % len(KINDS) for name in originals_in(folder)}
     print()
     heads = ["", "CPU s", "pairs found", "precision", "recall", *KINDS]
@@ -258,22 +253,12 @@ def pairs_of(file: Path) -> Pairs:
     return {ordered(name, other) for name, others in found.items() for other in others}
 
 
-def cosines_of(file: Path) -> dict[tuple[str, str], float]:
+def pairs_by_cosine(file: Path) -> Pairs:
     """The pairs with a cosine of at least LEAST, in a file of `cl embed`."""
     found = feature_files.read(file)
     unit = found.features / np.linalg.norm(found.features, axis=1, keepdims=True)
-    cosines = np.triu(unit @ unit.T, 1)
-    return {
-        ordered(found.names[i], found.names[j]): float(cosines[i, j])
-        for i, j in zip(*np.nonzero(cosines >= LEAST), strict=True)
-    }
-
-
-def best(cosines: dict[tuple[str, str], float], copies: int) -> float:
-    """The threshold with the largest F1, where `copies` pairs are right."""
-    order = sorted(cosines.items(), key=lambda item: -item[1])
-    right = np.cumsum([first[:5] == second[:5] for (first, second), _ in order])
-    return order[int((2 * right / (np.arange(1, len(order) + 1) + copies)).argmax())][1]
+    near = np.argwhere(np.triu(unit @ unit.T, 1) >= LEAST)
+    return {ordered(found.names[i], found.names[j]) for i, j in near}
 
 
 def unreadable(programs: Programs, network: str, originals: list[Path]) -> None:
