@@ -114,34 +114,43 @@ def calibrate(
     """Make copies of a sample of the images; compare them with the originals, and these with each other."""
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(len(paths), min(SAMPLE, len(paths)), replace=False))
-    changed, embedded = [], []
-    with count(len(sample), "images to copy with changes") as report:
-        for position in sample:
-            picture = _shrunk(Picture.fromarray(transform.decoded(paths[position])))
-            made = [change(picture, rng) for change in copies.CHANGES]
-            changed += [copies.small(copy) for copy in made]
-            embedded.append(encoder.embed(made))
-            report(1)
-    queries, small, kinds = torch.cat(embedded).numpy(), np.stack(changed), len(copies.CHANGES)
-    near = _is_near(queries, small, images, sample.repeat(kinds)).reshape(-1, kinds)
-    first, second = np.arange(len(sample)).repeat(kinds), len(sample) + np.arange(len(small))
-    links = np.stack([first, second], axis=1)
+    queries, small = _made_copies([paths[position] for position in sample], rng, encoder, transform, count)
+    kinds = [change.__name__ for change in copies.CHANGES]
+    near = _is_near(queries, small, images, sample.repeat(len(kinds))).reshape(-1, len(kinds))
     own = np.array(images.features[sample], np.float32)
+    originals = np.arange(len(sample)).repeat(len(kinds))
+    links = np.stack([originals, len(sample) + np.arange(len(small))], axis=1)
     cosines = copies.cosines_of(np.concatenate([own, queries]), links).reshape(near.shape)
     agreements = copies.agreement(np.concatenate([images.small[sample], small]), links).reshape(near.shape)
+
     pairs = np.stack(np.triu_indices(len(sample), 1), axis=1)
     between = copies.cosines_of(own, pairs)
-    usual = float(np.quantile(between, DIFFERENT))
-    cosine = min(float(cosines[::2].min()), (float(cosines[::2].min()) + usual) / 2)
+    least, usual = float(cosines[::2].min()), float(np.quantile(between, DIFFERENT))
+    cosine = min(least, (least + usual) / 2)
     different = pairs[between < max(cosine, usual)]
-    others, is_first = copies.agreement(images.small[sample], different), (different % 2 == 0).all(1)
+    others, is_first_half = copies.agreement(images.small[sample], different), (different % 2 == 0).all(1)
     low, high = np.quantile(agreements[::2], MISSED)
-    agreement = float(np.clip((low + others[is_first].max(initial=-1)) / 2, low, high))
+    agreement = float(np.clip((low + others[is_first_half].max(initial=-1)) / 2, low, high))
+
     right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
-    wrong = others[~is_first] >= agreement
-    names = [change.__name__ for change in copies.CHANGES]
-    recall = dict(zip(names, right.mean(0).tolist(), strict=True))
+    wrong = others[~is_first_half] >= agreement
+    recall = dict(zip(kinds, right.mean(0).tolist(), strict=True))
     return Calibration(cosine, agreement, recall, len(right), len(wrong), int(wrong.sum()))
+
+
+def _made_copies(
+    paths: Sequence[Path], rng: np.random.Generator, encoder: Encoder, transform: Transform, count: Count
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features (S kinds, D) and small versions (S kinds, SIDE, SIDE) of copies of S images, by image."""
+    features, small = [], []
+    with count(len(paths), "images to copy with changes") as report:
+        for path in paths:
+            picture = _shrunk(Picture.fromarray(transform.decoded(path)))
+            made = [change(picture, rng) for change in copies.CHANGES]
+            features.append(encoder.embed(made))
+            small += [copies.small(copy) for copy in made]
+            report(1)
+    return torch.cat(features).numpy(), np.stack(small)
 
 
 def _is_near(queries: np.ndarray, small: np.ndarray, images: Images, owner: np.ndarray) -> np.ndarray:
