@@ -18,9 +18,11 @@ Losses, called as `loss(z0, z1)` with two or more views (N, D); docs/losses.md:
 
 Functions of the commands `cl NAME`, each with the same arguments:
     classify             classes of images, from a few labels
+    duplicates           groups of images that are copies of each other
     embed                features of images, in memory or as a file
     evaluate             how well an encoder separates labelled images
     export               an encoder in the format of another program
+    search               the images most similar to others
 
 How good features are, in percent:
     knn_accuracy         nearest neighbours vote
@@ -37,9 +39,11 @@ if TYPE_CHECKING:
     import torch
 
     from cl.commands.classify import classify
+    from cl.commands.duplicates import duplicates
     from cl.commands.embed import embed
     from cl.commands.evaluate import evaluate
     from cl.commands.export import export
+    from cl.commands.search import search
     from cl.features.scores import knn_accuracy, linear_probe
     from cl.hub.encoder import Encoder
     from cl.losses._modules import (
@@ -72,11 +76,13 @@ _LAZY = {
     "SigmoidLoss": "cl.losses._modules",
     "VICRegLoss": "cl.losses._modules",
     "classify": "cl.commands.classify",
+    "duplicates": "cl.commands.duplicates",
     "embed": "cl.commands.embed",
     "evaluate": "cl.commands.evaluate",
     "export": "cl.commands.export",
     "knn_accuracy": "cl.features.scores",
     "linear_probe": "cl.features.scores",
+    "search": "cl.commands.search",
 }
 __all__ = [
     "BarlowTwinsLoss",
@@ -91,12 +97,14 @@ __all__ = [
     "SigmoidLoss",
     "VICRegLoss",
     "classify",
+    "duplicates",
     "embed",
     "evaluate",
     "export",
     "knn_accuracy",
     "linear_probe",
     "load",
+    "search",
 ]
 
 

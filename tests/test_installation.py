@@ -76,7 +76,7 @@ def declared(*extras: str) -> set[str]:
 def undeclared(packages: set[str], names: set[str]) -> set[str]:
     """The packages that none of the distributions with these names provides."""
     providers = importlib.metadata.packages_distributions()
-    elsewhere = {"detectron2", "triton"}  # compiled from source; comes with torch where it runs
+    elsewhere = {"detectron2", "faiss", "triton"}  # compiled from source; of faiss-cpu; comes with torch
     return {
         package
         for package in packages - elsewhere

@@ -15,9 +15,11 @@ ENCODER = "models/backbone.safetensors"  # where the pipeline writes it
 
 SUMMARIES = {
     "classify": "Classify images from a few labels.",
+    "duplicates": "Find images that are copies of each other.",
     "embed": "Write the features of images.",
     "evaluate": "Measure how well an encoder separates labelled images.",
     "export": "Write an encoder in the format of another program.",
+    "search": "Find the images most similar to others.",
 }
 
 

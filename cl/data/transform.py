@@ -40,16 +40,19 @@ class Transform(BaseConfig):
             ValueError: the file cannot be decoded.
             OSError: the file cannot be read.
         """
+        return self._view(self.decoded(image))
+
+    def decoded(self, image: ImageLike) -> np.ndarray:
+        """The image at its full size, (H, W, 3) uint8; raises as `pixels`."""
         if isinstance(image, Picture.Image):
-            return self._view(images.from_picture(image, upright=self.upright, levels=self.levels))
+            return images.from_picture(image, upright=self.upright, levels=self.levels)
         content = Path(image).read_bytes()
         try:
-            pixels = images.read(content, upright=self.upright, levels=self.levels)
+            return images.read(content, upright=self.upright, levels=self.levels)
         except MemoryError:
             raise
         except Exception as error:  # decoders raise errors of any type
             raise ValueError(f"{os.fspath(image)} cannot be decoded: {error}") from error
-        return self._view(pixels)
 
     def _view(self, pixels: np.ndarray) -> np.ndarray:
         check_crop(self.resize, self.crop)  # here, because `model_copy` does not validate

@@ -50,15 +50,15 @@ def nearest(
             if owners:
                 same = owners[0][block, None] == owners[1][first : first + ROWS]
                 similarity.masked_fill_(same, -torch.inf)
-            largest, columns = _largest(similarity, k)
-            cosines = torch.cat([cosines, largest], 1)
+            values, columns = largest(similarity, k)
+            cosines = torch.cat([cosines, values], 1)
             positions = torch.cat([positions, columns + first], 1)
             if first:
                 cosines, positions = _select(cosines, positions, k)
         yield block, cosines, positions
 
 
-def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row of (n, m), or all m if fewer, in descending order, and their columns.
 
     They lie in the k buckets with the largest maxima; two small selections are faster than a large one.

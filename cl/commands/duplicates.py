@@ -1,0 +1,209 @@
+"""duplicates: groups of images that are copies of each other."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl.commands import ENCODER
+from cl.console.command import entry_point, progress
+from cl.console.wording import counted
+
+if TYPE_CHECKING:
+    from cl.hub.encoder import Encoder
+    from cl.hub.feature_files import Features
+    from cl.hub.near_duplicates import Calibration, Pairs
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An image of a group of copies, and the most similar other image of the group that it was compared with.
+
+    group: numbered from 1.
+    split, same_as_split: the name of the features' file without its suffix.
+    cosine: of their features.
+    agreement: of their pixels, see `cl.features.copies.correlations`.
+    """
+
+    group: int
+    name: str
+    split: str
+    same_as: str
+    same_as_split: str
+    cosine: float
+    agreement: float
+
+
+def duplicates(
+    features: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    *,
+    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
+    encoder: "str | PathLike[str] | Encoder" = ENCODER,
+    to: "str | PathLike[str] | None" = None,
+    prefix: str | None = None,
+) -> list[Copy]:
+    """Groups of images that differ only in size, compression, a small crop, mirroring or brightness.
+
+    The thresholds come from copies made of a sample of the images. They are printed with their recall and
+    their false positives.
+
+    Args:
+        features: a file of `cl embed`, or two, of training and validation images, searched together.
+        images: the folder that the names in a file of features start from, or one for each file; default: the
+            folder that the file records.
+        encoder: what gave the features; a file or name that `cl.load` takes, or what it returned.
+        to: a .csv or .parquet file to write, with the fields of `Copy` as columns.
+        prefix: which encoder to use if the file contains several.
+
+    Returns:
+        The copies, by group.
+
+    Raises:
+        ValueError: a file is missing or damaged, or features came from another encoder or are not finite.
+    """
+    import numpy as np
+
+    from cl.hub import matching, near_duplicates
+    from cl.hub.result_tables import check_target, write_table
+
+    files, target = matching.as_paths(features), None if to is None else Path(to)
+    check_target(target)
+    if len(files) > 2:
+        raise ValueError(
+            f"found {len(files)} files of features; give one, or those of training and validation"
+        )
+    parts = [matching.read(path) for path in files]
+    matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]))
+    paths = [path for part in _paths(parts, files, images) for path in part]
+    if len(paths) < 2:
+        raise ValueError(f"{files[0]} has features of 1 image, which cannot have copies; embed more images")
+    rows = np.concatenate([part.features for part in parts]) if len(parts) > 1 else parts[0].features
+    show = progress("duplicates")
+    loaded = matching.encoder_of(parts[0], files[0], encoder, prefix, show.say)
+    try:
+        calibration, pairs = near_duplicates.find(rows, paths, loaded, show.count)
+    except FileNotFoundError as error:
+        advice = "give the folder that the names start from with --images"
+        raise ValueError(f"no image {error.filename}, which is in the features; {advice}") from error
+    for line in _calibrated(calibration, pairs, len(paths)):
+        show.say(line)
+    splits = [path.stem for path, part in zip(files, parts, strict=True) for _ in part.names]
+    found = _copies([name for part in parts for name in part.names], splits, pairs)
+    if len(parts) > 1:
+        _warn(files, len(parts[0].names), pairs, show.say)
+    if target:
+        write_table(target, [field.name for field in fields(Copy)], map(astuple, found))
+    return found
+
+
+def _paths(
+    parts: "Sequence[Features]",
+    files: Sequence[Path],
+    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None",
+) -> list[list[Path]]:
+    """The paths of the images of each file."""
+    from cl.hub import matching
+
+    given = matching.as_paths(images) if images is not None else [None] * len(files)
+    folders = given * len(files) if len(given) == 1 else given
+    if len(folders) != len(files):
+        raise ValueError(
+            f"found {len(folders)} folders for {counted(len(files), 'files')} of features; give one for each"
+        )
+    found, advice = [], "give the folder that the names start from with --images"
+    for part, file, folder in zip(parts, files, folders, strict=True):
+        if folder is None and "folder" not in part.notes:
+            raise ValueError(f"{file} does not record the folder of its images; {advice}")
+        root = folder or Path(part.notes["folder"])
+        if not root.is_dir():
+            raise ValueError(f"no folder {root} of the images in {file}; {advice}")
+        found.append([root / name for name in part.names])
+    return found
+
+
+def _calibrated(calibration: "Calibration", pairs: "Pairs", count: int) -> list[str]:
+    """Lines about the thresholds, their recall, and their false positives."""
+    recall = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in calibration.recall.items())
+    mean = sum(calibration.recall.values()) / len(calibration.recall)
+    others = count * (count - 1) // 2 - len(pairs.positions)
+    return [
+        f"thresholds: cosine {calibration.cosine:.3f}, agreement of pixels {calibration.agreement:.3f}",
+        f"found {100 * mean:.1f} % of {calibration.copies * len(calibration.recall)} made copies ({recall})",
+        "false positives by the agreement of pixels: "
+        + _rate(calibration.false_agreements, calibration.different, "pairs of different images"),
+        "false positives by the cosine alone: "
+        + _rate(pairs.candidates - len(pairs.positions), others, "pairs that are no copies"),
+    ]
+
+
+def _rate(wrong: int, pairs: int, things: str) -> str:
+    return f"{wrong} of {pairs} {things}, {100 * wrong / max(1, pairs):.2g} %"
+
+
+def _copies(names: list[str], splits: list[str], pairs: "Pairs") -> list[Copy]:
+    import numpy as np
+
+    from cl.features.copies import groups
+
+    best: dict[int, tuple[float, float, int]] = {}
+    columns = zip(pairs.positions.tolist(), pairs.cosines.tolist(), pairs.agreements.tolist(), strict=True)
+    for (first, second), cosine, agreement in columns:
+        for image, other in ((first, second), (second, first)):
+            best[image] = max(best.get(image, (-np.inf, 0.0, 0)), (cosine, agreement, -other))
+    group, found = groups(len(names), pairs.positions), []
+    number: dict[int, int] = {}
+    for image in sorted(best):
+        number.setdefault(int(group[image]), len(number) + 1)
+    for image in sorted(best, key=lambda image: (number[int(group[image])], image)):
+        cosine, agreement, other = best[image]
+        label = number[int(group[image])]
+        found.append(
+            Copy(label, names[image], splits[image], names[-other], splits[-other], cosine, agreement)
+        )
+    return found
+
+
+def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: Any) -> None:
+    """Say how many validation images are copies of training images."""
+    import numpy as np
+
+    inside = pairs.positions < first_of_validation
+    shared = len(np.unique(pairs.positions[inside[:, 0] & ~inside[:, 1], 1]))
+    if shared:
+        say(
+            f"warning: {counted(shared, 'images')} in {files[1]} are copies of images in {files[0]}; results "
+            "on them are too good, so leave them out of one of the two"
+        )
+
+
+@click.command()
+@click.argument("features", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--images",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="The folder that the names in FEATURES start from, if the file does not record it or it has moved; "
+    "twice for two files.",
+)
+@click.option(
+    "--encoder", default=ENCODER, show_default=True, help="What gave the features: a file or a name."
+)
+@click.option("--prefix", help="Which encoder to use if the file contains several.")
+@click.option("--to", type=click.Path(path_type=Path), help="A file to write: .csv or .parquet.")
+@entry_point
+def command(features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any) -> None:
+    """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
+
+    Copies may differ in size, compression, a small crop, mirroring or brightness. With two files, of training
+    and validation images, warns if these share images.
+    """
+    found = duplicates(features, images=images or None, to=to, **options)
+    groups = found[-1].group if found else 0
+    click.echo(
+        f"{counted(groups, 'groups')} of copies, {counted(len(found), 'images')}" + (f": {to}" if to else "")
+    )
+    for copy in [] if to else found:
+        click.echo(f"{copy.group}  {copy.cosine:.3f}  {copy.name}")

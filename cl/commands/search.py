@@ -1,0 +1,210 @@
+"""search: the images most similar to others."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl.commands import ENCODER
+from cl.console.command import entry_point, progress
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cl.hub.encoder import Encoder
+    from cl.hub.feature_files import Features
+
+MANY = 1_000_000  # images; searching more may be worth an index
+LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
+PICTURES = 10_000  # on a page at most: 60 MB
+RECALL_QUERIES = 100  # queries on which an index is compared with the exact search
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The images most similar to each of Q queries, most similar first.
+
+    queries: Q names.
+    names: N names of the searched images.
+    positions: (Q, top) positions in `names`, int64.
+    cosines: (Q, top) float32.
+    """
+
+    queries: list[str]
+    names: list[str]
+    positions: "np.ndarray"
+    cosines: "np.ndarray"
+
+    def rows(self) -> Iterator[tuple[str, int, str, float]]:
+        """Query, rank from 1, name and cosine of every match."""
+        for query, positions, cosines in zip(self.queries, self.positions, self.cosines, strict=True):
+            for rank, (position, cosine) in enumerate(zip(positions.tolist(), cosines.tolist(), strict=True)):
+                yield query, rank + 1, self.names[position], cosine
+
+
+def search(
+    features: "str | PathLike[str]",
+    queries: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    *,
+    encoder: "str | PathLike[str] | Encoder" = ENCODER,
+    top: int = 10,
+    to: "str | PathLike[str] | None" = None,
+    approximate: bool = False,
+    prefix: str | None = None,
+) -> Matches:
+    """The `top` images with the largest cosine similarity to each query; of equal ones the first.
+
+    Args:
+        features: a file of `cl embed`.
+        queries: images, folders, lists or tables of images, files of features, or names in `features`; such a
+            name does not find itself.
+        encoder: what gave the features; a file or name that `cl.load` takes, or what it returned. Names and
+            files of features need none.
+        to: a file to write: .html with the pictures, or .csv or .parquet with the columns query, rank, name
+            and cosine.
+        approximate: search with a FAISS index, kept beside `features`, and print its recall.
+        prefix: which encoder to use if the file contains several.
+
+    Raises:
+        ValueError: a file is missing or damaged, features came from another encoder or are not finite, `top`
+            exceeds the number of images, a page would show too many pictures, or FAISS is not installed.
+    """
+    import numpy as np
+
+    from cl.console.progress import silent
+    from cl.features.neighbours import nearest
+    from cl.hub import matching, picture_page
+    from cl.hub.result_tables import check_target, write_table
+
+    path, target = Path(features).expanduser(), None if to is None else Path(to)
+    check_target(target, (".html", ".csv", ".parquet"))
+    bank = matching.read(path)
+    if len(bank.names) > MANY and not approximate:
+        progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
+    parts = _queries(matching.as_paths(queries), bank, path, encoder, prefix)
+    names = [name for part, _ in parts for name in part.names]
+    rows = np.concatenate([part.features for part, _ in parts]) if len(parts) > 1 else parts[0][0].features
+    own = np.concatenate([positions for _, positions in parts])
+    others = len(bank.names) - bool((own >= 0).any())
+    if not 1 <= top <= others:
+        raise ValueError(f"top={top}, but {path} has {others} images to find; choose at most {others}")
+    if target and target.suffix == ".html" and len(names) * top > PICTURES:
+        raise ValueError(f"{target} would show {len(names)} x {top} pictures, at most {PICTURES}; write .csv")
+    show = progress("search").count if len(names) * len(bank.names) > LONG else silent
+    find = partial(_approximately, path) if approximate else partial(nearest, count=show)
+    cosines, positions = find(rows, bank.features, min(top + 1, len(bank.names)))
+    last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last
+    matches = Matches(
+        names, bank.names, np.take_along_axis(positions, last, 1), np.take_along_axis(cosines, last, 1)
+    )
+    if target and target.suffix == ".html":
+        picture_page.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
+    elif target:
+        write_table(target, ("query", "rank", "name", "cosine"), matches.rows())
+    return matches
+
+
+def _queries(
+    queries: list[Path],
+    bank: "Features",
+    path: Path,
+    encoder: "str | PathLike[str] | Encoder",
+    prefix: str | None,
+) -> "list[tuple[Features, np.ndarray]]":
+    """Features of the queries: of images, then names and files; and their positions in the bank, else -1."""
+    import numpy as np
+
+    from cl.commands.embed import embed
+    from cl.hub import matching
+    from cl.hub.feature_files import Features
+
+    parts, images = [], []
+    for query in queries:
+        if query.is_file() and matching.is_features(query):
+            given = matching.read(query)
+            matching.check_same_encoder(bank, given, (path, query))
+            own = np.arange(len(given.names)) if query.samefile(path) else np.full(len(given.names), -1)
+            parts.append((given, own))
+        elif query.exists():
+            images.append(query)
+        elif str(query) in bank.names:
+            position = bank.names.index(str(query))
+            row = bank.features[position : position + 1]
+            parts.append((Features([str(query)], row, bank.notes), np.array([position])))
+        else:
+            raise ValueError(f"no file {query}, and no image of that name in {path}; give one of them")
+    if not queries:
+        raise ValueError("no queries given; give images, files of features or names of images")
+    if images:
+        embedded = embed(
+            images, encoder=matching.encoder_of(bank, path, encoder, prefix, progress("search").say)
+        )
+        assert embedded
+        parts.insert(0, (embedded, np.full(len(embedded.names), -1)))
+    return parts
+
+
+def _pictures(
+    matches: Matches, parts: "list[tuple[Features, np.ndarray]]", bank: "Features"
+) -> "Iterator[list[tuple[Path, str]]]":
+    """For each query: the paths of its picture and of the pictures found, and what to write below them."""
+    folder = Path(bank.notes.get("folder", ""))
+    queries = [Path(part.notes.get("folder", "")) / name for part, _ in parts for name in part.names]
+    for row, query in enumerate(queries):
+        found = zip(matches.positions[row].tolist(), matches.cosines[row].tolist(), strict=True)
+        names = [(matches.names[position], cosine) for position, cosine in found]
+        yield [
+            (query, matches.queries[row]),
+            *((folder / name, f"{cosine:.3f} {name}") for name, cosine in names),
+        ]
+
+
+def _approximately(
+    path: Path, queries: "np.ndarray", bank: "np.ndarray", k: int
+) -> "tuple[np.ndarray, np.ndarray]":
+    """As `nearest`, by an index beside the features, whose recall is printed."""
+    from cl.features import approximate
+    from cl.features.neighbours import nearest
+
+    show = progress("search")
+    index = approximate.index_of(bank, path.with_name(f"{path.name}.faiss"), path, show.say)
+    cosines, positions = approximate.nearest(index, queries, k)
+    sample = queries[:: -(-len(queries) // RECALL_QUERIES)]
+    _, exact = nearest(sample, bank, k)
+    recall = approximate.recall(positions[:: -(-len(queries) // RECALL_QUERIES)], exact)
+    show.say(f"the index finds {100 * recall:.1f} % of the {k} nearest images of {len(sample)} queries")
+    return cosines, positions
+
+
+@click.command()
+@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("queries", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Images per query.")
+@click.option(
+    "--encoder", default=ENCODER, show_default=True, help="What gave the features: a file or a name."
+)
+@click.option("--prefix", help="Which encoder to use if the file contains several.")
+@click.option(
+    "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
+)
+@click.option(
+    "--approximate", is_flag=True, help="Use a FAISS index, kept beside FEATURES; its recall is printed."
+)
+@entry_point
+def command(features: Path, queries: tuple[Path, ...], to: Path | None, **options: Any) -> None:
+    """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.
+
+    QUERIES are images, folders, lists or tables of images, other files of features, or names in FEATURES.
+    """
+    matches = search(features, queries, to=to, **options)
+    if to:
+        click.echo(f"{to}: {len(matches.queries)} queries, {matches.positions.shape[1]} images each")
+        return
+    for query, rank, name, cosine in matches.rows():
+        if rank == 1 and len(matches.queries) > 1:
+            click.echo(query)
+        click.echo(f"{cosine:.3f} {name}")

@@ -1,0 +1,50 @@
+"""A page of pictures in one HTML file: a row for each query, with the query first."""
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as Picture
+
+from cl.runtime.files import finished
+
+Decode = Callable[[Path], np.ndarray]  # (H, W, 3) uint8
+
+SIDE = 160  # pixels of a thumbnail at most
+STYLE = (
+    "body{font:13px sans-serif;margin:1.5em;background:#fff;color:#222}"
+    "section{display:flex;flex-wrap:wrap;gap:10px;padding:1em 0;border-bottom:1px solid #ddd}"
+    f"figure{{margin:0;width:{SIDE}px}}figcaption{{overflow-wrap:anywhere}}"
+    "figure:first-child{padding-right:10px;border-right:3px solid #36c}img{display:block;max-width:100%}"
+)
+
+
+def write(path: Path, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode) -> None:
+    """Write a page of pictures and captions; the reason replaces a picture that `decode` cannot read."""
+    with finished(path) as partial, partial.open("w", encoding="utf-8") as page:
+        page.write(
+            f'<!doctype html><meta charset="utf-8"><title>Similar images</title><style>{STYLE}</style>\n'
+        )
+        for row in rows:
+            figures = "".join(_figure(picture, caption, decode) for picture, caption in row)
+            page.write(f"<section>{figures}</section>\n")
+
+
+def _figure(picture: Path, caption: str, decode: Decode) -> str:
+    try:
+        content = base64.b64encode(_thumbnail(decode(picture))).decode()
+        shown = f'<img alt="" src="data:image/jpeg;base64,{content}">'
+    except (ValueError, OSError) as error:
+        shown = f"<p>{escape(str(error))}</p>"
+    return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _thumbnail(pixels: np.ndarray) -> bytes:
+    picture = Picture.fromarray(pixels)
+    picture.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=85)
+    return file.getvalue()

@@ -1,0 +1,27 @@
+"""Tables of results, in the format that the suffix of their file names: CSV or Parquet."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cl.runtime.files import finished
+from cl.runtime.tables import write_csv
+
+
+def check_target(path: Path | None, suffixes: tuple[str, ...] = (".csv", ".parquet")) -> None:
+    """Raises ValueError if a result of one of these formats cannot be written there."""
+    if path and (path.suffix not in suffixes or path.is_dir()):
+        raise ValueError(f"--to {path} must be a file that ends in {', '.join(suffixes)}")
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows of values, whole or not at all."""
+    with finished(path) as partial:
+        if path.suffix == ".csv":
+            write_csv(partial, columns, rows, lineterminator="\n")
+        else:
+            values = list(zip(*rows, strict=True)) or [()] * len(columns)
+            pq.write_table(pa.table([list(column) for column in values], names=list(columns)), partial)

@@ -1,0 +1,124 @@
+"""cl duplicates: planted copies among photographs, a warning across splits, and what it refuses."""
+
+import csv
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from PIL import Image as Picture
+
+import cl
+from cl.commands import main
+from cl.features import copies
+from cl.sources._shared import photographs
+from tests.support.resnets import save_encoder
+
+PLANTED = ("astronaut", "chelsea", "china", "coffee", "flower")  # a copy of each, of one kind each
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> SimpleNamespace:
+    """Twenty photographs (training), and copies of five of them with three others (validation)."""
+    folder = tmp_path_factory.mktemp("duplicates")
+    for split in ("train", "val"):
+        (folder / split).mkdir()
+    rng = np.random.default_rng(0)
+    for name, path in photographs.files().items():
+        picture = Picture.open(path).convert("RGB").resize((160, 120))
+        picture.save(folder / f"train/{name}.png")
+        if name in PLANTED:
+            change = copies.CHANGES[PLANTED.index(name)]
+            change(picture, rng).save(folder / f"val/{name}-{change.__name__}.png")
+    for number in range(3):
+        noise = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        Picture.fromarray(noise).resize((160, 120)).save(folder / f"val/other{number}.png")
+    encoder = folder / "encoder.safetensors"
+    save_encoder(encoder)
+    for split in ("train", "val"):
+        cl.embed(folder / split, encoder=encoder, to=folder / f"{split}.parquet")
+    cl.embed(folder / "train", encoder=encoder, to=folder / "train.npy")
+    return SimpleNamespace(folder=folder, encoder=encoder)
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["duplicates", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_planted_copies_are_found_and_splits_that_share_images_are_reported(planted) -> None:
+    to = planted.folder / "duplicates.csv"
+    files = [planted.folder / f"{split}.parquet" for split in ("train", "val")]
+    output = run(*files, "--encoder", planted.encoder, "--to", to)
+    rows = list(csv.DictReader(to.open()))
+    groups: dict[str, set[str]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], set()).add(row["name"])
+        assert row["same_as"].split("-")[0].split(".")[0] == row["name"].split("-")[0].split(".")[0]
+        assert {row["split"], row["same_as_split"]} == {"train", "val"}
+        assert 0 < float(row["agreement"]) <= 1 and 0 < float(row["cosine"]) <= 1
+    expected = [{f"{name}.png", f"{name}-{copies.CHANGES[i].__name__}.png"} for i, name in enumerate(PLANTED)]
+    assert list(groups.values()) == expected and list(groups) == ["1", "2", "3", "4", "5"]
+    assert re.search(r"warning: 5 images in .*val.parquet are copies of images in .*train.parquet", output)
+    shares = re.findall(r"(resized|recompressed|cropped|flipped|brightness) (\d+) %", output)
+    assert len(shares) == 5 and np.mean([int(share) for _, share in shares]) > 85
+    assert re.search(r"found [\d.]+ % of 70 made copies", output)
+    wrong, pairs = re.search(r"agreement of pixels: (\d+) of (\d+) pairs", output).groups()
+    assert int(wrong) <= len(PLANTED)  # they may count
+    assert 28 * 27 / 2 - 14 * 13 / 2 - 5 < int(pairs) <= 28 * 27 / 2 - 14 * 13 / 2
+
+
+def test_without_copies_nothing_is_found(planted, capfd) -> None:
+    """A .npy file records neither the folder nor the encoder."""
+    to = planted.folder / "none.parquet"
+    images = planted.folder / "train"
+    found = cl.duplicates(planted.folder / "train.npy", images=images, encoder=planted.encoder, to=to)
+    assert found == []
+    assert "train.npy does not record its encoder" in capfd.readouterr().err
+    assert pq.read_table(to).num_rows == 0 and pq.read_table(to).column_names[:2] == ["group", "name"]
+
+
+def test_equal_files_are_one_group(planted, tmp_path) -> None:
+    for number in range(4):
+        content = planted.folder / f"train/{'coffee' if number < 3 else 'rocket'}.png"
+        (tmp_path / f"{number}.png").write_bytes(content.read_bytes())
+    cl.embed(tmp_path, encoder=planted.encoder, to=tmp_path / "features.parquet")
+    found = cl.duplicates(tmp_path / "features.parquet", encoder=planted.encoder)
+    assert [(copy.group, copy.name) for copy in found] == [(1, "0.png"), (1, "1.png"), (1, "2.png")]
+    assert min(copy.cosine for copy in found) > 0.9999 and min(copy.agreement for copy in found) > 0.9999
+
+
+def missing_image(planted: SimpleNamespace, folder: Path) -> list[object]:
+    (folder / "images").mkdir()
+    for path in (planted.folder / "train").iterdir():
+        if path.stem != "moon":
+            (folder / "images" / path.name).symlink_to(path)
+    return [planted.folder / "train.parquet", "--images", folder / "images"]
+
+
+def one_image(planted: SimpleNamespace, folder: Path) -> list[object]:
+    cl.embed(planted.folder / "train/moon.png", encoder=planted.encoder, to=folder / "one.parquet")
+    return [folder / "one.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (missing_image, r"no image .*moon.png.*--images"),
+        (one_image, r"one.parquet has features of 1 image"),
+        (lambda x, _: [x.folder / "train.npy"], r"train.npy does not record the folder.*--images"),
+        (lambda x, _: [x.folder / "train.parquet", "--images", "nowhere"], r"no folder nowhere.*--images"),
+        (lambda x, empty: [x.folder / "train.parquet", "--images", empty], r"no image .*--images"),
+        (lambda x, _: 3 * [x.folder / "train.parquet"], r"found 3 files.*one, or those of training and"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, says, planted, tmp_path) -> None:
+    arguments = arguments(planted, tmp_path)
+    output = run(*arguments, "--encoder", planted.encoder, "--to", tmp_path / "nothing.csv", code=1)
+    error = output[output.index("Error: ") :]
+    assert re.search(says, error) and error.count("\n") == 1, output
+    assert not list(tmp_path.glob("nothing*"))

@@ -1,0 +1,222 @@
+"""cl search: its answers against a dense product, its files, and what it refuses."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import cl
+from cl.commands import main
+from cl.hub import feature_files
+from tests.support.pictures import picture_file
+from tests.support.resnets import TRANSFORM, save_encoder
+
+COUNT = 20
+ODD = "<b>&amp;.jpg"  # the name of an image
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory) -> SimpleNamespace:
+    """A folder of images, an encoder, and the images' features in Parquet and NumPy files."""
+    folder = tmp_path_factory.mktemp("search")
+    for number in range(COUNT - 1):
+        picture_file(folder / f"images/{number:02d}.jpg", number)
+    picture_file(folder / "images" / ODD, COUNT)
+    picture_file(folder / "new/a.jpg", 100)
+    picture_file(folder / "new/b.jpg", 101)
+    encoder = folder / "encoder.safetensors"
+    save_encoder(encoder)
+    for suffix in (".parquet", ".npy"):
+        cl.embed(folder / "images", encoder=encoder, to=folder / f"features{suffix}")
+    found = feature_files.read(folder / "features.parquet")
+    unit = found.features / np.linalg.norm(found.features, axis=1, keepdims=True)
+    return SimpleNamespace(
+        folder=folder, path=folder / "features.parquet", encoder=encoder, names=found.names, unit=unit
+    )
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["search", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.output
+
+
+def test_images_find_the_largest_cosines(searched) -> None:
+    """An image file, and a folder with another image."""
+    (searched.folder / "more").mkdir()
+    paths = [searched.folder / "new/a.jpg", searched.folder / "more/b.jpg"]
+    paths[1].write_bytes((searched.folder / "new/b.jpg").read_bytes())
+    matches = cl.search(searched.path, [paths[0], paths[1].parent], encoder=searched.encoder, top=5)
+    queries = cl.load(searched.encoder).embed(paths).numpy()
+    cosines = queries / np.linalg.norm(queries, axis=1, keepdims=True) @ searched.unit.T
+    np.testing.assert_array_equal(matches.positions, np.argsort(-cosines, axis=1)[:, :5])
+    np.testing.assert_allclose(matches.cosines, -np.sort(-cosines, axis=1)[:, :5], atol=1e-5)
+    assert matches.names == searched.names
+
+
+@pytest.mark.parametrize("file", ["features.parquet", "features.npy"])
+def test_a_name_needs_no_encoder_and_does_not_find_itself(file, searched) -> None:
+    expected = np.argsort(-searched.unit @ searched.unit[3], kind="stable")
+    lines = run(searched.folder / file, "03.jpg", "--top", COUNT - 1, "--encoder", "missing").splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == [searched.names[i] for i in expected if i != 3]
+    cosines = [float(line.split()[0]) for line in lines]
+    np.testing.assert_allclose(cosines, np.sort(searched.unit @ searched.unit[3])[::-1][1:], atol=6e-4)
+
+
+def test_files_of_features_are_queries_and_results_are_tables(searched) -> None:
+    tables = {}
+    for suffix in (".csv", ".parquet"):
+        to = searched.folder / f"found{suffix}"
+        run(searched.path, searched.path, "--top", 2, "--to", to)
+        tables[suffix] = pq.read_table(to) if suffix == ".parquet" else pa.csv.read_csv(to)
+    rows = tables[".parquet"].to_pylist()
+    assert tables[".csv"].to_pylist() == rows
+    assert [row["query"] for row in rows] == list(np.repeat(searched.names, 2))
+    assert [row["rank"] for row in rows] == COUNT * [1, 2]
+    cosines = searched.unit @ searched.unit.T - 2 * np.eye(COUNT)
+    nearest = np.argsort(-cosines, axis=1)[:, :2]
+    assert [row["name"] for row in rows] == [searched.names[i] for i in nearest.ravel()]
+    other = searched.folder / "copy.parquet"
+    other.write_bytes(searched.path.read_bytes())
+    assert cl.search(searched.path, other, top=1).cosines.min() > 0.9999  # another file finds the same images
+
+
+def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
+    """A picture that is gone is replaced by the reason; names are escaped."""
+    to = searched.folder / "page.html"
+    gone = searched.folder / "images/07.jpg"
+    content = gone.read_bytes()
+    gone.unlink()
+    run(
+        searched.path,
+        "03.jpg",
+        searched.folder / "new",
+        "--top",
+        19,
+        "--encoder",
+        searched.encoder,
+        "--to",
+        to,
+    )
+    gone.write_bytes(content)
+    page = to.read_text(encoding="utf-8")
+    sources = re.findall(r'src="([^"]*)"', page)
+    assert len(sources) == 3 * (1 + 19) - 3 and all(x.startswith("data:image/jpeg;base64,") for x in sources)
+    assert "No such file" in page and "&lt;b&gt;&amp;amp;.jpg" in page and ODD not in page
+    assert "http" not in page
+
+
+def other_encoder(searched: SimpleNamespace) -> list[object]:
+    save_encoder(searched.folder / "other.safetensors", seed=1)
+    return [searched.path, searched.folder / "new", "--encoder", searched.folder / "other.safetensors"]
+
+
+def other_transform(searched: SimpleNamespace) -> list[object]:
+    metadata = {"transform": TRANSFORM.model_copy(update={"resize": 40}).model_dump_json()}
+    save_encoder(searched.folder / "resized.safetensors", metadata=metadata)
+    return [searched.path, searched.folder / "new", "--encoder", searched.folder / "resized.safetensors"]
+
+
+def written(searched: SimpleNamespace, features: np.ndarray, notes: dict[str, str] | None = None) -> Path:
+    path = searched.folder / "written.parquet"
+    writer = feature_files.Parquet(path, features.shape[1:], notes or {})
+    writer.append([f"{number}.jpg" for number in range(len(features))], features)
+    writer.close()
+    return path
+
+
+def no_image(searched: SimpleNamespace) -> list[object]:
+    np.save(searched.folder / "none.npy", np.ones((0, 512), np.float32))
+    (searched.folder / "none.txt").touch()
+    return [searched.folder / "none.npy", "1.jpg"]
+
+
+def not_finite(searched: SimpleNamespace) -> list[object]:
+    features = searched.unit[:5].astype(np.float32)
+    features[3, 2] = np.nan
+    return [written(searched, features), "1.jpg"]
+
+
+def other_width(searched: SimpleNamespace) -> list[object]:
+    return [
+        written(searched, np.ones((3, 7), np.float32)),
+        searched.folder / "new",
+        "--encoder",
+        searched.encoder,
+    ]
+
+
+def other_program(searched: SimpleNamespace) -> list[object]:
+    pq.write_table(pa.table({"path": ["a.jpg"], "embedding": [[1.0]]}), searched.folder / "their.parquet")
+    return [searched.folder / "their.parquet", "a.jpg"]
+
+
+def other_features_as_query(searched: SimpleNamespace) -> list[object]:
+    return [searched.path, written(searched, np.ones((3, 512), np.float32), {"sha256": "0" * 64})]
+
+
+def empty_folder(searched: SimpleNamespace) -> list[object]:
+    (searched.folder / "empty").mkdir(exist_ok=True)
+    return [searched.path, searched.folder / "empty", "--encoder", searched.encoder]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (other_encoder, r"features.parquet came from another encoder .*not from .*other.safetensors.*embed"),
+        (other_transform, r"another transform .*resized.safetensors \(resize: 20 and 40\)"),
+        (other_width, r"7 features per image, but .*encoder.safetensors gives 512"),
+        (not_finite, r"3.jpg in .* not finite; embed"),
+        (other_program, r"their.parquet is not a file of features"),
+        (other_features_as_query, r"different encoders.*embed the images of both"),
+        (empty_folder, r"no images.*empty"),
+        (no_image, r"none.npy has features of no image"),
+        (lambda x: [x.path, "03.jpg", "--top", COUNT], rf"top={COUNT}.* {COUNT - 1} images to find"),
+        (lambda x: [x.path, "robin.jpg"], r"no file robin.jpg, and no image of that name"),
+        (lambda x: [x.folder / "missing.parquet", "a"], r"missing.parquet.*cl embed"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, says, searched) -> None:
+    to = searched.folder / "nothing.csv"
+    output = run(*arguments(searched), "--to", to, code=1)
+    error = output[output.index("Error: ") :]
+    assert re.search(says, error) and error.count("\n") == 1, output
+    assert not list(searched.folder.glob("nothing*"))
+
+
+def test_another_suffix_is_refused(searched) -> None:
+    assert re.search(
+        r"page.pdf .*\.html, \.csv, \.parquet", run(searched.path, "03.jpg", "--to", "page.pdf", code=1)
+    )
+
+
+def test_an_encoder_that_records_no_size_gets_that_of_the_features(searched) -> None:
+    encoder = searched.folder / "plain.safetensors"
+    save_encoder(encoder, metadata={})
+    (searched.folder / "config.json").write_text('{"model_args": {"stem_padding": 1}}')
+    features = searched.folder / "small.parquet"
+    cl.embed(searched.folder / "images", encoder=encoder, to=features, resize=24, crop=24)
+    image = searched.folder / "images/05.jpg"
+    matches = cl.search(features, image, encoder=encoder, top=1)
+    assert matches.names[matches.positions[0, 0]] == "05.jpg" and matches.cosines[0, 0] > 0.9999
+    loaded = cl.load(encoder)
+    with pytest.raises(ValueError, match="resize: 24 and 256"):
+        cl.search(features, image, encoder=loaded)
+    assert loaded.transform.resize == 256
+
+
+def test_an_index_finds_the_same_or_is_offered(searched) -> None:
+    try:
+        import faiss  # noqa: F401
+    except ImportError:
+        assert "pip install faiss-cpu" in run(searched.path, "03.jpg", "--approximate", code=1)
+        return
+    for _ in range(2):  # built, then read
+        found = cl.search(searched.path, searched.path, top=3, approximate=True)
+        exact = cl.search(searched.path, searched.path, top=3)
+        np.testing.assert_array_equal(found.positions, exact.positions)
