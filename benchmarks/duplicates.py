@@ -101,7 +101,7 @@ def compare(
     features = cl.embed(folder, encoder=encoder)
     assert features
     paths = [folder / name for name in features.names]
-    calibration, found = near_duplicates.find(features.features, paths, encoder, encoder.transform, silent)
+    calibration, found = near_duplicates.find(features.features, paths, encoder, silent)
     both = found.positions
     every = np.stack(np.triu_indices(len(paths), 1), axis=1)
     ((_, unit),) = unit_blocks(features.features, len(paths))

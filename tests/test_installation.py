@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cl.commands import SUMMARIES
+from cl.runtime.tables import write_csv
+from tests.support.pictures import picture_file
 from tests.support.project import ROOT
+from tests.support.resnets import save_encoder
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -138,3 +143,42 @@ def test_dvc_composes_with_the_project_of_its_plugins(tmp_path) -> None:
     (other / "cl/__init__.py").touch()
     result = python(other, "-c", COMPOSE, str(copy))
     assert result.stdout.strip() == str(copy / "cl/__init__.py"), result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torch", [["torch==2.11.0", "torchvision==0.26.0"], []], ids=["oldest", "newest"])
+def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) -> None:
+    """With the oldest and the newest torch that pyproject.toml allows."""
+    source, work = tmp_path / "source", tmp_path / "work"
+    shutil.copytree(ROOT / "cl", source / "cl", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+    installed = [tmp_path / "env/bin/python", "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*installed, "install", "--quiet", source, *torch], check=True)
+    packages = subprocess.run([*installed, "list", "--format=json"], check=True, capture_output=True).stdout
+    names = {package["name"] for package in json.loads(packages)} - {"pip"}
+    assert len(names) <= 60, sorted(names)
+
+    rows = []
+    for number in range(12):
+        picture_file(work / f"images/{number}.jpg", number)
+        rows.append((f"{number}.jpg", "ab"[number % 2]))
+    write_csv(work / "labels.csv", ["path", "label"], rows)
+    save_encoder(work / "encoder.safetensors")
+    encoder = ["--encoder", "encoder.safetensors"]
+    commands = {
+        "embed": ["images", *encoder, "--to", "features.parquet"],
+        "search": ["features.parquet", "images/3.jpg", *encoder, "--to", "page.html"],
+        "duplicates": ["features.parquet", "--images", "images", *encoder, "--to", "copies.csv"],
+        "classify": ["--labels", "labels.csv", "--images", "images", *encoder, "--to", "predictions.csv"],
+        "evaluate": ["encoder.safetensors", "--train", "images", "--labels", "labels.csv", "--k", "2"],
+        "export": ["torchvision", *encoder, "--to", "exported.safetensors"],
+    }
+    assert commands.keys() == SUMMARIES.keys()
+    for name, arguments in commands.items():
+        command = [tmp_path / "env/bin/cl", name, *arguments]
+        result = subprocess.run(command, cwd=work, env=ENVIRONMENT, capture_output=True, text=True)
+        assert result.returncode == 0, f"cl {name}: {result.stderr}"
+    for file in ("features.parquet", "page.html", "copies.csv", "predictions.csv", "exported.safetensors"):
+        assert (work / file).stat().st_size

@@ -81,13 +81,10 @@ def duplicates(
     if len(paths) < 2:
         raise ValueError(f"{files[0]} has features of 1 image, which cannot have copies; embed more images")
     rows = np.concatenate([part.features for part in parts]) if len(parts) > 1 else parts[0].features
-    loaded, transform = (
-        matching.encoder_of(parts[0], files[0], encoder, prefix),
-        matching.transform_of(parts[0]),
-    )
     show = progress("duplicates")
+    loaded = matching.encoder_of(parts[0], files[0], encoder, prefix, show.say)
     try:
-        calibration, pairs = near_duplicates.find(rows, paths, loaded, transform, show.count)
+        calibration, pairs = near_duplicates.find(rows, paths, loaded, show.count)
     except FileNotFoundError as error:
         advice = "give the folder that the names start from with --images"
         raise ValueError(f"no image {error.filename}, which is in the features; {advice}") from error

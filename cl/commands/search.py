@@ -140,7 +140,9 @@ def _queries(
     if not queries:
         raise ValueError("no queries given; give images, files of features or names of images")
     if images:
-        embedded = embed(images, encoder=matching.encoder_of(bank, path, encoder, prefix))
+        embedded = embed(
+            images, encoder=matching.encoder_of(bank, path, encoder, prefix, progress("search").say)
+        )
         assert embedded
         parts.insert(0, (embedded, np.full(len(embedded.names), -1)))
     return parts

@@ -118,8 +118,9 @@ def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with (
             warnings.catch_warnings(action="ignore"),  # on formats that torch.load then refuses
             torch.serialization.safe_globals([*PLAIN, *SCALARS]),
+            path.open("rb") as file,  # given a path, newer torch goes by the suffix
         ):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can make the reader raise anything
         raise ValueError(_unreadable(path, str(error))) from error
     if not isinstance(content, dict):

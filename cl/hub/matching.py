@@ -1,7 +1,7 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -42,9 +42,15 @@ def read(path: Path) -> Features:
 
 
 def encoder_of(
-    features: Features, path: Path, encoder: "str | PathLike[str] | Encoder", prefix: str | None
+    features: Features,
+    path: Path,
+    encoder: "str | PathLike[str] | Encoder",
+    prefix: str | None,
+    say: Callable[[str], None],
 ) -> Encoder:
-    """The encoder that gave the features; where its own file records no transform, with theirs.
+    """The encoder that gave the features; if its file records no transform, with theirs.
+
+    A file of features without notes shows only its width, which `say` is told.
 
     Args:
         path: the file of the features, for messages.
@@ -60,12 +66,14 @@ def encoder_of(
     notes, advice = features.notes, "give the encoder that they came from, or embed the images again"
     if given.width != width:
         raise ValueError(f"{path} has {width} features per image, but {name} gives {given.width}; {advice}")
+    if "sha256" not in notes:
+        say(f"{path} does not record its encoder, so only the number of features per image is compared")
     if notes.get("sha256", given.sha256) != given.sha256:
         hashes = f"(sha256 {notes['sha256'][:12]}), not from {name} (sha256 {given.sha256[:12]})"
         raise ValueError(f"{path} came from another encoder {hashes}; {advice}")
     if "transform" in notes:
         transform = transform_of(features)
-        if not given.records_size:
+        if not given.records_size and given is not encoder:
             given.transform = transform
         elif transform != given.transform:
             raise ValueError(

@@ -21,6 +21,7 @@ from cl.features.extraction import BATCH, FEW
 from cl.features.neighbours import nearest
 from cl.hub.encoder import Encoder
 from cl.runtime.cores import cores
+from cl.runtime.machine import MOST_WORKERS
 
 K = 50  # nearest images by features
 K_PIXELS = 10  # and by small versions
@@ -83,7 +84,7 @@ class Images:
 
 
 def find(
-    features: np.ndarray, paths: Sequence[Path], encoder: Encoder, transform: Transform, count: Count
+    features: np.ndarray, paths: Sequence[Path], encoder: Encoder, count: Count
 ) -> tuple[Calibration, Pairs]:
     """Thresholds from made copies, and all pairs of copies, with N small versions in a temporary file.
 
@@ -96,7 +97,7 @@ def find(
     """
     with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
         small = np.memmap(first, np.uint8, "w+", shape=(len(paths), copies.SIDE, copies.SIDE))
-        _read(paths, transform, small, count)
+        _read(paths, encoder.transform, small, count)
         width = copies.descriptors(small[:1]).shape[1]
         described = np.memmap(second, np.float16, "w+", shape=(2, len(paths), width))
         for start in range(0, len(paths), BATCH):
@@ -104,44 +105,51 @@ def find(
             described[0, block] = copies.descriptors(small[block])
             described[1, block] = copies.descriptors(small[block, :, ::-1])
         images = Images(features, small, *described)
-        calibration = calibrate(images, paths, encoder, transform, count)
+        calibration = calibrate(images, paths, encoder, count)
         return calibration, copies_among(images, calibration, count)
 
 
-def calibrate(
-    images: Images, paths: Sequence[Path], encoder: Encoder, transform: Transform, count: Count
-) -> Calibration:
+def calibrate(images: Images, paths: Sequence[Path], encoder: Encoder, count: Count) -> Calibration:
     """Make copies of a sample of the images; compare them with the originals, and these with each other."""
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(len(paths), min(SAMPLE, len(paths)), replace=False))
-    changed, embedded = [], []
-    with count(len(sample), "images to copy with changes") as report:
-        for position in sample:
-            picture = _shrunk(Picture.fromarray(transform.decoded(paths[position])))
-            made = [change(picture, rng) for change in copies.CHANGES]
-            changed += [copies.small(copy) for copy in made]
-            embedded.append(encoder.embed(made))
-            report(1)
-    queries, small, kinds = torch.cat(embedded).numpy(), np.stack(changed), len(copies.CHANGES)
-    near = _is_near(queries, small, images, sample.repeat(kinds)).reshape(-1, kinds)
-    first, second = np.arange(len(sample)).repeat(kinds), len(sample) + np.arange(len(small))
-    links = np.stack([first, second], axis=1)
+    queries, small = _made_copies([paths[position] for position in sample], rng, encoder, count)
+    kinds = [change.__name__ for change in copies.CHANGES]
+    near = _is_near(queries, small, images, sample.repeat(len(kinds))).reshape(-1, len(kinds))
     own = np.array(images.features[sample], np.float32)
+    originals = np.arange(len(sample)).repeat(len(kinds))
+    links = np.stack([originals, len(sample) + np.arange(len(small))], axis=1)
     cosines = copies.cosines_of(np.concatenate([own, queries]), links).reshape(near.shape)
     agreements = copies.agreement(np.concatenate([images.small[sample], small]), links).reshape(near.shape)
+
     pairs = np.stack(np.triu_indices(len(sample), 1), axis=1)
     between = copies.cosines_of(own, pairs)
-    usual = float(np.quantile(between, DIFFERENT))
-    cosine = min(float(cosines[::2].min()), (float(cosines[::2].min()) + usual) / 2)
+    least, usual = float(cosines[::2].min()), float(np.quantile(between, DIFFERENT))
+    cosine = min(least, (least + usual) / 2)
     different = pairs[between < max(cosine, usual)]
-    others, is_first = copies.agreement(images.small[sample], different), (different % 2 == 0).all(1)
+    others, is_first_half = copies.agreement(images.small[sample], different), (different % 2 == 0).all(1)
     low, high = np.quantile(agreements[::2], MISSED)
-    agreement = float(np.clip((low + others[is_first].max(initial=-1)) / 2, low, high))
+    agreement = float(np.clip((low + others[is_first_half].max(initial=-1)) / 2, low, high))
+
     right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
-    wrong = others[~is_first] >= agreement
-    names = [change.__name__ for change in copies.CHANGES]
-    recall = dict(zip(names, right.mean(0).tolist(), strict=True))
+    wrong = others[~is_first_half] >= agreement
+    recall = dict(zip(kinds, right.mean(0).tolist(), strict=True))
     return Calibration(cosine, agreement, recall, len(right), len(wrong), int(wrong.sum()))
+
+
+def _made_copies(
+    paths: Sequence[Path], rng: np.random.Generator, encoder: Encoder, count: Count
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features (S kinds, D) and small versions (S kinds, SIDE, SIDE) of copies of S images, by image."""
+    features, small = [], []
+    with count(len(paths), "images to copy with changes") as report:
+        for path in paths:
+            picture = _shrunk(Picture.fromarray(encoder.transform.decoded(path)))
+            made = [change(picture, rng) for change in copies.CHANGES]
+            features.append(encoder.embed(made))
+            small += [copies.small(copy) for copy in made]
+            report(1)
+    return torch.cat(features).numpy(), np.stack(small)
 
 
 def _is_near(queries: np.ndarray, small: np.ndarray, images: Images, owner: np.ndarray) -> np.ndarray:
@@ -187,7 +195,7 @@ def _read(paths: Sequence[Path], transform: Transform, small: np.ndarray, count:
 
     batches = range(-(-len(paths) // BATCH))
     arrays = [ring.Array((copies.SIDE, copies.SIDE), np.uint8)]
-    workers = cores() if len(paths) > FEW else 0
+    workers = min(MOST_WORKERS, max(1, cores() - 1)) if len(paths) > FEW else 0
     filled = ring.filled(fill, batches, lambda batch: min(BATCH, len(paths) - batch * BATCH), arrays, workers)
     with count(len(paths), "images to read") as report:
         for batch, (images,) in zip(batches, filled, strict=True):

@@ -72,13 +72,13 @@ def test_planted_copies_are_found_and_splits_that_share_images_are_reported(plan
     assert 28 * 27 / 2 - 14 * 13 / 2 - 5 < int(pairs) <= 28 * 27 / 2 - 14 * 13 / 2
 
 
-def test_without_copies_nothing_is_found(planted) -> None:
+def test_without_copies_nothing_is_found(planted, capfd) -> None:
     """A .npy file records neither the folder nor the encoder."""
     to = planted.folder / "none.parquet"
-    found = cl.duplicates(
-        planted.folder / "train.npy", images=planted.folder / "train", encoder=planted.encoder, to=to
-    )
+    images = planted.folder / "train"
+    found = cl.duplicates(planted.folder / "train.npy", images=images, encoder=planted.encoder, to=to)
     assert found == []
+    assert "train.npy does not record its encoder" in capfd.readouterr().err
     assert pq.read_table(to).num_rows == 0 and pq.read_table(to).column_names[:2] == ["group", "name"]
 
 

@@ -204,6 +204,10 @@ def test_an_encoder_that_records_no_size_gets_that_of_the_features(searched) -> 
     image = searched.folder / "images/05.jpg"
     matches = cl.search(features, image, encoder=encoder, top=1)
     assert matches.names[matches.positions[0, 0]] == "05.jpg" and matches.cosines[0, 0] > 0.9999
+    loaded = cl.load(encoder)
+    with pytest.raises(ValueError, match="resize: 24 and 256"):
+        cl.search(features, image, encoder=loaded)
+    assert loaded.transform.resize == 256
 
 
 def test_an_index_finds_the_same_or_is_offered(searched) -> None:
