@@ -102,7 +102,8 @@ def publish(folder: Path, die: int = -1) -> None:
         write_shards(class_folders(Path("own")), partial, 2)
 
 
-def test_the_next_run_recovers_from_a_kill_at_any_disk_change(tmp_path) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_next_run_recovers_from_a_kill_at_any_disk_change(every, tmp_path) -> None:
     """`data/shards` is always complete, of the earlier or the new run, or briefly missing."""
     for name in ("before", "now"):
         tree(tmp_path / name / "own", 2)
@@ -114,7 +115,7 @@ def test_the_next_run_recovers_from_a_kill_at_any_disk_change(tmp_path) -> None:
         finished[name] = digest(tmp_path / name / "data")
     die, exitcode = 0, -signal.SIGKILL
     while exitcode:
-        die += 1
+        die += every
         shutil.rmtree(tmp_path / "now" / "data")
         shutil.copytree(tmp_path / "before" / "data", tmp_path / "now" / "data")
         killed = start_fork(publish, tmp_path / "now", die)
