@@ -113,9 +113,9 @@ def classify(
         to: the .csv or .parquet file of predictions to write.
         save: the .safetensors file of the classifier to write.
         every_class: write a column for each class even if there are more than 20.
-        finetune: train the encoder too, and use it if three folds find that it lowers the log-loss of held-out
-            images by more than its standard error. Then `save` also writes <save>-encoder.safetensors, the
-            `encoder` of the classifier. It needs images.
+        finetune: train the encoder too, and use it if that lowers the log-loss of held-out images by more than
+            its standard error. Then `save` also writes <save>-encoder.safetensors, the `encoder` of the
+            classifier. It needs images.
         prefix, resize, crop: as in `embed`.
 
     Raises:
@@ -198,6 +198,8 @@ def _trained(
     labels: Path, source: "_Source", *, finetune: bool
 ) -> "tuple[Classification, Classifier, Encoder | None]":
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
+    import numpy as np
+
     from cl.features.classifier import folds_of, train
     from cl.hub import classifier_file, targets
     from cl.hub.finetuning import Labelled, finetuned_if_better
@@ -214,7 +216,7 @@ def _trained(
     comparison = better = None
     if finetune:
         assert isinstance(source, _Images)
-        rows = labelled.nonzero()[0]
+        rows = np.flatnonzero(labelled)
         images = Labelled(
             [source.root / found.names[row] for row in rows],
             found.features[labelled],

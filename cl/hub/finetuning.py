@@ -81,11 +81,11 @@ def finetuned_if_better(
     )
     with machine.settings_restored():
         machine.find("fp32", deterministic=True)
-        squares, logits = _squares(encoder, images.files), np.empty(targets.shape)
+        squares, logits = middles(encoder, images.files), np.empty(targets.shape)
         parts = [np.setdiff1d(np.arange(len(targets)), held_out) for _, held_out in frozen.folds]
-        with shown.count(sum(map(_images, parts)), "images of fine-tuning") as report:
+        with shown.count(sum(map(passes, parts)), "images of fine-tuning") as report:
             for (start, held_out), seen in zip(frozen.folds, parts, strict=True):
-                tuned, fitted = _finetuned(encoder, start, squares[seen], targets[seen], seed, report)
+                tuned, fitted = finetune(encoder, start, squares[seen], targets[seen], seed, report)
                 features = tuned.embed([images.files[row] for row in held_out]).numpy()
                 logits[held_out] = fitted.logits(features)
         calibrated = np.empty(targets.shape)
@@ -96,40 +96,46 @@ def finetuned_if_better(
         if not comparison.better:
             return comparison, None
         shown.say("fine-tuning on all labelled images")
-        with shown.count(_images(squares), "images of fine-tuning") as report:
-            tuned, fitted = _finetuned(encoder, head, squares, targets, seed, report)
+        with shown.count(passes(squares), "images of fine-tuning") as report:
+            tuned, fitted = finetune(encoder, head, squares, targets, seed, report)
     temperature = classifier.fit_temperature(logits, targets, several=several)
     final = Head(fitted.weights, fitted.bias, temperature, several)
     raw = classifier.probabilities(logits, 1.0, several=several)
     return comparison, (tuned, Trained(final, frozen.regularisation, raw, calibrated, []))
 
 
-def _squares(encoder: Encoder, files: Sequence[Path]) -> Tensor:
+def middles(encoder: Encoder, files: Sequence[Path]) -> Tensor:
     """The middle of the images, (N, 3, S, S) uint8 with S the transform's `resize`."""
     transform = encoder.transform.model_copy(update={"crop": encoder.transform.resize})
     return torch.stack([torch.from_numpy(transform.pixels(file)).permute(2, 0, 1) for file in files])
 
 
-def _images(rows: Tensor | np.ndarray) -> int:
+def passes(rows: Tensor | np.ndarray) -> int:
     """How many images a training on these takes, each counted as often as it is seen."""
     return BATCH * max(STEPS, EPOCHS * len(rows) // BATCH)
 
 
-def _finetuned(
+def finetune(
     encoder: Encoder,
     head: Head,
     squares: Tensor,
     targets: np.ndarray,
-    seed: int,
-    report: Callable[[int], object],
+    seed: int = 0,
+    report: Callable[[int], object] = lambda images: None,
 ) -> tuple[Encoder, Head]:
     """A copy of the encoder trained with the head, which gets temperature 1.
 
-    The head starts with smaller logits: one that is right on all images would not change the encoder. AdamW on random crops and flips; the rate rises linearly and falls with a cosine. The network stays in
+    The head starts with smaller logits: one that is right on all its images would not change the encoder.
+    AdamW on random crops and flips; the rate rises linearly and falls with a cosine. The network stays in
     eval mode: a few images would spoil the statistics of its batch norm.
+
+    Args:
+        squares: (N, 3, S, S) uint8, of `middles`.
+        targets: (N, C) bool.
+        report: called with the number of images of each step; `passes` tells their sum.
     """
     network = copy.deepcopy(encoder.network).requires_grad_(True).eval()
-    device, steps = next(network.parameters()).device, _images(squares) // BATCH
+    device, steps = next(network.parameters()).device, passes(squares) // BATCH
     weights, bias = (
         nn.Parameter(torch.from_numpy(values / np.float32(SOFTER * head.temperature)).to(device))
         for values in (head.weights, head.bias)
@@ -158,8 +164,8 @@ def _finetuned(
     assert encoder.config
     sha256 = foreign.identity(network, encoder.config)
     tuned = Encoder(network, encoder.transform, sha256, config=encoder.config)
-    values = (parameter.detach().cpu().numpy() for parameter in (weights, bias))
-    return tuned, Head(*values, temperature=1.0, several=head.several)
+    trained, offset = (parameter.detach().cpu().numpy() for parameter in (weights, bias))
+    return tuned, Head(trained, offset, 1.0, head.several)
 
 
 def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -181,7 +187,7 @@ def _compared(images: Labelled, frozen: np.ndarray, tuned: np.ndarray) -> Compar
 
 
 def _log_losses(probabilities: np.ndarray, targets: np.ndarray, *, several: bool) -> np.ndarray:
-    """(N,)"""
+    """Nats for each image, (N,)."""
     tiny = np.finfo(np.float64).tiny
     losses = targets * -np.log(np.maximum(probabilities, tiny))
     if several:

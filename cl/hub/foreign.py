@@ -112,7 +112,7 @@ def recognise(
 
 
 def identity(network: Backbone, config: BackboneConfig, deviation: str = "") -> str:
-    """A hash of everything that determines the features; weights alone determine neither heads nor pooling."""
+    """A hash of all that determines the features; weights alone determine neither heads nor pooling."""
     described = f"{fingerprint(network)} {config.model_dump_json()} {deviation}"
     return hashlib.sha256(described.encode()).hexdigest()
 
