@@ -113,8 +113,8 @@ def classify(
         to: the .csv or .parquet file of predictions to write.
         save: the .safetensors file of the classifier to write.
         every_class: write a column for each class even if there are more than 20.
-        finetune: train the encoder too, and use it if that lowers the log-loss of held-out images by more than
-            its standard error. Then `save` also writes <save>-encoder.safetensors, the `encoder` of the
+        finetune: train the encoder too, if that lowers the log-loss of held-out images by more than its
+            standard error. Then `save` also writes <save>-encoder.safetensors, the `encoder` of the
             classifier. It needs images.
         prefix, resize, crop: as in `embed`.
 

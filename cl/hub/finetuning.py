@@ -20,7 +20,7 @@ from cl.runtime import machine
 
 FOLDS = 3  # each costs a training
 BATCH, STEPS, EPOCHS = 16, 80, 3  # STEPS, or more for EPOCHS
-RATE, WARMUP = 1e-4, 0.1  # largest rate of AdamW; fraction of the steps
+RATE, WARMUP = 1e-4, 0.1  # largest learning rate of AdamW; fraction of the steps before it
 SOFTER = 4  # divides the logits of the head at the start
 AREA = (0.5, 1.0)  # of the image that a crop covers
 
@@ -126,8 +126,8 @@ def finetune(
     """A copy of the encoder trained with the head, which gets temperature 1.
 
     The head starts with smaller logits: one that is right on all its images would not change the encoder.
-    AdamW on random crops and flips; the rate rises linearly and falls with a cosine. The network stays in
-    eval mode: a few images would spoil the statistics of its batch norm.
+    AdamW on random crops and flips, in one cycle of the learning rate. The network stays in eval mode: a few
+    images would spoil the statistics of its batch norm.
 
     Args:
         squares: (N, 3, S, S) uint8, of `middles`.
