@@ -29,8 +29,8 @@ def main() -> None:
         files = np.array(sorted(folder.rglob("*.jpg")))
         classes = np.unique([path.parent.name for path in files], return_inverse=True)[1]
         features = encoder.embed(list(files)).numpy()
-        for labels in LABELS:
-            for seed in range(DRAWS):
+        for seed in range(DRAWS):
+            for labels in LABELS:
                 measure(encoder, folder.name, files, classes, features, labels, seed)
 
 

@@ -64,7 +64,7 @@ def finetuned_if_better(
     """The fine-tuned encoder with its classifier, or None if cross-validation does not find it better.
 
     Three folds compare both: each fine-tunes a copy of the encoder, starting from the head of the frozen one
-    on the same images. The temperature of a fold is fitted on the others. On a CPU, the result depends only
+    on the same images. The temperatures of both are fitted in the same way. On a CPU, the result depends only
     on the arguments.
 
     Args:
@@ -79,29 +79,40 @@ def finetuned_if_better(
     frozen = classifier.train(
         images.features, targets, images.classes, images.groups, several=several, number=FOLDS, seed=seed
     )
+    folds = [held_out for _, held_out in frozen.folds]
+    before, after = np.empty(targets.shape), np.empty(targets.shape)  # logits of held-out images
     with machine.settings_restored():
         machine.find("fp32", deterministic=True)
-        squares, logits = middles(encoder, images.files), np.empty(targets.shape)
-        parts = [np.setdiff1d(np.arange(len(targets)), held_out) for _, held_out in frozen.folds]
+        squares = middles(encoder, images.files)
+        parts = [np.setdiff1d(np.arange(len(targets)), held_out) for held_out in folds]
         with shown.count(sum(map(passes, parts)), "images of fine-tuning") as report:
             for (start, held_out), seen in zip(frozen.folds, parts, strict=True):
                 tuned, fitted = finetune(encoder, start, squares[seen], targets[seen], seed, report)
-                features = tuned.embed([images.files[row] for row in held_out]).numpy()
-                logits[held_out] = fitted.logits(features)
-        calibrated = np.empty(targets.shape)
-        for (_, held_out), seen in zip(frozen.folds, parts, strict=True):
-            temperature = classifier.fit_temperature(logits[seen], targets[seen], several=several)
-            calibrated[held_out] = classifier.probabilities(logits[held_out], temperature, several=several)
-        comparison = _compared(images, frozen.calibrated, calibrated)
+                before[held_out] = start.logits(images.features[held_out])
+                after[held_out] = fitted.logits(tuned.embed([images.files[row] for row in held_out]).numpy())
+        calibrated = _calibrated(after, folds, images)
+        comparison = _compared(images, _calibrated(before, folds, images), calibrated)
         if not comparison.better:
             return comparison, None
         shown.say("fine-tuning on all labelled images")
         with shown.count(passes(squares), "images of fine-tuning") as report:
             tuned, fitted = finetune(encoder, head, squares, targets, seed, report)
-    temperature = classifier.fit_temperature(logits, targets, several=several)
+    temperature = classifier.fit_temperature(after, targets, several=several)
     final = Head(fitted.weights, fitted.bias, temperature, several)
-    raw = classifier.probabilities(logits, 1.0, several=several)
+    raw = classifier.probabilities(after, 1.0, several=several)
     return comparison, (tuned, Trained(final, frozen.regularisation, raw, calibrated, []))
+
+
+def _calibrated(logits: np.ndarray, folds: list[np.ndarray], images: Labelled) -> np.ndarray:
+    """Probabilities (N, C) of held-out images, with the temperature of each fold fitted on the others."""
+    found = np.empty(logits.shape)
+    for fold in folds:
+        others = np.setdiff1d(np.arange(len(logits)), fold)
+        temperature = classifier.fit_temperature(
+            logits[others], images.targets[others], several=images.several
+        )
+        found[fold] = classifier.probabilities(logits[fold], temperature, several=images.several)
+    return found
 
 
 def middles(encoder: Encoder, files: Sequence[Path]) -> Tensor:

@@ -26,15 +26,15 @@ CONFIG = Config(kind="timm", name="test_efficientnet", size=32, pool=None, drop_
 def folder(tmp_path, monkeypatch) -> Path:
     """40 red and green images of many brightnesses, 30 labelled; gray.safetensors sees only brightness."""
     torch.manual_seed(0)
-    network = backbones.build(CONFIG)
-    weights = network.state_dict()
+    weights = backbones.build(CONFIG).state_dict()
     stem = weights["conv_stem.weight"]
-    weights["conv_stem.weight"] = stem.mean(1, keepdim=True).expand_as(stem).contiguous()
+    gray = {**weights, "conv_stem.weight": stem.mean(1, keepdim=True).expand_as(stem).contiguous()}
     transform = TRANSFORM.model_copy(
         update={"resize": 36, "crop": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
     )
     metadata = {"network": CONFIG.model_dump_json(), "transform": transform.model_dump_json()}
-    save_tensors(weights, tmp_path / "gray.safetensors", metadata)
+    save_tensors(weights, tmp_path / "colour.safetensors", metadata)
+    save_tensors(gray, tmp_path / "gray.safetensors", metadata)
     rng = np.random.default_rng(0)
     (tmp_path / "images").mkdir()
     for number in range(40):
@@ -44,8 +44,8 @@ def folder(tmp_path, monkeypatch) -> Path:
     rows = [(f"{number:02d}.png", ("red", "green")[number % 2]) for number in range(30)]
     write_csv(tmp_path / "labels.csv", ["path", "label"], rows)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(finetuning, "STEPS", 12)
-    monkeypatch.setattr(finetuning, "RATE", 5e-3)
+    monkeypatch.setattr(finetuning, "STEPS", 20)
+    monkeypatch.setattr(finetuning, "RATE", 2e-3)
     return tmp_path
 
 
@@ -63,15 +63,14 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     found = classify("labels.csv", "images", encoder="gray.safetensors", finetune=True, save="c.safetensors")
     assert found.finetuning
     assert found.finetuning.better
-    assert found.finetuning.accuracy[0] < 80
+    assert found.finetuning.accuracy[0] < 60
+    assert found.finetuning.accuracy[1] > 90
     assert found.quality
     assert found.quality.accuracy == pytest.approx(found.finetuning.accuracy[1])
     assert found.predicted[30:] == ["red", "green"] * 5
     pair = {"encoder": "c-encoder.safetensors", "classifier": "c.safetensors"}
     again = classify(images="images", **pair)  # type: ignore[arg-type]
     np.testing.assert_array_equal(again.probabilities[30:], found.probabilities[30:])
-    with pytest.raises(ValueError, match="give the encoder that trained it"):
-        classify(images="images", encoder="gray.safetensors", classifier="c.safetensors")
     assert (folder / "gray.safetensors").read_bytes() == before
     said = run("--labels", "labels.csv", "--save", "d.safetensors")
     assert f"{found.finetuning.log_loss[0]:.3f} to {found.finetuning.log_loss[1]:.3f}" in said
@@ -80,8 +79,9 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
 
 
 def test_without_a_gain_nothing_changes(folder, monkeypatch) -> None:
-    monkeypatch.setattr(finetuning, "RATE", 0.1)  # destroys the network
-    encoder = cl.load("gray.safetensors")
+    monkeypatch.setattr(finetuning, "RATE", 1e-2)  # spoils the network
+    monkeypatch.setattr(finetuning, "STEPS", 12)
+    encoder = cl.load("colour.safetensors")
     tuned, plain = (
         classify("labels.csv", "images", encoder=encoder, finetune=finetune, save=save)
         for finetune, save in ((True, "tuned.safetensors"), (False, "plain.safetensors"))
