@@ -7,11 +7,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image as Picture
-from sklearn.metrics import log_loss
+from sklearn.metrics import average_precision_score, log_loss
 
 import cl
 from cl.commands import main
 from cl.commands.classify import classify
+from cl.features.classifier import train
 from cl.hub import finetuning
 from cl.networks import backbones
 from cl.networks.backbones.timm import Config
@@ -108,6 +109,30 @@ def test_the_comparison_counts_groups() -> None:
         [], np.empty(0), targets.repeat(3, 0), [], np.arange(20).repeat(3), several=False
     )
     assert finetuning._compared(copies, *both.repeat(3, 1)).error == pytest.approx(found.error)
+
+
+def test_the_comparison_sums_over_labels() -> None:
+    rng = np.random.default_rng(0)
+    targets, both = rng.random((20, 3)) < 0.5, rng.random((2, 20, 3))
+    images = finetuning.Labelled([], np.empty(0), targets, [], None, several=True)
+    found = finetuning._compared(images, *both)
+    each = [sum(log_loss(targets[:, c], p[:, c]) for c in range(3)) for p in both]
+    assert found.log_loss == pytest.approx(each)
+    assert found.accuracy == pytest.approx([100 * average_precision_score(targets, p) for p in both])
+
+
+def test_the_head_of_a_fold_did_not_see_its_images() -> None:
+    rng = np.random.default_rng(0)
+    features, targets = rng.normal(size=(30, 5)), np.eye(3, dtype=bool)[np.arange(30) % 3]
+    trained = train(features, targets, ["a", "b", "c"], number=3)
+    assert sorted(np.concatenate([rows for _, rows in trained.folds])) == list(range(30))
+    for head, rows in trained.folds:
+        np.testing.assert_allclose(
+            head.probabilities(features[rows]), trained.calibrated[rows], rtol=1e-4, atol=1e-6
+        )
+    features[trained.folds[0][1]] = 0
+    again = train(features, targets, ["a", "b", "c"], number=3)
+    np.testing.assert_array_equal(again.folds[0][0].weights, trained.folds[0][0].weights)
 
 
 def test_mistakes_are_told_before_anything_is_embedded(folder) -> None:
