@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     rows = [(f"{number:02d}.png", ("red", "green")[number % 2]) for number in range(30)]
     write_csv(tmp_path / "labels.csv", ["path", "label"], rows)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(finetuning, "STEPS", 20)
+    monkeypatch.setattr(finetuning, "STEPS", 15)
     monkeypatch.setattr(finetuning, "RATE", 2e-3)
     return tmp_path
 
