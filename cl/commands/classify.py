@@ -1,5 +1,6 @@
 """classify: a classifier from a few labelled images, and the classes of all others."""
 
+import copy
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from cl.hub.classifier_file import Classifier
     from cl.hub.encoder import Encoder
     from cl.hub.feature_files import Features
+    from cl.hub.finetuning import Comparison
     from cl.report.intervals import Interval
 
 TABLES, FILE = (".csv", ".parquet"), ".safetensors"
@@ -69,6 +71,7 @@ class Classification:
     classes: the C classes.
     probabilities: (N, C) float32; for a labelled image, by a head that was not trained on it.
     quality: None with a saved classifier.
+    finetuning: what `finetune` compared, and so which encoder was used; None without it.
     """
 
     names: list[str]
@@ -77,6 +80,7 @@ class Classification:
     classes: list[str]
     probabilities: "ndarray"
     quality: Quality | None
+    finetuning: "Comparison | None" = None
 
 
 def classify(
@@ -89,6 +93,7 @@ def classify(
     to: "str | PathLike[str] | None" = None,
     save: "str | PathLike[str] | None" = None,
     every_class: bool = False,
+    finetune: bool = False,
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
@@ -108,6 +113,9 @@ def classify(
         to: the .csv or .parquet file of predictions to write.
         save: the .safetensors file of the classifier to write.
         every_class: write a column for each class even if there are more than 20.
+        finetune: train the encoder too, if that lowers the log-loss of held-out images by more than its
+            standard error. Then `save` also writes <save>-encoder.safetensors, the `encoder` of the
+            classifier. It needs images.
         prefix, resize, crop: as in `embed`.
 
     Raises:
@@ -115,11 +123,15 @@ def classify(
             single image; labels name missing images; features are not finite.
     """
     from cl.hub import classifier_file
+    from cl.hub import encoder as encoders
 
     table, used, written, saved = (
         Path(path).expanduser() if path else None for path in (labels, classifier, to, save)
     )
     _check(table, used, written, saved)
+    tuned = encoder_beside(saved) if finetune and saved else None
+    if finetune:
+        _check_finetuning(table, features, encoder, tuned)
     if bool(images) == bool(features):
         raise ValueError(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
@@ -127,12 +139,14 @@ def classify(
     if features:
         source: _Source = _FeatureFile(Path(features).expanduser(), encoder, prefix, resize, crop)
     else:
-        source = _Images(images, encoder or ENCODER, prefix, resize, crop)
+        source = _Images(images, encoder or ENCODER, prefix, resize, crop, finetune=finetune)
     if used:
         result = _classified(classifier_file.load(used), used, source)
     else:
         assert table
-        result, trained = _trained(table, source)
+        result, trained, better = _trained(table, source, finetune=finetune)
+        if tuned and better:
+            encoders.save(better, tuned)
         if saved:
             classifier_file.save(trained, saved)
     if written:
@@ -154,6 +168,19 @@ def _check(labels: Path | None, classifier: Path | None, to: Path | None, save: 
             raise ValueError(f"{option} {path}: there is no folder {path.parent}; create it")
 
 
+def encoder_beside(classifier: Path) -> Path:
+    """The file of the fine-tuned encoder of a saved classifier."""
+    return classifier.with_name(f"{classifier.stem}-encoder{FILE}")
+
+
+def _check_finetuning(labels: Path | None, features: Any, encoder: Any, tuned: Path | None) -> None:
+    if not labels or features:
+        found = "--features" if features else "--classifier"
+        raise ValueError(f"--finetune trains on --images with --labels, found {found}; leave out one of them")
+    if tuned and isinstance(encoder, str | PathLike) and Path(encoder).absolute() == tuned.absolute():
+        raise ValueError(f"--finetune would write {tuned} over the --encoder; give --save another name")
+
+
 def _classified(used: "Classifier", file: Path, source: "_Source") -> Classification:
     """The classes by a saved classifier."""
     used.check(source.notes, file)  # before the images are embedded
@@ -167,10 +194,15 @@ def _classified(used: "Classifier", file: Path, source: "_Source") -> Classifica
     return _result(found.names, used.classes, probabilities, several=used.head.several)
 
 
-def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifier]":
-    """The classes by a classifier that is trained on the labelled images."""
+def _trained(
+    labels: Path, source: "_Source", *, finetune: bool
+) -> "tuple[Classification, Classifier, Encoder | None]":
+    """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
+    import numpy as np
+
     from cl.features.classifier import folds_of, train
     from cl.hub import classifier_file, targets
+    from cl.hub.finetuning import Labelled, finetuned_if_better
 
     table = targets.read(labels, source.names, source.root)
     for remark in table.remarks:
@@ -181,15 +213,31 @@ def _trained(labels: Path, source: "_Source") -> "tuple[Classification, Classifi
     labelled = table.targets.any(1)
     with progress("classify").count(int(labelled.sum()), "labelled images") as report:
         trained = train(found.features[labelled], *table.labelled(), several=table.several, report=report)
+    comparison = better = None
+    if finetune:
+        assert isinstance(source, _Images)
+        rows = np.flatnonzero(labelled)
+        images = Labelled(
+            [source.root / found.names[row] for row in rows],
+            found.features[labelled],
+            *table.labelled(),
+            table.several,
+        )
+        encoder = source.encoder(found)
+        comparison, tuned = finetuned_if_better(encoder, images, trained.head, progress("classify"))
+        if tuned:
+            better, trained = tuned
+            found = source.features(better)
     probabilities = trained.head.probabilities(found.features)
     probabilities[labelled] = trained.calibrated
     result = replace(
         _result(found.names, table.classes, probabilities, several=table.several),
         labels=_joined(table.targets, table.classes),
         quality=_quality(trained, *table.labelled()),
+        finetuning=comparison,
     )
-    encoder = {name: note for name, note in found.notes.items() if name in ("sha256", "transform")}
-    return result, classifier_file.Classifier(trained.head, table.classes, encoder)
+    notes = {name: note for name, note in found.notes.items() if name in ("sha256", "transform")}
+    return result, classifier_file.Classifier(trained.head, table.classes, notes), better
 
 
 class _Source(Protocol):
@@ -228,7 +276,14 @@ class _FeatureFile:
 
 class _Images:
     def __init__(
-        self, images: Any, encoder: Any, prefix: str | None, resize: int | None, crop: int | None
+        self,
+        images: Any,
+        encoder: Any,
+        prefix: str | None,
+        resize: int | None,
+        crop: int | None,
+        *,
+        finetune: bool,
     ) -> None:
         import torch
 
@@ -245,12 +300,29 @@ class _Images:
         if isinstance(encoder, str | PathLike):
             device = "cuda" if torch.cuda.is_available() else "cpu"
             encoder = files.load(fspath(encoder), prefix).to(device)
+        if finetune and encoder.config is None:
+            raise ValueError(
+                "--finetune cannot record this encoder, whose layers differ from those of its architecture; "
+                "leave it out"
+            )
         self._encoder, self.notes = encoder, {"sha256": encoder.sha256}
 
-    def features(self) -> "Features":
-        found = embed(self._inputs, encoder=self._encoder, resize=self._resize, crop=self._crop)
+    def features(self, tuned: "Encoder | None" = None) -> "Features":
+        """By the encoder, or by the one that was trained here, which records the size of images."""
+        if tuned:
+            found = embed(self._inputs, encoder=tuned)
+        else:
+            found = embed(self._inputs, encoder=self._encoder, resize=self._resize, crop=self._crop)
         assert found
         return found
+
+    def encoder(self, found: "Features") -> "Encoder":
+        """The encoder with the transform of these features."""
+        from cl.data.transform import Transform
+
+        encoder = copy.copy(self._encoder)
+        encoder.transform = Transform.model_validate_json(found.notes["transform"])
+        return encoder
 
 
 def _result(
@@ -335,7 +407,9 @@ def _write(to: Path, result: Classification, *, every_class: bool) -> None:
 
 
 def summary(result: Classification) -> Iterator[str]:
-    """Lines of at most 80 columns: the quality, and the worst classes."""
+    """Lines of at most 80 columns: fine-tuning, the quality, and the worst classes."""
+    if result.finetuning:
+        yield _compared(result.finetuning)
     total = f"{counted(len(result.names), 'images')}, {counted(len(result.classes), 'classes')}"
     new = result.predicted
     if result.labels:
@@ -372,6 +446,17 @@ def _measured(quality: Quality) -> Iterator[str]:
     yield f"calibration error      {after:5.1f} % ({before:.1f} % before scaling{few})"
 
 
+def _compared(found: "Comparison") -> str:
+    (frozen, tuned), (before, after) = found.log_loss, found.accuracy
+    measure = "mean average precision" if found.several else "accuracy"
+    used = "fine-tuned" if found.better else "frozen"
+    return (
+        f"the {used} encoder is used: on held-out images, fine-tuning changes\n"
+        f"the log-loss from {frozen:.3f} to {tuned:.3f} (standard error {found.error:.3f})\n"
+        f"and the {measure} from {before:.1f} % to {after:.1f} %"
+    )
+
+
 def _cell(name: str) -> str:
     return (name if len(name) <= WIDTH else f"{name[: WIDTH - 3]}...").ljust(WIDTH)
 
@@ -384,6 +469,9 @@ def _cell(name: str) -> str:
 @click.option("--to", help="The predictions to write: .csv or .parquet.")
 @click.option("--save", help="The classifier to write, for later images: .safetensors.")
 @click.option("--every-class", is_flag=True, help=f"A column for each class, also of more than {COLUMNS}.")
+@click.option(
+    "--finetune", is_flag=True, help="Train the encoder too, if held-out images show that it helps."
+)
 @encoder_options
 @size_options
 @entry_point
@@ -394,6 +482,10 @@ def command(**options: Any) -> None:
     cross-validation keep a group together. The probabilities of a labelled image are of a classifier that was
     not trained on it.
 
+    --finetune trains copies of the encoder on two thirds of the labelled images each, and uses a fine-tuned
+    encoder if the log-loss of the held-out third falls by more than its standard error. --save then writes
+    the encoder too.
+
     \b
     cl classify --labels labels.csv --images photos --to predictions.csv --save classifier.safetensors
     cl classify --classifier classifier.safetensors --images new --to more.csv
@@ -401,8 +493,16 @@ def command(**options: Any) -> None:
     context = click.get_current_context()
     if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
         options["encoder"] = None
-    for line in summary(classify(**options)):
+    result = classify(**options)
+    for line in summary(result):
         click.echo(line)
     for option in ("to", "save"):
         if options[option]:
             click.echo(f"wrote {options[option]}")
+    if result.finetuning and result.finetuning.better:
+        if options["save"]:
+            click.echo(
+                f"wrote {encoder_beside(Path(options['save']))}: give it as --encoder with this classifier"
+            )
+        else:
+            click.echo("the fine-tuned encoder was not kept; give --save to use it for later images")

@@ -43,8 +43,13 @@ class Head:
         """(N, C) float32 for features (N, D), which may be mapped from a file."""
         found = np.empty((len(features), len(self.bias)), np.float32)
         for start in range(0, len(features), BLOCK):
-            logits = unit_rows(features[start : start + BLOCK]) @ self.weights.T + self.bias
+            logits = self.logits(features[start : start + BLOCK])
             found[start : start + BLOCK] = probabilities(logits, self.temperature, several=self.several)
+        return found
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """(N, C), before the temperature."""
+        found: np.ndarray = unit_rows(features) @ self.weights.T + self.bias
         return found
 
 
@@ -55,12 +60,14 @@ class Trained:
     regularisation: C of `logistic.fit`.
     raw: (N, C), before the temperature.
     calibrated: (N, C).
+    folds: a head and the images that it was not trained on, for each fold.
     """
 
     head: Head
     regularisation: float
     raw: np.ndarray
     calibrated: np.ndarray
+    folds: list[tuple[Head, np.ndarray]]
 
 
 def train(
@@ -70,6 +77,7 @@ def train(
     groups: np.ndarray | None = None,
     *,
     several: bool = False,
+    number: int = FOLDS,
     seed: int = 0,
     report: Callable[[int], object] = lambda images: None,
 ) -> Trained:
@@ -82,28 +90,35 @@ def train(
         targets: (N, C) bool, the labels of each image: exactly one, or at least one if `several`.
         classes: the C names, for errors.
         groups: (N,) int64; images of a group are in the same fold; -1: no group.
+        number: of folds; few images give fewer.
         report: called with the number of images that a fold has measured.
 
     Raises:
         ValueError: see `folds_of`.
     """
-    folds = folds_of(targets, classes, groups, seed=seed)
+    folds, heads = folds_of(targets, classes, groups, number=number, seed=seed), []
     rows, to_features = _rotated(unit_rows(features.astype(np.float64)))
     raw, calibrated = np.empty(targets.shape), np.empty(targets.shape)
     for seen, held_out in folds:
         part = None if groups is None else groups[seen]
         fitted = _fit(rows[seen], targets[seen], _folds(targets[seen], part, seed), several)
+        heads.append((Head(*to_features(fitted.weights, fitted.bias), fitted.temperature, several), held_out))
         logits = rows[held_out] @ fitted.weights.T + fitted.bias
         raw[held_out] = probabilities(logits, 1.0, several=several)
         calibrated[held_out] = probabilities(logits, fitted.temperature, several=several)
         report(len(held_out))
     fitted = _fit(rows, targets, folds, several)
     head = Head(*to_features(fitted.weights, fitted.bias), fitted.temperature, several)
-    return Trained(head, fitted.regularisation, raw, calibrated)
+    return Trained(head, fitted.regularisation, raw, calibrated, heads)
 
 
 def folds_of(
-    targets: np.ndarray, classes: Sequence[str], groups: np.ndarray | None = None, *, seed: int = 0
+    targets: np.ndarray,
+    classes: Sequence[str],
+    groups: np.ndarray | None = None,
+    *,
+    number: int = FOLDS,
+    seed: int = 0,
 ) -> list[Split]:
     """The rows (seen, held out) of each fold; the arguments are those of `train`.
 
@@ -114,19 +129,25 @@ def folds_of(
         raise ValueError(
             f"all labels are {classes[0]!r}, expected at least two classes; label images of another class"
         )
-    folds = _folds(targets, groups, seed)
-    for number in _unseen(folds, targets):
-        count = int(targets[:, number].sum())
+    folds = _folds(targets, groups, seed, number)
+    for label in _unseen(folds, targets):
+        count = int(targets[:, label].sum())
         if count < 2:
             raise ValueError(
-                f"class {classes[number]!r} has {counted(count, 'labelled images')}, expected at least 2; "
+                f"class {classes[label]!r} has {counted(count, 'labelled images')}, expected at least 2; "
                 "label more, or remove this label"
             )
         raise ValueError(
-            f"the {count} labelled images of class {classes[number]!r} cannot be held out in part, as their "
+            f"the {count} labelled images of class {classes[label]!r} cannot be held out in part, as their "
             "groups stay together; label images of more groups, or remove the column of groups"
         )
     return folds
+
+
+def separated(groups: np.ndarray | None, images: int) -> np.ndarray:
+    """(N,) int64: the groups, with a group of its own for each image that has none."""
+    numbers = np.arange(images)
+    return numbers if groups is None else np.where(groups < 0, -1 - numbers, groups)
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
@@ -156,20 +177,15 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.nda
     return rows, to_features
 
 
-def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int) -> list[Split]:
+def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int, most: int = FOLDS) -> list[Split]:
     """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
 
     The largest groups come first, each into the fold with the fewest images of its most frequent label. Few
     images give fewer folds, or none.
     """
     rarest = np.where(targets, targets.sum(0), np.inf).argmin(1)
-    own = (
-        np.arange(len(rarest))
-        if groups is None
-        else np.where(groups < 0, -1 - np.arange(len(groups)), groups)
-    )
-    names, group = np.unique(own, return_inverse=True)
-    number = min(FOLDS, len(names), int(np.bincount(rarest).max()))
+    names, group = np.unique(separated(groups, len(rarest)), return_inverse=True)
+    number = min(most, len(names), int(np.bincount(rarest).max()))
     if number < 2:
         return []
     counts = np.zeros((len(names), targets.shape[1]), int)

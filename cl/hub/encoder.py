@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import count, islice
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 from cl.data.transform import ImageLike, Transform
 from cl.hub import foreign
 from cl.hub._descriptions import first_of
-from cl.networks.backbones import Backbone
+from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.dense import dense_features
 from cl.runtime.machine import channels_last
+from cl.runtime.tensor_files import save_tensors
 
 IMAGENET = Transform(
     resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
@@ -38,12 +40,20 @@ class Encoder(nn.Module):
     records_size: whether the encoder's file records the image size; otherwise it is ImageNet's usual size.
     width: features per image.
     sha256: a hash of the architecture and of all parameters and buffers.
+    config: the architecture; None if no configuration describes it.
     """
 
     def __init__(
-        self, network: Backbone, transform: Transform, sha256: str, *, records_size: bool = True
+        self,
+        network: Backbone,
+        transform: Transform,
+        sha256: str,
+        *,
+        records_size: bool = True,
+        config: BackboneConfig | None = None,
     ) -> None:
         super().__init__()
+        self.config = config
         self.network, self.transform, self.sha256 = network, transform, sha256
         self.width, self.records_size = network.fc_features, records_size
         self.eval()
@@ -159,7 +169,19 @@ def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
     found = foreign.load(file, prefix)
     transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
-    return channels_last(Encoder(found.network, transform, found.sha256, records_size=records_size))
+    config = None if found.deviation else found.config
+    encoder = Encoder(found.network, transform, found.sha256, records_size=records_size, config=config)
+    return channels_last(encoder)
+
+
+def save(encoder: Encoder, path: Path) -> None:
+    """Write a file that `load` reads, whole or not at all; the encoder has a `config`."""
+    assert encoder.config
+    metadata = {
+        "network": encoder.config.model_dump_json(),
+        "transform": encoder.transform.model_dump_json(),
+    }
+    save_tensors(encoder.network.state_dict(), path, metadata)
 
 
 def transform_in(metadata: dict[str, str], file: str) -> Transform:

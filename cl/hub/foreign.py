@@ -107,11 +107,14 @@ def recognise(
         found = layouts[prefix].recognise(tensors, prefix, metadata, file)
         origin = ORIGINS.get(prefix, f"names below {prefix!r}")
     network = found.network.eval()
-    described = f"{fingerprint(network)} {found.config.model_dump_json()} {found.deviation}"
-    identity = hashlib.sha256(
-        described.encode()
-    ).hexdigest()  # weights alone determine neither heads nor pooling
-    return ForeignEncoder(network, found.config, origin, identity, metadata, found.deviation, found.doubt)
+    sha256 = identity(network, found.config, found.deviation)
+    return ForeignEncoder(network, found.config, origin, sha256, metadata, found.deviation, found.doubt)
+
+
+def identity(network: Backbone, config: BackboneConfig, deviation: str = "") -> str:
+    """A hash of all that determines the features; weights alone determine neither heads nor pooling."""
+    described = f"{fingerprint(network)} {config.model_dump_json()} {deviation}"
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
 def _choose_prefix(
