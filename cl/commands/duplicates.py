@@ -23,7 +23,7 @@ class Copy:
     """An image of a group of copies, and the most similar other image of the group that it was compared with.
 
     group: numbered from 1.
-    split, same_as_split: the name of the features' file without its suffix.
+    split, same_as_split: the name of the features' file without its suffix; its path if both names are equal.
     cosine: of their features.
     agreement: of their pixels, see `cl.features.copies.correlations`.
     """
@@ -67,10 +67,9 @@ def duplicates(
     import numpy as np
 
     from cl.hub import matching, near_duplicates
-    from cl.hub.result_tables import check_target, write_table
+    from cl.hub.result_tables import target_of, write_table
 
-    files, target = matching.as_paths(features), None if to is None else Path(to)
-    check_target(target)
+    files, target = matching.as_paths(features), target_of(to)
     if len(files) > 2:
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"
@@ -90,7 +89,9 @@ def duplicates(
         raise ValueError(f"no image {error.filename}, which is in the features; {advice}") from error
     for line in _calibrated(calibration, pairs, len(paths)):
         show.say(line)
-    splits = [path.stem for path, part in zip(files, parts, strict=True) for _ in part.names]
+    stems = [path.stem for path in files]
+    names = stems if len({*stems}) == len(files) else [str(path) for path in files]
+    splits = [name for name, part in zip(names, parts, strict=True) for _ in part.names]
     found = _copies([name for part in parts for name in part.names], splits, pairs)
     if len(parts) > 1:
         _warn(files, len(parts[0].names), pairs, show.say)

@@ -78,10 +78,9 @@ def search(
     from cl.console.progress import silent
     from cl.features.neighbours import nearest
     from cl.hub import matching, picture_page
-    from cl.hub.result_tables import check_target, write_table
+    from cl.hub.result_tables import target_of, write_table
 
-    path, target = Path(features).expanduser(), None if to is None else Path(to)
-    check_target(target, (".html", ".csv", ".parquet"))
+    path, target = Path(features).expanduser(), target_of(to, (".html", ".csv", ".parquet"))
     bank = matching.read(path)
     if len(bank.names) > MANY and not approximate:
         progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
