@@ -93,7 +93,7 @@ class Npy:
     def read(path: Path) -> Features:
         text = path.with_suffix(".txt").read_text(encoding="utf-8")
         features = np.load(path, mmap_mode="r").astype(np.float32, copy=False)  # float32 stays on the disk
-        return Features(text.split("\n")[:-1], features)
+        return Features(text.removesuffix("\n").split("\n"), features)
 
 
 class Csv:

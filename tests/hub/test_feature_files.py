@@ -46,6 +46,13 @@ def test_a_map_is_added_in_the_columns_of_embedding_atlas(tmp_path) -> None:
     assert found.notes == {"sha256": "x"}
 
 
+def test_names_that_an_editor_has_saved(tmp_path) -> None:
+    """With the line ends of Windows, and none after the last name."""
+    np.save(tmp_path / "features.npy", np.zeros((2, 3)))
+    (tmp_path / "features.txt").write_bytes(b"1.jpg\r\n2.jpg")
+    assert feature_files.read(tmp_path / "features.npy").names == ["1.jpg", "2.jpg"]
+
+
 def write(path: Path, content: str) -> Path:
     path.write_text(content)
     return path
