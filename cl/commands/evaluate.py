@@ -93,7 +93,7 @@ def evaluate(
     if isinstance(encoder, str | PathLike):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         encoder = files.load(fspath(encoder), prefix).to(device)
-    table = Labels(Path(labels)) if labels else None
+    table = Labels(Path(labels).expanduser()) if labels else None
     embedded = partial(embed, encoder=encoder, resize=resize, crop=crop)
     bank = _labelled(train, table, embedded)
     bank, queries = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded))

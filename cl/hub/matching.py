@@ -31,8 +31,6 @@ def read(path: Path) -> Features:
     found = feature_files.read(path)
     if not found.names:
         raise ValueError(f"{path} has features of no image; write another file with `cl embed`")
-    if found.features.ndim != 2:
-        raise ValueError(f"{path} has features of patches; write one of whole images with `cl embed`")
     for start in range(0, len(found.names), ROWS):
         finite = np.isfinite(found.features[start : start + ROWS]).all(1)
         if not finite.all():

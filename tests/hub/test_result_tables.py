@@ -1,6 +1,5 @@
 """Where tables of results are written."""
 
-from pathlib import Path
 
 import pytest
 

@@ -51,7 +51,7 @@ def test_mistakes(tmp_path) -> None:
         labels(tmp_path, "path,label\na/1.jpg,x\n" + "".join(f"{n}.jpg,x\n" for n in range(5)))
     with pytest.raises(ValueError, match="no column of labels.*label"):
         labels(tmp_path, "path,species\na/1.jpg,x\n")
-    with pytest.raises(ValueError, match="no label in 1 row;"):
+    with pytest.raises(ValueError, match="no label in its rows;"):
         labels(tmp_path, "path,label\na/1.jpg,\n")
     with pytest.raises(ValueError, match=r"none\.csv does not exist"):
         read(tmp_path / "none.csv", NAMES, tmp_path)
