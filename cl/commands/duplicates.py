@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER
+from cl.commands import ENCODER, encoder_options
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
@@ -189,17 +189,15 @@ def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: 
     help="The folder that the names in FEATURES start from, if the file does not record it or it has moved; "
     "twice for two files.",
 )
-@click.option(
-    "--encoder", default=ENCODER, show_default=True, help="What gave the features: a file or a name."
-)
-@click.option("--prefix", help="Which encoder to use if the file contains several.")
+@encoder_options
 @click.option("--to", type=click.Path(path_type=Path), help="A file to write: .csv or .parquet.")
 @entry_point
 def command(features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any) -> None:
     """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
 
     Copies may differ in size, compression, a small crop, mirroring or brightness. With two files, of training
-    and validation images, warns if these share images.
+    and validation images, warns if these share images. The encoder must be the one that gave the features; it
+    embeds copies made of some images, from which the thresholds come.
     """
     found = duplicates(features, images=images or None, to=to, **options)
     groups = found[-1].group if found else 0
@@ -207,4 +205,5 @@ def command(features: tuple[Path, ...], images: tuple[Path, ...], to: Path | Non
         f"{counted(groups, 'groups')} of copies, {counted(len(found), 'images')}" + (f": {to}" if to else "")
     )
     for copy in [] if to else found:
-        click.echo(f"{copy.group}  {copy.cosine:.3f}  {copy.name}")
+        split = f"{copy.split}  " if len(features) > 1 else ""
+        click.echo(f"{copy.group}  {copy.cosine:.3f}  {split}{copy.name}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER
+from cl.commands import ENCODER, encoder_options
 from cl.console.command import entry_point, progress
 
 if TYPE_CHECKING:
@@ -183,10 +183,7 @@ def _approximately(
 @click.argument("features", type=click.Path(path_type=Path))
 @click.argument("queries", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Images per query.")
-@click.option(
-    "--encoder", default=ENCODER, show_default=True, help="What gave the features: a file or a name."
-)
-@click.option("--prefix", help="Which encoder to use if the file contains several.")
+@encoder_options
 @click.option(
     "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
 )
@@ -198,6 +195,7 @@ def command(features: Path, queries: tuple[Path, ...], to: Path | None, **option
     """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.
 
     QUERIES are images, folders, lists or tables of images, other files of features, or names in FEATURES.
+    Images are embedded by the encoder, which must be the one that gave the features.
     """
     matches = search(features, queries, to=to, **options)
     if to:

@@ -1,6 +1,5 @@
 """Where tables of results are written."""
 
-
 import pytest
 
 from cl.hub.result_tables import target_of, write_table
