@@ -134,9 +134,10 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callab
 
 def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches: bool) -> None:
     from cl.hub import feature_files
+    from cl.hub.result_tables import target_of
     from cl.runtime.base_config import check_crop
 
-    feature_files.check_suffix(to)
+    target_of(to, tuple(feature_files.FORMATS))
     if patches and (map or to.suffix == ".csv"):
         raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
     if map and find_spec("sklearn") is None:

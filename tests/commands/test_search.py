@@ -1,6 +1,8 @@
 """cl search: its answers against a dense product, its files, and what it refuses."""
 
+import os
 import re
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -216,7 +218,11 @@ def test_an_index_finds_the_same_or_is_offered(searched) -> None:
     except ImportError:
         assert "pip install faiss-cpu" in run(searched.path, "03.jpg", "--approximate", code=1)
         return
-    for _ in range(2):  # built, then read
-        found = cl.search(searched.path, searched.path, top=3, approximate=True)
-        exact = cl.search(searched.path, searched.path, top=3)
+    path, features = searched.folder / "indexed.parquet", feature_files.read(searched.path)
+    for order in (1, 1, -1):  # built, then read, then of a file that replaced it and is older
+        with closing(feature_files.writer(path, features.features.shape[1:], features.notes)) as file:
+            file.append(features.names[::order], np.ascontiguousarray(features.features[::order]))
+        os.utime(path, (order + 1, order + 1))
+        found = cl.search(path, path, top=3, approximate=True)
+        exact = cl.search(path, path, top=3)
         np.testing.assert_array_equal(found.positions, exact.positions)
