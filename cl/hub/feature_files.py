@@ -99,9 +99,10 @@ class Npy:
 
     @staticmethod
     def read(path: Path) -> Features:
-        text = path.with_suffix(".txt").read_text(encoding="utf-8")
+        with path.with_suffix(".txt").open(encoding="utf-8") as file:
+            names = [line.removesuffix("\n") for line in file]
         features = np.load(path, mmap_mode="r").astype(np.float32, copy=False)  # float32 stays on the disk
-        return Features(text.removesuffix("\n").split("\n"), features)
+        return Features(names, features)
 
 
 class Csv:

@@ -162,6 +162,11 @@ def other_features_as_query(searched: SimpleNamespace) -> list[object]:
     return [searched.path, written(searched, np.ones((3, 512), np.float32), {"sha256": "0" * 64})]
 
 
+def damaged_query(searched: SimpleNamespace) -> list[object]:
+    (searched.folder / "damaged.parquet").write_bytes(b"PAR1")
+    return [searched.path, searched.folder / "damaged.parquet", "--encoder", searched.encoder]
+
+
 def empty_folder(searched: SimpleNamespace) -> list[object]:
     (searched.folder / "empty").mkdir(exist_ok=True)
     return [searched.path, searched.folder / "empty", "--encoder", searched.encoder]
@@ -181,6 +186,7 @@ def empty_folder(searched: SimpleNamespace) -> list[object]:
         (lambda x: [x.path, "03.jpg", "--top", COUNT], rf"top={COUNT}.* {COUNT - 1} images to find"),
         (lambda x: [x.path, "robin.jpg"], r"no file robin.jpg, and no image of that name"),
         (lambda x: [x.folder / "missing.parquet", "a"], r"missing.parquet.*cl embed"),
+        (damaged_query, r"damaged.parquet cannot be read as a table"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, says, searched) -> None:
