@@ -104,7 +104,7 @@ def _checked(
 
 
 def _features(x: "ArrayLike | Tensor", name: str) -> Tensor:
-    rows = x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.require(x, requirements="CW"))
+    rows = x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.require(x, requirements=["C", "W"]))
     if rows.ndim != 2 or not len(rows):
         raise ValueError(f"{name}_features have shape {tuple(rows.shape)}, expected (rows, width)")
     rows = rows if rows.dtype == torch.float64 else rows.float()
