@@ -45,7 +45,8 @@ def embed(
     the terminal, and listed in <to>.skipped.csv.
 
     Args:
-        images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
+        images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these. An image that
+            is named twice counts once.
         encoder: a file or name that `cl.load` takes, or what it returned, which computes on its own device.
         to: the file to write: .parquet, .npy with the names in a .txt beside it, or .csv; None: return them.
         prefix: which encoder to use if the file contains several.
