@@ -34,18 +34,17 @@ def test_knn_accuracy_is_that_of_the_weighted_votes(data) -> None:
     assert cl.knn_accuracy(*data, k=7, temperature=0.5) == pytest.approx(100 * right / 60)
 
 
-def on_rank(folder: Path, data: tuple[np.ndarray, ...], expected: list[float], rank: int) -> None:
+def on_rank(folder: Path, data: tuple[np.ndarray, ...], expected: float, rank: int) -> None:
+    """The test rows of rank 1 have another order."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     train, known, test, truth = data
-    assert cl.knn_accuracy(train, known, test, truth if rank else (truth + 1) % 3) == expected[rank]
+    step = -1 if rank else 1
+    assert cl.knn_accuracy(train, known, test[::step], truth[::step]) == expected
     dist.destroy_process_group()
 
 
 def test_processes_of_a_training_measure_their_own_features(data, tmp_path) -> None:
-    train, known, test, truth = data
-    expected = [cl.knn_accuracy(train, known, test, labels) for labels in ((truth + 1) % 3, truth)]
-    assert expected[0] != expected[1]
-    run_ranks(2, on_rank, tmp_path, data, expected)
+    run_ranks(2, on_rank, tmp_path, data, cl.knn_accuracy(*data))
 
 
 def test_the_linear_probe_standardises_with_the_training_rows(data) -> None:
