@@ -101,6 +101,10 @@ def search(
         names, bank.names, np.take_along_axis(positions, last, 1), np.take_along_axis(cosines, last, 1)
     )
     if target and target.suffix == ".html":
+        if "folder" not in bank.notes:
+            progress("search").say(
+                f"{path} does not record the folder of its images: they are looked for here"
+            )
         picture_page.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
     elif target:
         write_table(target, ("query", "rank", "name", "cosine"), matches.rows())
