@@ -113,11 +113,11 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     assert "http" not in page
 
 
-def test_a_page_of_features_without_their_folder_looks_here(searched, capfd, monkeypatch) -> None:
+def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, monkeypatch) -> None:
     monkeypatch.chdir(searched.folder / "images")
     path, page = searched.folder / "features.npy", searched.folder / "here.html"
-    run(path, path, "--top", 2, "--to", page)
-    assert "features.npy does not record the folder" in capfd.readouterr().err
+    cl.search(path, path, top=2, to=page)
+    assert "features.npy does not record the folder" in capsys.readouterr().err
     assert page.read_text(encoding="utf-8").count("data:image") == 3 * COUNT
 
 
