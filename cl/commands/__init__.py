@@ -53,19 +53,17 @@ def main() -> None:
 images_argument = click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
 
 
-prefix_option = click.option(
-    "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
-)
-
-
 def encoder_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose an encoder."""
+    function = click.option(
+        "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
+    )(function)
     return click.option(
         "--encoder",
         default=ENCODER,
         show_default=True,
         help="A checkpoint, or a name such as torchvision:resnet50 or timm:convnext_tiny.fb_in1k.",
-    )(prefix_option(function))
+    )(function)
 
 
 def size_options(function: Callable[..., Any]) -> Callable[..., Any]:

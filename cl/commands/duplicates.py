@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER
+from cl.commands import ENCODER, encoder_options
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
@@ -23,7 +23,7 @@ class Copy:
     """An image of a group of copies, and the most similar other image of the group that it was compared with.
 
     group: numbered from 1.
-    split, same_as_split: the name of the features' file without its suffix.
+    split, same_as_split: the name of the features' file without its suffix; its path if both names are equal.
     cosine: of their features.
     agreement: of their pixels, see `cl.features.copies.correlations`.
     """
@@ -67,10 +67,9 @@ def duplicates(
     import numpy as np
 
     from cl.hub import matching, near_duplicates
-    from cl.hub.result_tables import check_target, write_table
+    from cl.hub.result_tables import target_of, write_table
 
-    files, target = matching.as_paths(features), None if to is None else Path(to)
-    check_target(target)
+    files, target = matching.as_paths(features), target_of(to)
     if len(files) > 2:
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"
@@ -90,7 +89,9 @@ def duplicates(
         raise ValueError(f"no image {error.filename}, which is in the features; {advice}") from error
     for line in _calibrated(calibration, pairs, len(paths)):
         show.say(line)
-    splits = [path.stem for path, part in zip(files, parts, strict=True) for _ in part.names]
+    stems = [path.stem for path in files]
+    names = stems if len({*stems}) == len(files) else [str(path) for path in files]
+    splits = [name for name, part in zip(names, parts, strict=True) for _ in part.names]
     found = _copies([name for part in parts for name in part.names], splits, pairs)
     if len(parts) > 1:
         _warn(files, len(parts[0].names), pairs, show.say)
@@ -188,17 +189,15 @@ def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: 
     help="The folder that the names in FEATURES start from, if the file does not record it or it has moved; "
     "twice for two files.",
 )
-@click.option(
-    "--encoder", default=ENCODER, show_default=True, help="What gave the features: a file or a name."
-)
-@click.option("--prefix", help="Which encoder to use if the file contains several.")
+@encoder_options
 @click.option("--to", type=click.Path(path_type=Path), help="A file to write: .csv or .parquet.")
 @entry_point
 def command(features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any) -> None:
     """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
 
     Copies may differ in size, compression, a small crop, mirroring or brightness. With two files, of training
-    and validation images, warns if these share images.
+    and validation images, warns if these share images. The encoder must be the one that gave the features; it
+    embeds copies made of some images, from which the thresholds come.
     """
     found = duplicates(features, images=images or None, to=to, **options)
     groups = found[-1].group if found else 0
@@ -206,4 +205,5 @@ def command(features: tuple[Path, ...], images: tuple[Path, ...], to: Path | Non
         f"{counted(groups, 'groups')} of copies, {counted(len(found), 'images')}" + (f": {to}" if to else "")
     )
     for copy in [] if to else found:
-        click.echo(f"{copy.group}  {copy.cosine:.3f}  {copy.name}")
+        split = f"{copy.split}  " if len(features) > 1 else ""
+        click.echo(f"{copy.group}  {copy.cosine:.3f}  {split}{copy.name}")

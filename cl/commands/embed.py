@@ -45,7 +45,8 @@ def embed(
     the terminal, and listed in <to>.skipped.csv.
 
     Args:
-        images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
+        images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these. An image that
+            is named twice counts once.
         encoder: a file or name that `cl.load` takes, or what it returned, which computes on its own device.
         to: the file to write: .parquet, .npy with the names in a .txt beside it, or .csv; None: return them.
         prefix: which encoder to use if the file contains several.
@@ -134,9 +135,10 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callab
 
 def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches: bool) -> None:
     from cl.hub import feature_files
+    from cl.hub.result_tables import target_of
     from cl.runtime.base_config import check_crop
 
-    feature_files.check_suffix(to)
+    target_of(to, tuple(feature_files.FORMATS))
     if patches and (map or to.suffix == ".csv"):
         raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
     if map and find_spec("sklearn") is None:

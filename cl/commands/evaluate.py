@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER, prefix_option, size_options
+from cl.commands import ENCODER, encoder_options, size_options
 from cl.commands.embed import embed
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
@@ -93,7 +93,7 @@ def evaluate(
     if isinstance(encoder, str | PathLike):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         encoder = files.load(fspath(encoder), prefix).to(device)
-    table = Labels(Path(labels)) if labels else None
+    table = Labels(Path(labels).expanduser()) if labels else None
     embedded = partial(embed, encoder=encoder, resize=resize, crop=crop)
     bank = _labelled(train, table, embedded)
     bank, queries = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded))
@@ -165,7 +165,6 @@ def _split(images: "Images", share: float) -> "tuple[Images, Images]":
 
 
 @click.command()
-@click.argument("encoder", default=ENCODER)
 @click.option(
     "--train", multiple=True, required=True, type=click.Path(path_type=Path), help="Labelled images."
 )
@@ -182,11 +181,11 @@ def _split(images: "Images", share: float) -> "tuple[Images, Images]":
 )
 @click.option("--holdout", type=float, default=0.2, show_default=True, help="The share that is held out.")
 @click.option("--k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote.")
-@prefix_option
+@encoder_options
 @size_options
 @entry_point
 def command(val: tuple[Path, ...], **options: Any) -> None:
-    """Measure how well the features of ENCODER separate the classes of labelled images.
+    """Measure how well the features of an encoder separate the classes of labelled images.
 
     An image's class is the folder that it is in, below the given folder, or its label in a table. The encoder
     stays as it is: each image gives one feature vector, without augmentation. kNN: the nearest training

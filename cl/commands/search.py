@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER
+from cl.commands import ENCODER, encoder_options
 from cl.console.command import entry_point, progress
 
 if TYPE_CHECKING:
@@ -78,10 +78,9 @@ def search(
     from cl.console.progress import silent
     from cl.features.neighbours import nearest
     from cl.hub import matching, picture_page
-    from cl.hub.result_tables import check_target, write_table
+    from cl.hub.result_tables import target_of, write_table
 
-    path, target = Path(features).expanduser(), None if to is None else Path(to)
-    check_target(target, (".html", ".csv", ".parquet"))
+    path, target = Path(features).expanduser(), target_of(to, (".html", ".csv", ".parquet"))
     bank = matching.read(path)
     if len(bank.names) > MANY and not approximate:
         progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
@@ -102,6 +101,10 @@ def search(
         names, bank.names, np.take_along_axis(positions, last, 1), np.take_along_axis(cosines, last, 1)
     )
     if target and target.suffix == ".html":
+        if "folder" not in bank.notes:
+            progress("search").say(
+                f"{path} does not record the folder of its images: they are looked for here"
+            )
         picture_page.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
     elif target:
         write_table(target, ("query", "rank", "name", "cosine"), matches.rows())
@@ -184,10 +187,7 @@ def _approximately(
 @click.argument("features", type=click.Path(path_type=Path))
 @click.argument("queries", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Images per query.")
-@click.option(
-    "--encoder", default=ENCODER, show_default=True, help="What gave the features: a file or a name."
-)
-@click.option("--prefix", help="Which encoder to use if the file contains several.")
+@encoder_options
 @click.option(
     "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
 )
@@ -199,6 +199,7 @@ def command(features: Path, queries: tuple[Path, ...], to: Path | None, **option
     """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.
 
     QUERIES are images, folders, lists or tables of images, other files of features, or names in FEATURES.
+    Images are embedded by the encoder, which must be the one that gave the features.
     """
     matches = search(features, queries, to=to, **options)
     if to:

@@ -1,6 +1,7 @@
 """A FAISS index of many features: a list of rows for each of many centres; a search reads few lists."""
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ ADDED = 2**14  # rows at a time
 
 
 def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], None]) -> Any:
-    """The index in a file, written first if it is missing or older than `source`, the file of the features.
+    """The index in a file, written first if it is missing or of another version of `source`.
 
-    It has about 4 sqrt(N) lists.
+    It has about 4 sqrt(N) lists. Its file gets the modification time of `source`, the file of the features.
 
     Args:
         bank: (N, D) of any length per row.
@@ -32,7 +33,8 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
         raise ValueError(
             "--approximate needs FAISS, which is not installed: run `pip install faiss-cpu`"
         ) from None
-    if path.exists() and path.stat().st_mtime > source.stat().st_mtime:
+    version = source.stat().st_mtime_ns
+    if path.exists() and path.stat().st_mtime_ns == version:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
     lists = min(4 * math.isqrt(len(bank)), max(1, len(bank) // PER_LIST))
     say(f"building an index of {len(bank)} images; it is kept in {path}")
@@ -46,6 +48,7 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
         index.add(part.numpy())
     with finished(path) as partial:
         faiss.write_index(index, str(partial))
+        os.utime(partial, ns=(version, version))
     return index
 
 

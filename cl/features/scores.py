@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cl.features.knn import classify, top1
+from cl.runtime.distributed import single_process
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -40,7 +41,8 @@ def knn_accuracy(
     bank, codes, queries, truth = _checked(train_features, train_labels, test_features, test_labels)
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
     classes = int(codes.max()) + 1
-    predicted = classify(queries, bank, codes, classes, k=[k], temperature=[temperature])[0, 0]
+    with single_process():  # the caller's processes may have other rows, or not call this at all
+        predicted = classify(queries, bank, codes, classes, k=[k], temperature=[temperature])[0, 0]
     return top1(predicted, truth)
 
 
@@ -102,7 +104,7 @@ def _checked(
 
 
 def _features(x: "ArrayLike | Tensor", name: str) -> Tensor:
-    rows = x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
+    rows = x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.require(x, requirements=["C", "W"]))
     if rows.ndim != 2 or not len(rows):
         raise ValueError(f"{name}_features have shape {tuple(rows.shape)}, expected (rows, width)")
     rows = rows if rows.dtype == torch.float64 else rows.float()

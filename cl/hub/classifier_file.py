@@ -30,12 +30,15 @@ class Classifier:
             raise ValueError(
                 f"{file} takes {expected} features per image, found {width}; give the encoder that trained it"
             )
-        for name, what in (("sha256", "the encoder"), ("transform", "images transformed with")):
+        for name, what, length in (
+            ("sha256", "the encoder of sha256", 12),
+            ("transform", "the transform", None),
+        ):
             trained, given = self.encoder.get(name), encoder.get(name)
             if trained and given and trained != given:
                 raise ValueError(
-                    f"{file} was trained with {what} {trained}, but the features are of {given}; give the "
-                    "encoder that trained it, or train it again"
+                    f"{file} was trained with {what} {trained[:length]}, but the features came from "
+                    f"{given[:length]}; give the encoder that trained it, or train it again"
                 )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
@@ -54,9 +55,16 @@ class Parquet:
         file = pq.ParquetFile(path)
         schema, rows = file.schema_arrow, file.metadata.num_rows
         names: list[str] = []
-        features = np.empty((rows, schema.field("features").type.list_size), np.float32)
+        features = np.empty((rows, 0), np.float32)
         for batch in file.iter_batches(2**14, columns=["name", "features"]):
-            part = batch["features"].flatten().to_numpy().reshape(len(batch), -1)
+            widths = set(
+                pc.list_value_length(batch["features"]).to_pylist()
+            )  # pandas writes lists of any length
+            if len(widths) > 1:
+                raise ValueError(f"its rows have {widths} features")
+            part = batch["features"].flatten().to_numpy().reshape(len(batch), *widths)
+            if not names:
+                features = np.empty((rows, *widths), np.float32)
             features[len(names) : len(names) + len(batch)] = part
             names += batch["name"].to_pylist()
         notes = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
@@ -91,9 +99,10 @@ class Npy:
 
     @staticmethod
     def read(path: Path) -> Features:
-        text = path.with_suffix(".txt").read_text(encoding="utf-8")
+        with path.with_suffix(".txt").open(encoding="utf-8") as file:
+            names = [line.removesuffix("\n") for line in file]
         features = np.load(path, mmap_mode="r").astype(np.float32, copy=False)  # float32 stays on the disk
-        return Features(text.split("\n")[:-1], features)
+        return Features(names, features)
 
 
 class Csv:
@@ -153,12 +162,6 @@ def add_map(path: Path) -> None:
     pq.write_table(table, path, use_dictionary=False)
 
 
-def check_suffix(path: Path) -> None:
-    """Raises ValueError if the path is not one that features can be written to."""
-    if path.suffix not in FORMATS or path.is_dir():
-        raise ValueError(f"--to {path} must be a file that ends in {', '.join(FORMATS)}")
-
-
 def read(path: Path, *, patches: bool = False) -> Features:
     """Read a file that `cl embed` has written; a .npy file stays on the disk and is mapped into memory.
 
@@ -174,7 +177,9 @@ def read(path: Path, *, patches: bool = False) -> Features:
         found = FORMATS[path.suffix].read(path)
         shape = tuple(found.features.shape)
         if len(shape) not in ((2, 4) if patches else (2,)) or len(found.names) != len(found.features):
-            raise ValueError(f"it has features of shape {shape} for {len(found.names)} names")
+            raise ValueError(
+                f"it has features of shape {shape} for {len(found.names)} names, expected a vector each"
+            )
     return found
 
 

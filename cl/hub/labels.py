@@ -1,48 +1,73 @@
 """The classes of images: from a table, or from the folders that contain them."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from unicodedata import normalize
 
 from cl.hub.listing import TABLES, root_of
 from cl.sources import table
 
+SEPARATOR = ";"
+Row = tuple[list[str], str]  # the labels and the group of an image
+
 
 class Labels:
     """The labels and groups in a table, whose paths start from its folder or are names as `cl embed` gives.
 
-    Names agree however their accents are encoded: a Mac decomposes them.
+    A cell `a;b`, or two rows of a path, give an image two labels. Names agree however their accents are
+    encoded: a Mac decomposes them.
 
     Raises:
-        ValueError: the table has no column of paths or none of labels, or gives an image two labels.
+        ValueError: the table is missing or damaged, has no column of paths or none of labels, or gives an
+            image two groups.
     """
 
-    def __init__(self, path: Path) -> None:
-        columns = table.known_columns(path)
+    def __init__(self, file: Path) -> None:
+        if file.suffix.lower() not in TABLES or not file.is_file():
+            fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
+            raise ValueError(
+                f"{file} {fault}; give a table with the columns path and label, saved as CSV UTF-8"
+            )
+        columns = table.known_columns(file)
         if "label" not in columns:
-            raise ValueError(f"{path} has no column of labels; call one of its columns label")
-        self._folder, self._rows, self._found = path.parent, dict[str, tuple[str, str]](), set[str]()
+            raise ValueError(f"{file} has no column of labels; call one of its columns label")
+        self.file, self.has_groups = file, "group" in columns
+        self._rows, self._places, self._found = dict[str, Row](), dict[str, str](), set[str]()
         groups = columns.get("group", [None] * len(columns["path"]))
-        for name, label, group in zip(columns["path"], columns["label"], groups, strict=True):
-            if name is None or label is None:
+        for path, cell, group in zip(columns["path"], columns["label"], groups, strict=True):
+            if path is None:
                 continue
-            key = normalize("NFC", str(Path(name)))
-            if self._rows.setdefault(key, (label, group or "")) != (label, group or ""):
-                raise ValueError(f"{path} has two rows with different labels for {key}; remove one")
+            key = _key(path)
+            self._places[_key(_absolute(file.parent / path))] = key
+            labels, known = self._rows.setdefault(key, ([], group or ""))
+            if known != (group or ""):
+                raise ValueError(f"{file} has two rows with different groups for {key}; correct one")
+            new = [label.strip() for label in (cell or "").split(SEPARATOR)]
+            labels += [label for label in dict.fromkeys(new) if label and label not in labels]
 
-    def of(self, name: str, root: Path) -> tuple[str, str] | None:
-        """The label and the group ("" for none) of the image `root / name`; None if the table has none."""
-        place = os.path.relpath(root / name, self._folder)
-        absolute = os.path.abspath(root / name)  # noqa: PTH100, it must not follow links
-        for key in (normalize("NFC", path) for path in (name, place, absolute)):
-            if key in self._rows:
-                self._found.add(key)
-                return self._rows[key]
-        return None
+    def of(self, names: Sequence[str], root: Path) -> list[Row]:
+        """The labels and the group ("" for none) of the images `root / name`."""
+        found = []
+        for name in names:
+            key = _key(name)
+            if key not in self._rows:
+                key = self._places.get(_key(_absolute(root / name)), "")
+            self._found.add(key)
+            found.append(self._rows.get(key, ([], "")))
+        return found
 
     def unused(self) -> list[str]:
         """The paths of the table that no image asked about had."""
-        return sorted(self._rows.keys() - self._found)
+        return [key for key in self._rows if key not in self._found]
+
+
+def _key(path: str) -> str:
+    return normalize("NFC", os.path.normpath(path))
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100, it must not follow links
 
 
 def classes(given: Path, names: list[str], labels: Labels | None = None) -> list[tuple[str, str] | None]:
@@ -52,12 +77,24 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
         given: a folder, list, table or file, and `names` the names of its images from `root_of([given])`.
         labels: a table of labels. By default, those of a table `given`; in a folder, the first folder of a
             name; else the folder that contains the image.
+
+    Raises:
+        ValueError: the table is damaged, or gives an image several labels.
     """
     root = root_of([given])
     if labels is None and given.suffix.lower() in TABLES and "label" in table.known_columns(given):
         labels = Labels(given)
     if labels:
-        return [labels.of(name, root) for name in names]
+        rows = zip(names, labels.of(names, root), strict=True)
+        return [(_only(found, name, labels.file), group) if found else None for name, (found, group) in rows]
     parts = [Path(name).parts[:-1] for name in names]
     first = 0 if given.is_dir() else -1
     return [(folders[first], "") if folders else None for folders in parts]
+
+
+def _only(labels: list[str], name: str, file: Path) -> str:
+    if len(labels) > 1:
+        raise ValueError(
+            f"{file} gives {name} the labels {', '.join(labels)}; expected one, remove the others"
+        )
+    return labels[0]

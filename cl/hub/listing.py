@@ -46,6 +46,8 @@ def root_of(inputs: Sequence[Path]) -> Path:
 def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The images that files, folders, lists and tables name, in this order; those of a folder are sorted.
 
+    An image that is named twice counts once: otherwise it could train a classifier that it also tests.
+
     Args:
         left_out: counts other files by reason.
 
@@ -56,6 +58,21 @@ def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[
         ValueError: a name contains a line break or is not valid UTF-8, a folder below another is a link, or
             a table is damaged.
     """
+    named = _named(inputs, left_out)
+    if len(inputs) == 1 and inputs[0].is_dir():
+        yield from named
+        return
+    seen = set[int]()  # hashes take less memory than names
+    for name, status in named:
+        if hash(name) in seen:
+            left_out["already named"] += 1
+        else:
+            seen.add(hash(name))
+            yield name, status
+
+
+def _named(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """As `images_in`, with repetitions."""
     root = root_of(inputs)
     for given in inputs:
         if given.is_dir():

@@ -6,6 +6,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
@@ -31,8 +32,6 @@ def read(path: Path) -> Features:
     found = feature_files.read(path)
     if not found.names:
         raise ValueError(f"{path} has features of no image; write another file with `cl embed`")
-    if found.features.ndim != 2:
-        raise ValueError(f"{path} has features of patches; write one of whole images with `cl embed`")
     for start in range(0, len(found.names), ROWS):
         finite = np.isfinite(found.features[start : start + ROWS]).all(1)
         if not finite.all():
@@ -115,8 +114,11 @@ def _difference(first: Transform, second: Transform) -> str:
 def is_features(path: Path) -> bool:
     """Whether a file holds features by the names of its columns; a table of images does not."""
     if path.suffix == ".parquet":
-        return "features" in pq.read_schema(path).names
+        try:
+            return "features" in pq.read_schema(path).names
+        except pa.ArrowException:
+            return False  # nor a table of images, as reading it will say
     if path.suffix == ".csv":
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
             return file.readline().replace('"', "").startswith("name,0")
     return path.suffix == ".npy"

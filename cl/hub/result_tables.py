@@ -1,6 +1,7 @@
 """Tables of results, in the format that the suffix of their file names: CSV or Parquet."""
 
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,22 @@ from cl.runtime.files import finished
 from cl.runtime.tables import write_csv
 
 
-def check_target(path: Path | None, suffixes: tuple[str, ...] = (".csv", ".parquet")) -> None:
-    """Raises ValueError if a result of one of these formats cannot be written there."""
-    if path and (path.suffix not in suffixes or path.is_dir()):
+def target_of(
+    to: "str | PathLike[str] | None", suffixes: tuple[str, ...] = (".csv", ".parquet")
+) -> Path | None:
+    """The file to write, with `~` replaced.
+
+    Raises:
+        ValueError: a result of one of these formats cannot be written there.
+    """
+    if to is None:
+        return None
+    path = Path(to).expanduser()
+    if path.suffix not in suffixes or path.is_dir():
         raise ValueError(f"--to {path} must be a file that ends in {', '.join(suffixes)}")
+    if files := [folder for folder in path.parents if folder.is_file()]:
+        raise ValueError(f"--to {path}: {files[0]} is a file, not a folder; choose another path")
+    return path
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -1,18 +1,16 @@
 """The labels of images in a table: one or several per image, optionally with groups."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from unicodedata import normalize
 
 import numpy as np
 
 from cl.console.wording import counted
-from cl.hub.listing import TABLES
+from cl.hub.labels import Labels
 from cl.sources import table
 
-SEPARATOR, SHOWN = ";", 3
+SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -51,63 +49,34 @@ class Targets:
 
 
 def read(file: Path, names: Sequence[str], root: Path) -> Targets:
-    """The labels that a table of columns `path`, `label` and optionally `group` gives to images.
-
-    A cell `a;b`, or two rows of a path, give an image two labels. Paths start from `root` or from the table's
-    folder. Names agree however their accents are encoded: a Mac decomposes them.
+    """The labels that a table gives to images, see `Labels`.
 
     Args:
         names: N paths from `root`.
 
     Raises:
-        ValueError: the table is damaged, has no label, or names images that are missing.
+        ValueError: `Labels` refuses the table, or it has no label or names images that are missing.
     """
-    if file.suffix.lower() not in TABLES or not file.is_file():
-        fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
-        raise ValueError(f"{file} {fault}; give a table with the columns path and label, saved as CSV UTF-8")
-    columns = table.known_columns(file)
-    if "label" not in columns:
-        raise ValueError(f"{file} has no column of labels; call one of its columns label")
-    rows = [(number, path) for number, path in enumerate(columns["path"]) if path]
-    found = _positions([path for _, path in rows], file, names, root)
-    labels = [_split(columns["label"][number]) for number, _ in rows]
-    classes = sorted({label for row in labels for label in row})
-    if not classes:
-        raise ValueError(f"{file} has no label in {counted(len(rows), 'rows')}; fill in the column label")
-    targets = np.zeros((len(names), len(classes)), bool)
-    for position, row in zip(found, labels, strict=True):
-        targets[position, [classes.index(label) for label in row]] = True
-    groups, remarks = None, table.similar(classes)
-    if "group" in columns:
-        cells = [columns["group"][number] for number, _ in rows]
-        numbers = {group: number for number, group in enumerate(sorted({cell for cell in cells if cell}))}
-        groups = np.full(len(names), -1)
-        remarks.append(f"images of each of the {counted(len(numbers), 'groups')} are held out together")
-        for position, cell in zip(found, cells, strict=True):
-            groups[position] = numbers.get(cell or "", -1)
-    return Targets(names, classes, targets, groups, remarks)
-
-
-def _split(cell: str | None) -> list[str]:
-    return [label.strip() for label in (cell or "").split(SEPARATOR) if label.strip()]
-
-
-def _positions(paths: list[str], file: Path, names: Sequence[str], root: Path) -> list[int]:
-    """The position of each path in `names`; all start from `root`, or all from the table's folder."""
-    known = {normalize("NFC", os.path.normpath(name)): position for position, name in enumerate(names)}
-    from_table = [os.path.relpath(file.parent / path, root) for path in paths]
-    found = max(
-        (
-            [known.get(normalize("NFC", os.path.normpath(path))) for path in each]
-            for each in (paths, from_table)
-        ),
-        key=lambda positions: sum(position is not None for position in positions),
-    )
-    missing = [path for path, position in zip(paths, found, strict=True) if position is None]
-    if missing:
+    labels = Labels(file)
+    rows = labels.of(names, root)
+    if missing := labels.unused():
         more = ", ..." if len(missing) > SHOWN else ""
         raise ValueError(
             f"{file} names {counted(len(missing), 'images')} not among the {len(names)} found in {root}: "
             f"{', '.join(missing[:SHOWN])}{more}; correct the paths, or remove these rows"
         )
-    return [position for position in found if position is not None]
+    classes = sorted({label for found, _ in rows for label in found})
+    if not classes:
+        raise ValueError(f"{file} has no label in its rows; fill in the column label")
+    column = {label: number for number, label in enumerate(classes)}
+    targets = np.zeros((len(names), len(classes)), bool)
+    for row, (found, _) in zip(targets, rows, strict=True):
+        row[[column[label] for label in found]] = True
+    groups, remarks = None, table.similar(classes)
+    if labels.has_groups:
+        numbers = {
+            group: number for number, group in enumerate(sorted({group for _, group in rows if group}))
+        }
+        groups = np.array([numbers.get(group, -1) for _, group in rows])
+        remarks.append(f"images of each of the {counted(len(numbers), 'groups')} are held out together")
+    return Targets(names, classes, targets, groups, remarks)

@@ -120,7 +120,8 @@ class _Contrastive(_Loss):
         query_groups = _batch(queries, groups).row_groups()
         if queries.requires_grad:
             room = len(bank.rows) - int(bank.oldest)
-            known = None if groups is None else gather(groups.where(groups >= 0, NO_GROUP))[:room]
+            groups = torch.full_like(queries[:, 0], -1).long() if groups is None else groups
+            known = gather(groups.where(groups >= 0, NO_GROUP))[:room]
             bank.enqueue(gather(keys.detach())[:room], known, torch.Generator())
         negatives = Negatives(rows, query_groups=query_groups, row_groups=row_groups)
         return Contrast(queries, torch.stack(views[1:], 1), negatives, self.temperature)

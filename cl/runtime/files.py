@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -57,9 +58,9 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def finished(path: Path) -> Iterator[Path]:
-    """A path to write to; on success, the file is renamed to `path`."""
+    """A path that no other writer has; on success, the file is renamed to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         yield partial
         partial.replace(path)

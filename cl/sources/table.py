@@ -31,6 +31,7 @@ COLUMNS = {
     "group": "clip patient patientid series slide source subject subjectid video videoid",
     "split": "fold partition phase set subset usage",
 }
+DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
@@ -314,11 +315,15 @@ def read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
         elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
-            text = {name: pyarrow.string() for name in csv.open_csv(io.BytesIO(content)).schema.names}
-            used = {name: kind for name, kind in text.items() if is_used(name)}
+            header = content.decode("utf-8-sig").partition("\n")[0]
+            layout = csv.ParseOptions(delimiter=max(DELIMITERS, key=header.count))
+            names = csv.open_csv(io.BytesIO(content), parse_options=layout).schema.names
+            used = {name: pyarrow.string() for name in names if is_used(name)}
             options = csv.ConvertOptions(column_types=used, strings_can_be_null=True, null_values=[""])
-            parsed = csv.read_csv(io.BytesIO(content), convert_options=options)
+            parsed = csv.read_csv(io.BytesIO(content), parse_options=layout, convert_options=options)
         kinds = [pyarrow.string() if is_used(field.name) else field.type for field in parsed.schema]
         return parsed.cast(pyarrow.schema(list(zip(parsed.column_names, kinds, strict=True))))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{table} is not UTF-8 text; save it again as CSV UTF-8") from error
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error

@@ -126,7 +126,7 @@ def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
     np.testing.assert_allclose(again.probabilities[-2:], found.probabilities[-2:], atol=1e-5)
     save_encoder(folder / "other.safetensors", seed=1)
     capsys.readouterr()
-    with pytest.raises(ValueError, match=cl.load("encoder.safetensors").sha256):
+    with pytest.raises(ValueError, match=cl.load("encoder.safetensors").sha256[:12]):
         classify(images="images", encoder="other.safetensors", classifier="c.safetensors")
     assert "embed" not in capsys.readouterr().err, "it was refused only after all images were embedded"
 

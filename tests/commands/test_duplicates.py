@@ -72,6 +72,15 @@ def test_planted_copies_are_found_and_splits_that_share_images_are_reported(plan
     assert 28 * 27 / 2 - 14 * 13 / 2 - 5 < int(pairs) <= 28 * 27 / 2 - 14 * 13 / 2
 
 
+def test_files_of_equal_names_are_told_apart(planted, tmp_path) -> None:
+    files = [tmp_path / split / "features.parquet" for split in ("train", "val")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_bytes((planted.folder / f"{file.parent.name}.parquet").read_bytes())
+    found = cl.duplicates(files, encoder=planted.encoder)
+    assert {copy.split for copy in found} == {str(file) for file in files}
+
+
 def test_without_copies_nothing_is_found(planted, capfd) -> None:
     """A .npy file records neither the folder nor the encoder."""
     to = planted.folder / "none.parquet"

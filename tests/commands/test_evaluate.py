@@ -89,7 +89,7 @@ def test_the_command_prints_intervals_and_answers_mistakes(data, project) -> Non
         ("--train", f"{data}/none", "--val", val): "no file or folder",
         ("--train", train, "--holdout", "2"): "holdout=2.0, expected a share between 0 and 1",
     }
-    stages = [Stage(("evaluate", encoder, *words), package="cl.commands") for words in arguments]
+    stages = [Stage(("evaluate", "--encoder", encoder, *words), package="cl.commands") for words in arguments]
     for words, sentence, answer in zip(arguments, arguments.values(), answers(project, stages), strict=True):
         printed = answer.stdout + answer.stderr
         assert sentence in printed

@@ -1,6 +1,8 @@
 """cl search: its answers against a dense product, its files, and what it refuses."""
 
+import os
 import re
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,6 +113,14 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     assert "http" not in page
 
 
+def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(searched.folder / "images")
+    path, page = searched.folder / "features.npy", searched.folder / "here.html"
+    cl.search(path, path, top=2, to=page)
+    assert "features.npy does not record the folder" in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8").count("data:image") == 3 * COUNT
+
+
 def other_encoder(searched: SimpleNamespace) -> list[object]:
     save_encoder(searched.folder / "other.safetensors", seed=1)
     return [searched.path, searched.folder / "new", "--encoder", searched.folder / "other.safetensors"]
@@ -160,6 +170,11 @@ def other_features_as_query(searched: SimpleNamespace) -> list[object]:
     return [searched.path, written(searched, np.ones((3, 512), np.float32), {"sha256": "0" * 64})]
 
 
+def damaged_query(searched: SimpleNamespace) -> list[object]:
+    (searched.folder / "damaged.parquet").write_bytes(b"PAR1")
+    return [searched.path, searched.folder / "damaged.parquet", "--encoder", searched.encoder]
+
+
 def empty_folder(searched: SimpleNamespace) -> list[object]:
     (searched.folder / "empty").mkdir(exist_ok=True)
     return [searched.path, searched.folder / "empty", "--encoder", searched.encoder]
@@ -179,6 +194,7 @@ def empty_folder(searched: SimpleNamespace) -> list[object]:
         (lambda x: [x.path, "03.jpg", "--top", COUNT], rf"top={COUNT}.* {COUNT - 1} images to find"),
         (lambda x: [x.path, "robin.jpg"], r"no file robin.jpg, and no image of that name"),
         (lambda x: [x.folder / "missing.parquet", "a"], r"missing.parquet.*cl embed"),
+        (damaged_query, r"damaged.parquet cannot be read as a table"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, says, searched) -> None:
@@ -216,7 +232,11 @@ def test_an_index_finds_the_same_or_is_offered(searched) -> None:
     except ImportError:
         assert "pip install faiss-cpu" in run(searched.path, "03.jpg", "--approximate", code=1)
         return
-    for _ in range(2):  # built, then read
-        found = cl.search(searched.path, searched.path, top=3, approximate=True)
-        exact = cl.search(searched.path, searched.path, top=3)
+    path, features = searched.folder / "indexed.parquet", feature_files.read(searched.path)
+    for order in (1, 1, -1):  # built, then read, then of a file that replaced it and is older
+        with closing(feature_files.writer(path, features.features.shape[1:], features.notes)) as file:
+            file.append(features.names[::order], np.ascontiguousarray(features.features[::order]))
+        os.utime(path, (order + 1, order + 1))
+        found = cl.search(path, path, top=3, approximate=True)
+        exact = cl.search(path, path, top=3)
         np.testing.assert_array_equal(found.positions, exact.positions)

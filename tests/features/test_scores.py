@@ -1,11 +1,15 @@
 """Accuracies of simple classifiers on arrays and tensors, against NumPy and scikit-learn."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from sklearn.linear_model import LogisticRegression
 
 import cl
+from tests.support.processes import run_ranks
 
 
 @pytest.fixture
@@ -28,6 +32,19 @@ def test_knn_accuracy_is_that_of_the_weighted_votes(data) -> None:
         votes = np.bincount(known[near], np.exp(cosines[near] / 0.5), minlength=3)
         right += votes.argmax() == label
     assert cl.knn_accuracy(*data, k=7, temperature=0.5) == pytest.approx(100 * right / 60)
+
+
+def on_rank(folder: Path, data: tuple[np.ndarray, ...], expected: float, rank: int) -> None:
+    """The test rows of rank 1 have another order."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    train, known, test, truth = data
+    step = -1 if rank else 1
+    assert cl.knn_accuracy(train, known, test[::step], truth[::step]) == expected
+    dist.destroy_process_group()
+
+
+def test_processes_of_a_training_measure_their_own_features(data, tmp_path) -> None:
+    run_ranks(2, on_rank, tmp_path, data, cl.knn_accuracy(*data))
 
 
 def test_the_linear_probe_standardises_with_the_training_rows(data) -> None:

@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -44,6 +45,25 @@ def test_a_map_is_added_in_the_columns_of_embedding_atlas(tmp_path) -> None:
     found = feature_files.read(path)
     np.testing.assert_array_equal(found.features, features)
     assert found.notes == {"sha256": "x"}
+
+
+def test_parquet_that_pandas_has_saved(tmp_path) -> None:
+    """Its lists may have any length."""
+    path = tmp_path / "features.parquet"
+    for rows in ([[1, 2], [3, 4]], [[1], [2, 3, 4]]):
+        lists = pa.array(rows, pa.list_(pa.float64()))
+        pq.write_table(pa.table({"name": ["1.jpg", "2.jpg"], "features": lists}), path)
+        if len(rows[0]) == 2:
+            np.testing.assert_array_equal(feature_files.read(path).features, rows)
+    with pytest.raises(ValueError, match=r"its rows have \{1, 3\} features"):
+        feature_files.read(path)
+
+
+def test_names_that_an_editor_has_saved(tmp_path) -> None:
+    """With the line ends of Windows, and none after the last name."""
+    np.save(tmp_path / "features.npy", np.zeros((2, 3)))
+    (tmp_path / "features.txt").write_bytes(b"1.jpg\r\n2.jpg")
+    assert feature_files.read(tmp_path / "features.npy").names == ["1.jpg", "2.jpg"]
 
 
 def write(path: Path, content: str) -> Path:

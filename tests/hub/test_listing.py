@@ -71,22 +71,24 @@ def names_of(*inputs: Path) -> list[str]:
 
 
 def test_files_folders_lists_and_tables_name_the_same_images(tree, monkeypatch) -> None:
-    """One of them names images from its folder, several from the current folder."""
+    """One of them names images from its folder, several from the current folder; each image counts once."""
     monkeypatch.chdir(tree.parent)
     lines = ["b.jpg", "b/1.jpg", str(tree / "b/2.png"), "b/missing.jpg"]
     (tree / "list.txt").write_text("\n\n".join([*lines, "notes.docx"]))
-    (tree / "table.csv").write_text("Image Name,label\n" + "".join(f"{path},a\n" for path in lines) + ",\n")
+    rows = [f"{path},{label}\n" for path in lines for label in "ab"]
+    (tree / "table.csv").write_text("Image Name,label\n" + "".join(rows) + ",\n")
     pq.write_table(pa.table({"filename": lines, "features": [1, 2, 3, 4]}), tree / "table.parquet")
     for index in map(Path, ("images/list.txt", "images/table.csv", "images/table.parquet")):
         assert names_of(index) == lines
         assert root_of([index]) == Path("images")
     left_out = Counter[str]()
     inputs = [Path(name) for name in ("images/list.txt", "images/b", "images/b.jpg", "images/notes.txt")]
-    found = dict(images_in(inputs, left_out))
+    listed = list(images_in(inputs, left_out))
+    found = dict(listed)
     several = ["images/b.jpg", "images/b/1.jpg", str(tree / "b/2.png"), "images/b/missing.jpg"]
-    assert list(found) == [*several, "images/b/10.jpg", "images/b/2.png"]
+    assert [name for name, _ in listed] == [*several, "images/b/10.jpg", "images/b/2.png"]
     assert found["images/b/missing.jpg"] == "missing"
-    assert left_out == {"with suffix .docx": 1}
+    assert left_out == {"with suffix .docx": 1, "already named": 2}
     assert root_of(inputs) == Path()
 
 

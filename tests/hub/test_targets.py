@@ -25,6 +25,16 @@ def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
     assert found.groups is None
 
 
+def test_tables_of_excel(tmp_path) -> None:
+    """In much of Europe it separates columns by semicolons, and plain CSV is not UTF-8."""
+    for delimiter in ";\t":
+        text = 'path,label\r\na/1.jpg,"x;y"\r\nb/é.jpg,y\r\n'.replace(",", delimiter)
+        assert labels(tmp_path, f"\ufeff{text}").targets.tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
+    (tmp_path / "labels.csv").write_text(text, encoding="cp1252")
+    with pytest.raises(ValueError, match="labels.csv is not UTF-8 text; save it again as CSV UTF-8"):
+        read(tmp_path / "labels.csv", NAMES, tmp_path / "images")
+
+
 def test_groups_and_labels_of_some_images(tmp_path) -> None:
     found = labels(tmp_path, "path,label,patient\na/1.jpg,x,p2\nb/1.jpg,y,\na/2.jpg,,p1\n")
     targets, classes, groups = found.labelled()
@@ -51,7 +61,7 @@ def test_mistakes(tmp_path) -> None:
         labels(tmp_path, "path,label\na/1.jpg,x\n" + "".join(f"{n}.jpg,x\n" for n in range(5)))
     with pytest.raises(ValueError, match="no column of labels.*label"):
         labels(tmp_path, "path,species\na/1.jpg,x\n")
-    with pytest.raises(ValueError, match="no label in 1 row;"):
+    with pytest.raises(ValueError, match="no label in its rows;"):
         labels(tmp_path, "path,label\na/1.jpg,\n")
     with pytest.raises(ValueError, match=r"none\.csv does not exist"):
         read(tmp_path / "none.csv", NAMES, tmp_path)

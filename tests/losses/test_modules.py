@@ -1,6 +1,7 @@
 """The losses as modules: a loop over queries in float64, lightly with only the import changed, processes."""
 
 import math
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,14 @@ def test_the_bank_remembers_groups() -> None:
         counted = [not (GROUPS[i] >= 0 and GROUPS[i] == group) for group in GROUPS] + [True] * IMAGES
         values.append((bank[torch.tensor(counted)] @ q[i] / T).exp().sum().log() - q[i] @ k[i] / T)
     torch.testing.assert_close(loss(*views, groups=GROUPS), torch.stack(values).mean(), rtol=1e-6, atol=0)
+
+
+def test_keys_without_groups_replace_keys_with_groups() -> None:
+    loss, views, groups = cl.DCLLoss(T, memory_bank_size=(IMAGES, WIDTH)), random_views(2), GROUPS * 0
+    loss(*views, groups=groups)
+    loss(*views)
+    expected = deepcopy(loss)(*views)
+    assert loss(*views, groups=groups) == expected
 
 
 LIGHTLY = [
