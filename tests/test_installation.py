@@ -172,7 +172,7 @@ def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) 
         "search": ["features.parquet", "images/3.jpg", *encoder, "--to", "page.html"],
         "duplicates": ["features.parquet", "--images", "images", *encoder, "--to", "copies.csv"],
         "classify": ["--labels", "labels.csv", "--images", "images", *encoder, "--to", "predictions.csv"],
-        "evaluate": ["encoder.safetensors", "--train", "images", "--labels", "labels.csv", "--k", "2"],
+        "evaluate": [*encoder, "--train", "images", "--labels", "labels.csv", "--k", "2"],
         "export": ["torchvision", *encoder, "--to", "exported.safetensors"],
     }
     assert commands.keys() == SUMMARIES.keys()

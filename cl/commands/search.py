@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cl.hub.encoder import Encoder
     from cl.hub.feature_files import Features
 
+USUAL = 10  # images per query
 MANY = 1_000_000  # images; searching more may be worth an index
 LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
 PICTURES = 10_000  # on a page at most: 60 MB
@@ -51,7 +52,7 @@ def search(
     queries: "str | PathLike[str] | Sequence[str | PathLike[str]]",
     *,
     encoder: "str | PathLike[str] | Encoder" = ENCODER,
-    top: int = 10,
+    top: int | None = None,
     to: "str | PathLike[str] | None" = None,
     approximate: bool = False,
     prefix: str | None = None,
@@ -64,6 +65,7 @@ def search(
             name does not find itself.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned. Names and
             files of features need none.
+        top: images per query; None: USUAL, or all if there are fewer.
         to: a file to write: .html with the pictures, or .csv or .parquet with the columns query, rank, name
             and cosine.
         approximate: search with a FAISS index, kept beside `features`, and print its recall.
@@ -89,6 +91,7 @@ def search(
     rows = np.concatenate([part.features for part, _ in parts]) if len(parts) > 1 else parts[0][0].features
     own = np.concatenate([positions for _, positions in parts])
     others = len(bank.names) - bool((own >= 0).any())
+    top = min(USUAL, others) if top is None else top
     if not 1 <= top <= others:
         raise ValueError(f"top={top}, but {path} has {others} images to find; choose at most {others}")
     if target and target.suffix == ".html" and len(names) * top > PICTURES:
@@ -186,7 +189,7 @@ def _approximately(
 @click.command()
 @click.argument("features", type=click.Path(path_type=Path))
 @click.argument("queries", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="Images per query.")
+@click.option("--top", type=click.IntRange(min=1), help=f"Images per query.  [default: {USUAL}]")
 @encoder_options
 @click.option(
     "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."

@@ -65,6 +65,7 @@ def test_images_find_the_largest_cosines(searched) -> None:
 def test_a_name_needs_no_encoder_and_does_not_find_itself(file, searched) -> None:
     expected = np.argsort(-searched.unit @ searched.unit[3], kind="stable")
     lines = run(searched.folder / file, "03.jpg", "--top", COUNT - 1, "--encoder", "missing").splitlines()
+    assert lines[:10] == run(searched.folder / file, "03.jpg").splitlines()
     assert [line.split(" ", 1)[1] for line in lines] == [searched.names[i] for i in expected if i != 3]
     cosines = [float(line.split()[0]) for line in lines]
     np.testing.assert_allclose(cosines, np.sort(searched.unit @ searched.unit[3])[::-1][1:], atol=6e-4)
