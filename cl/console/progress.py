@@ -262,7 +262,7 @@ class Meter:
 def _scores(row: dict[str, Any]) -> str:
     known = {name: text for name, text in SCORES.items() if not math.isnan(row.get(name, math.nan))}
     if "top1" in known:
-        known.pop("loss", None)  # a linear evaluation adds up the losses of several classifiers
+        known.pop("loss", None)  # in a linear evaluation, a mean over several classifiers
     scores = [text.format(row[name]) for name, text in known.items()]
     if (waiting := row["waiting_percent"]) >= WAITING:
         scores.append(f"waiting {waiting:.0f} % for data")

@@ -62,7 +62,7 @@ def encoder_of(
     if not isinstance(given, Encoder):
         name = fspath(given)
         given = load(name, prefix).to("cuda" if torch.cuda.is_available() else "cpu")
-    notes, advice = features.notes, "give the encoder that they came from, or embed the images again"
+    notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
     if given.width != width:
         raise ValueError(f"{path} has {width} features per image, but {name} gives {given.width}; {advice}")
     if "sha256" not in notes:

@@ -16,21 +16,25 @@ Decode = Callable[[Path], np.ndarray]  # (H, W, 3) uint8
 SIDE = 160  # pixels of a thumbnail at most
 STYLE = (
     "body{font:13px sans-serif;margin:1.5em;background:#fff;color:#222}"
-    "section{display:flex;flex-wrap:wrap;gap:10px;padding:1em 0;border-bottom:1px solid #ddd}"
-    f"figure{{margin:0;width:{SIDE}px}}figcaption{{overflow-wrap:anywhere}}"
-    "figure:first-child{padding-right:10px;border-right:3px solid #36c}img{display:block;max-width:100%}"
+    "section,div{display:flex;gap:10px}section{padding:1em 0;border-bottom:1px solid #ddd}div{flex-wrap:wrap}"
+    f"figure{{margin:0;width:{SIDE}px;flex:none}}figcaption{{overflow-wrap:anywhere}}"
+    "section>figure{padding-right:10px;border-right:3px solid #36c}img{display:block;max-width:100%}"
+    "@media(max-width:600px){figure{width:100px}}"
+)
+HEAD = (
+    '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    f"<title>Similar images</title><style>{STYLE}</style><h1>Similar images</h1>"
+    "<p>Left of the bar: a query. Right: the most similar images, with cosines.</p>\n"
 )
 
 
 def write(path: Path, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode) -> None:
     """Write a page of pictures and captions; the reason replaces a picture that `decode` cannot read."""
     with finished(path) as partial, partial.open("w", encoding="utf-8") as page:
-        page.write(
-            f'<!doctype html><meta charset="utf-8"><title>Similar images</title><style>{STYLE}</style>\n'
-        )
+        page.write(HEAD)
         for row in rows:
-            figures = "".join(_figure(picture, caption, decode) for picture, caption in row)
-            page.write(f"<section>{figures}</section>\n")
+            query, *similar = (_figure(picture, caption, decode) for picture, caption in row)
+            page.write(f"<section>{query}<div>{''.join(similar)}</div></section>\n")
 
 
 def _figure(picture: Path, caption: str, decode: Decode) -> str:

@@ -41,7 +41,9 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
         judged = f"This encoder is {'; '.join(words)}."
     if not others:
         judged = "There is no baseline to compare with."
-    numbers = [f"{titles[row['name']]}, {row['lines'][0]['title']}: {pretrained.number} %{within}"]
+    images = pretrained.images  # a fraction where images of a group count as fewer
+    of = f" of {images:.0f} images" if images and images == round(images) else ""
+    numbers = [f"{titles[row['name']]}, {row['lines'][0]['title']}: {pretrained.number} %{of}{within}"]
     numbers += [f"{name} {other.number} ({found.points:+.1f})" for name, other, found in others]
     return [judged, "; ".join(numbers) + "."]
 

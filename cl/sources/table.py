@@ -103,6 +103,7 @@ def splits(config: Config, raw: Path) -> Splits:
     rows, left_out = _rows(content, table)
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table)
+        remarks.append(f"{sum(row.label is not None for row in rows)} of {len(rows)} images have a label")
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += similar(classes)
@@ -216,7 +217,7 @@ def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
 def _with_unlisted(
     rows: list[Row], left_out: Counter[str], root: Path, table: Path
 ) -> tuple[list[Row], Counter[str]]:
-    """A row for every image in the folder, and the counts of other files by reason.
+    """A row for every image in the folder, and the counts of other files than the table by reason.
 
     Names agree however their accents are encoded: a Mac decomposes them.
 
@@ -237,7 +238,9 @@ def _with_unlisted(
         raise ValueError(
             f"{table}, row {row.number}: no image {row.path} in {root}; correct the path, or remove the row"
         )
-    return every, others
+    if root.resolve() in table.resolve().parents:
+        others[wrong_suffix(table)] -= 1
+    return every, +others
 
 
 def _checked_path(text: str | None, place: str) -> PurePosixPath:

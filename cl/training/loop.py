@@ -239,8 +239,8 @@ class MetricBuffer:
         self._unread.clear()
 
     def last_loss(self) -> float:
-        """The newest flushed loss of this epoch, or NaN."""
-        return self.losses["loss"][-1] if self.losses else math.nan
+        """The newest flushed loss of this epoch, of several classifiers the smallest, or NaN."""
+        return min((losses[-1] for losses in self.losses.values()), default=math.nan)
 
     def end_epoch(self, step: int, lr: float, rates: dict[str, float]) -> dict[str, Any]:
         """Add a row for the epoch, with means over its steps, and return it."""

@@ -22,7 +22,7 @@ from cl import config
 from cl.config import rules
 from pipeline.support import mistakes, weight_hashes
 from pipeline.support.mistakes import CONF
-from pipeline.support.typed_names import WEIGHTS, quoted
+from pipeline.support.typed_names import WEIGHTS, command, quoted
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -65,7 +65,7 @@ def command_for(params: config.Params) -> str | None:
     rest = {"overrides", *WEIGHTS}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
-    return mistakes.command(params.overrides)
+    return command(params.overrides)
 
 
 def completed(compose: Compose, overrides: list[str], say: Callable[[str], None] = _print) -> DictConfig:

@@ -2,7 +2,6 @@
 
 import difflib
 import functools
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from omegaconf import OmegaConf
 
 from cl import config
 from cl.runtime.base_config import near, one_of, suggestion
+from pipeline.support.typed_names import command
 
 CONF = Path(__file__).parents[1] / "conf"
 ENTRIES = {  # groups that choose several entries, by the parameter that holds the entries
@@ -24,11 +24,6 @@ ENTRIES = {  # groups that choose several entries, by the parameter that holds t
 }
 SHOWN = 4  # names that are suggested
 Values = dict[str, Any]
-
-
-def command(overrides: list[str], *options: str) -> str:
-    """The `dvc exp run` with these overrides, ready to paste into a shell."""
-    return " ".join(["dvc exp run", *options, *(f"-S {shlex.quote(override)}" for override in overrides)])
 
 
 def explain(error: HydraException, compose: Callable[[list[str]], Values], overrides: list[str]) -> str:

@@ -25,11 +25,20 @@ DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
 
 
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
-    """The dependencies and parameters that `dvc.yaml` declares for a stage, filled in from `params.yaml`."""
+    """The dependencies and parameters that `dvc.yaml` declares for a stage, filled in from `params.yaml`.
+
+    Raises:
+        ValueError: `params.yaml` does not contain `name`.
+    """
     values = read(Path("params.yaml"))
     template = read(Path("dvc.yaml"))["stages"][stage]
     declaration = template.get("do", template)
-    extra = {"key": name, "item": values[template["foreach"][2:-1]][name]} if name else {}
+    group = values[template["foreach"][2:-1]] if name else {}
+    if name and name not in group:
+        raise ValueError(
+            f"params.yaml has no {stage} {name!r} any more: another run has written it; start this one again"
+        )
+    extra = {"key": name, "item": group[name]} if name else {}
 
     def fill(text: str) -> str:
         return re.sub(r"\$\{([\w.]+)\}", lambda match: str(at(values | extra, match[1])), text)

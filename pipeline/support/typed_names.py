@@ -4,6 +4,7 @@ DVC parses overrides before it loads plugins of Hydra. So pipeline/support/impor
 `quote_for_dvc` when DVC starts.
 """
 
+import shlex
 import sys
 
 WEIGHTS = ("init", "start_from")
@@ -32,3 +33,15 @@ def quoted(override: str) -> str:
         pass
     escaped = text.replace("'", r"\'")
     return f"{key}='{escaped}'"
+
+
+def command(overrides: list[str], *options: str) -> str:
+    """The `dvc exp run` with these overrides, ready to paste into a shell; names are as typed."""
+    typed = (shlex.quote(_as_typed(override)) for override in overrides)
+    return " ".join(["dvc exp run", *options, *(f"-S {override}" for override in typed)])
+
+
+def _as_typed(override: str) -> str:
+    key, _, text = override.partition("=")
+    typed = f"{key}={text[1:-1]}".replace(r"\'", "'")
+    return typed if quoted(typed) == override else override

@@ -112,6 +112,7 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     assert len(sources) == 3 * (1 + 19) - 3 and all(x.startswith("data:image/jpeg;base64,") for x in sources)
     assert "No such file" in page and "&lt;b&gt;&amp;amp;.jpg" in page and ODD not in page
     assert "http" not in page
+    assert len(re.findall(r"<section><figure>.*</figure><div><figure>", page)) == 3  # queries are apart
 
 
 def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, monkeypatch) -> None:

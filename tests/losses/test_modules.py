@@ -192,19 +192,19 @@ def test_the_bank_is_lightlys() -> None:
 
 
 def lightlys_example(NTXentLoss: type[nn.Module]) -> list[float]:  # noqa: N803
-    """The training loop of lightly's SimCLR example, on random pictures."""
+    """The training loop of lightly's SimCLR example, on random pictures; rounding grows, so in float64."""
     import torchvision
     from lightly.models.modules import SimCLRProjectionHead
 
     torch.manual_seed(0)
     resnet = torchvision.models.resnet18()
     backbone = nn.Sequential(*list(resnet.children())[:-1])
-    model = nn.Sequential(backbone, nn.Flatten(), SimCLRProjectionHead(512, 512, 128))
+    model = nn.Sequential(backbone, nn.Flatten(), SimCLRProjectionHead(512, 512, 128)).double()
     criterion = NTXentLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.06)
     losses = []
     for _ in range(3):
-        x0, x1 = torch.rand(2, 8, 3, 32, 32)
+        x0, x1 = torch.rand(2, 8, 3, 32, 32).double()
         z0, z1 = model(x0), model(x1)
         loss = criterion(z0, z1)
         loss.backward()

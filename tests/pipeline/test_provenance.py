@@ -78,6 +78,11 @@ def test_every_result_records_how_it_was_made(
     assert recorded["images_seen"] is None
 
 
+def test_parameters_that_another_run_has_written_are_named(workspace) -> None:
+    with pytest.raises(ValueError, match=r"no evaluate 'linear' any more.* start this one again"):
+        provenance.declared("evaluate", "linear")
+
+
 def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, here, tmp_path) -> None:
     """A finished training counts what it took then; the next stage in the same process counts nothing."""
     checkpoints = Checkpoints(tmp_path / "scratch")

@@ -290,7 +290,7 @@ def test_the_first_box_compares_with_the_baselines_that_were_run(values, tmp_pat
     write_knn(tmp_path, 65.4, 39.8)
     found = box(render(values, tmp_path))
     assert "better than the untrained encoder." in found
-    assert "Nearest neighbours, top-1: 65.4 % (95 % interval 62.4 to 68.3)" in found
+    assert "Nearest neighbours, top-1: 65.4 % of 1000 images (95 % interval 62.4 to 68.3)" in found
     assert "untrained encoder 39.8 (+25.6)" in found
     write_knn(tmp_path, 65.4, 64.0)
     assert "not clearly different from the untrained encoder." in box(render(values, tmp_path))

@@ -170,6 +170,16 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     assert metrics.norms == [1.0, 2.0]
 
 
+def test_of_several_classifiers_the_smallest_loss_is_shown() -> None:
+    """One that diverges would hide the others in the mean."""
+    metrics = MetricBuffer({}, "", Plan(8, 2, seed=0))
+    assert math.isnan(metrics.last_loss())
+    losses = {"loss": torch.tensor(500.5), "head_0_loss": torch.tensor(1.0), "head_1_loss": torch.tensor(1e3)}
+    metrics.add(0, 0.1, losses, torch.tensor(1.0), torch.tensor(9.0))
+    metrics.flush()
+    assert metrics.last_loss() == 1
+
+
 def test_only_a_second_interrupt_ends_at_once() -> None:
     """SIGTERM may come from the scheduler and from the launcher too."""
     with signals() as received:
