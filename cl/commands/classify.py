@@ -47,7 +47,7 @@ class Quality:
     mean_average_precision: None if images have one label.
     by_class: number of images and accuracy, or average precision, of each class.
     calibration_error: the expected calibration error before and after temperature scaling.
-    regularisation: C of scikit-learn's LogisticRegression.
+    regularisation: C of `cl.features.logistic.fit`, and of scikit-learn's LogisticRegression.
     """
 
     images: int

@@ -91,8 +91,10 @@ def embed(
                     feature_files.add_map(path)
 
             embedded = _run(job, here, shown, finish)
-        shown.say(f"{'' if to is None else f'{to}: '}{counted(embedded, 'images')}, {each} features each")
-        return feature_files.read(path, patches=patches) if to is None else None
+        if to is None:
+            return feature_files.read(path, patches=patches)
+        shown.say(f"{to}: {counted(embedded, 'images')}, {each} features each")
+        return None
 
 
 def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":

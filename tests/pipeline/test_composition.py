@@ -9,6 +9,7 @@ from cl import config
 from pipeline.compose import main
 from pipeline.support import composition
 from pipeline.support.composition import command_for
+from pipeline.support.typed_names import quoted
 from tests.support.project import ROOT, compose
 
 MISTAKES = {
@@ -122,7 +123,8 @@ def test_a_subfolder_is_refused(monkeypatch) -> None:
 def test_the_command_repeats_the_overrides(overrides, tmp_path) -> None:
     command = command_for(config.check(compose(tmp_path, *overrides)))
     expected = [word for override in overrides for word in ("-S", override)]
-    assert shlex.split(command) == ["dvc", "exp", "run", *expected]
+    assert [quoted(word) for word in shlex.split(command)] == ["dvc", "exp", "run", *expected]
+    assert "\"'" not in command, "names are as typed, without quotes inside quotes"
 
 
 def test_weights_to_start_from_need_not_exist_any_more(tmp_path) -> None:
