@@ -304,7 +304,7 @@ def written(to: Path) -> list[str]:
     if (parquet := Path(f"{to}.parquet")).exists():
         return feature_files.read(parquet).names
     torch_file = Path(f"{to}.pt")
-    return torch.load(torch_file, weights_only=False)["filenames"] if torch_file.exists() else []
+    return torch.load(torch_file, weights_only=True)["filenames"] if torch_file.exists() else []
 
 
 def interruption(programs: Programs, network: str, originals: list[Path]) -> None:

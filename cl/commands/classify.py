@@ -1,7 +1,6 @@
 """classify: a classifier from a few labelled images, and the classes of all others."""
 
 import copy
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,6 @@ LINES = 12  # classes on the screen
 FEW = 200  # labelled images that overstate the calibration error
 WIDTH = 36  # of a class's name
 LIKELY = 0.5  # probability of a predicted label, where an image may have several
-BLOCK = 2**14  # images
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def _check(labels: Path | None, classifier: Path | None, to: Path | None, save: 
         if path and (path.suffix not in suffixes or path.is_dir()):
             raise ValueError(f"{option} {path} must be a file that ends in {' or '.join(suffixes)}")
         if path and not path.absolute().parent.is_dir():
-            raise ValueError(f"{option} {path}: there is no folder {path.parent}; create it")
+            raise ValueError(f"{option} {path}: found no folder {path.parent}; create it")
 
 
 def encoder_beside(classifier: Path) -> Path:
@@ -252,25 +250,15 @@ class _Source(Protocol):
 
 class _FeatureFile:
     def __init__(self, path: Path, *of_images: Any) -> None:
-        from cl.hub import feature_files
+        from cl.hub import matching
 
         if any(of_images):
             raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
-        self._found, self._path = feature_files.read(path), path
+        self._found = matching.read(path)
         self.names, self.notes = self._found.names, self._found.notes
         self.root = Path(self.notes.get("folder", ""))
 
     def features(self) -> "Features":
-        """Raises ValueError if a feature is not finite."""
-        import numpy as np
-
-        for start in range(0, len(self.names), BLOCK):
-            finite = np.isfinite(self._found.features[start : start + BLOCK]).all(1)
-            if not finite.all():
-                name = self.names[start + int(finite.argmin())]
-                raise ValueError(
-                    f"{self._path} has features of {name} that are not finite; embed the images again"
-                )
         return self._found
 
 
@@ -381,6 +369,7 @@ def _write(to: Path, result: Classification, *, every_class: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from cl.runtime.files import finished
     from cl.runtime.tables import write_csv
 
     columns: dict[str, Any] = {"path": result.names}
@@ -391,8 +380,7 @@ def _write(to: Path, result: Classification, *, every_class: bool) -> None:
         columns |= {
             f"probability_{name}": result.probabilities[:, i] for i, name in enumerate(result.classes)
         }
-    partial = to.with_name(f"{to.name}.partial")
-    try:
+    with finished(to) as partial:
         if to.suffix == ".parquet":
             pq.write_table(pa.table(columns), partial)
         else:
@@ -401,9 +389,6 @@ def _write(to: Path, result: Classification, *, every_class: bool) -> None:
                 for column in columns.values()
             )
             write_csv(partial, columns, zip(*cells, strict=True))
-        os.replace(partial, to)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def summary(result: Classification) -> Iterator[str]:

@@ -136,7 +136,7 @@ def _calibrated(calibration: "Calibration", pairs: "Pairs", count: int) -> list[
         "false positives by the agreement of pixels: "
         + _rate(calibration.false_agreements, calibration.different, "pairs of different images"),
         "false positives by the cosine alone: "
-        + _rate(pairs.candidates - len(pairs.positions), others, "pairs that are no copies"),
+        + _rate(pairs.candidates - len(pairs.positions), others, "pairs that are not copies"),
     ]
 
 
