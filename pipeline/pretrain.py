@@ -24,6 +24,7 @@ from cl.networks.batch_norm import has_batch_norm
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import encode_in_microbatches
 from cl.pretraining import selection, view_sheet
+from cl.pretraining.adaptation import Adaptation, freeze
 from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
@@ -64,6 +65,7 @@ def main() -> None:
         results.notes |= run.notes
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
+        adaptation = params.adapt and Adaptation(params.adapt, task, bank, queries, data.transform)
         progress.say(_summary(params, data, here))
         if images := len(queries.labelled):
             monitor = params.optim.monitor
@@ -84,8 +86,12 @@ def main() -> None:
             checkpoints=checkpoints,
             each_epoch=lambda epoch: measure(progress=progress, trained=epoch - data.plan.first_epoch),
         )
+        outcome = adaptation.finish(params.seed) if adaptation else None
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
+            if outcome:
+                results.notes |= outcome.notes
+                progress.say(outcome.sentence)
             sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))
             found = selection.verdict(rows, *sizes, negatives=bool(task.negatives))
             results.notes |= {"state": found.state, "verdict": found.sentence}
@@ -118,6 +124,8 @@ def prepare(
 ) -> tuple[PretrainingTask, Optimizer, TrainSet]:
     """The task, its optimizer and the training images before the first step."""
     task = build(params, here, len(bank), start)
+    if params.adapt:
+        freeze(task, params.adapt.frozen)
     optimizer = _optimizer(params, task)
     start.load_state(task.method, optimizer)
     return task, optimizer, train_set(params, bank, start.epochs)

@@ -16,9 +16,9 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
-from cl.evaluations._shared.layers import parameters_by_depth
 from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
+from cl.networks.depth import parameters_by_depth
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import BACKBONE, MetricInfo

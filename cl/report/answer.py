@@ -11,7 +11,9 @@ IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly differen
 
 
 def answer(rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict[str, Any]) -> list[str]:
-    """Up to three sentences on evaluations (`cl.report.rows`) and provenance; a collapse comes first.
+    """Up to four sentences on evaluations (`cl.report.rows`) and provenance.
+
+    A collapse comes first, then whether an adapted encoder is better than its start.
 
     Args:
         titles: evaluations and baselines in words, by name.
@@ -20,10 +22,16 @@ def answer(rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict
     for row in reversed(rows):
         if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate):
             sentences = _compared(row, titles)
+    if adaptation := pretraining.get("adaptation"):
+        sentences.insert(0, _sentence(adaptation["sentence"]))
     if finding := pretraining.get("verdict"):
         place = 0 if pretraining.get("state") == "collapsed" else len(sentences)
-        sentences.insert(place, f"{finding[:1].upper()}{finding[1:]}.")
+        sentences.insert(place, _sentence(finding))
     return sentences
+
+
+def _sentence(finding: str) -> str:
+    return f"{finding[:1].upper()}{finding[1:]}."
 
 
 def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cl import config
 from cl.config import rules
+from cl.runtime.registry import module_of
 from pipeline.support import mistakes, weight_hashes
 from pipeline.support.mistakes import CONF
 from pipeline.support.typed_names import WEIGHTS, command, quoted
@@ -62,7 +63,9 @@ def command_for(params: config.Params) -> str | None:
     for key in WEIGHTS:
         if names.get(key) != getattr(getattr(params, key), "name", None):
             return None
-    rest = {"overrides", *WEIGHTS}
+    rest: dict[str, Any] = dict.fromkeys(("overrides", *WEIGHTS), True)
+    if params.init:  # may determine these
+        rest |= {"backbone": True, "dataset": {"mean", "std"}}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
     return command(params.overrides)
@@ -86,6 +89,7 @@ def completed(compose: Compose, overrides: list[str], say: Callable[[str], None]
         _drop_what_is_not_chosen(composed, overrides)
         _drop_what_needs_labels(composed, say)
         _add_hashes(composed)
+        _follow_init(composed, overrides)
         OmegaConf.update(composed, "overrides", overrides, force_add=True)
         config.check(_parameters(composed))
     except HydraException as error:
@@ -107,7 +111,7 @@ def _drop_what_is_not_chosen(composed: DictConfig, overrides: list[str]) -> None
     Raises:
         ValueError: an override, not a recipe, sets one of them.
     """
-    typed = [each.key_or_group for each in OverridesParser.create().parse_overrides(overrides)]
+    typed = _typed(overrides)
     for group in mistakes.ENTRIES:
         entries = composed[group]
         chosen = [str(name) for name in entries if _is_chosen(entries[name])]
@@ -121,6 +125,11 @@ def _drop_what_is_not_chosen(composed: DictConfig, overrides: list[str]) -> None
             names = baseline[group]
             if not isinstance(names, str) and f"baselines.{name}.{group}" not in typed:
                 baseline[group] = [each for each in names if each in composed[group]]
+
+
+def _typed(overrides: list[str]) -> list[str]:
+    """The parameters and groups that the overrides set."""
+    return [each.key_or_group for each in OverridesParser.create().parse_overrides(overrides)]
 
 
 def _is_chosen(entry: DictConfig) -> bool:
@@ -139,6 +148,21 @@ def _drop_what_needs_labels(composed: DictConfig, say: Callable[[str], None]) ->
     if left_out:
         names = ", ".join(name for _, name in left_out)
         say(f"dataset.labels=none: left out {names}, which need labels")
+
+
+def _follow_init(composed: DictConfig, overrides: list[str]) -> None:
+    """Take the backbone and the normalisation that belong to the weights of `init`, unless they are typed."""
+    if (name := OmegaConf.select(composed, "init.name")) is None:
+        return
+    typed = _typed(overrides)
+    found = weight_hashes.described(str(name))
+    if not any(key.partition(".")[0] == "backbone" for key in typed):
+        if module_of("networks.backbones", found["backbone"]["kind"]).Config.model_fields.keys() >= {"size"}:
+            found["backbone"]["size"] = composed.dataset.crop
+        composed.backbone = found["backbone"]
+    for key, value in found["dataset"].items():
+        if f"dataset.{key}" not in typed:
+            composed.dataset[key] = value
 
 
 def _add_hashes(composed: DictConfig) -> None:

@@ -1,4 +1,4 @@
-"""The hashes of the weights that `init` and `start_from` name: files, published weights, experiments."""
+"""The weights that `init` and `start_from` name: files, published weights, experiments; their hashes."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ from dvc.repo import Repo
 from dvc.scm import resolve_rev
 
 from cl.config import parse, read
-from cl.hub.published import fetch, missing, torchvision_url
+from cl.hub import foreign
+from cl.hub.published import fetch, is_name, missing, torchvision_url
 from cl.training.start import differing
 from pipeline.support import locations
 from pipeline.support.provenance import at, git
@@ -35,6 +36,29 @@ def resolve_init(name: str) -> dict[str, str]:
     expected = "init must be torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
     outputs = _outputs(name, f"init={missing(file)}" if file.exists() else expected)
     return {"name": name, "hash": _md5(outputs, locations.BACKBONE, name)}
+
+
+def described(name: str) -> dict[str, Any]:
+    """The parameters that the weights of `init` determine: their backbone, and `dataset.mean` and `std`.
+
+    An image size that the network may choose is left out, as is a normalisation that is not recorded.
+
+    Raises:
+        ValueError: `cl.hub.foreign.load` refuses the file.
+    """
+    file, prefix = (name, None) if is_name(name) else file_and_prefix(name)
+    if not is_name(name) and not file.is_file():
+        parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
+        backbone, (mean, std) = parent["backbone"], (parent["dataset"][key] for key in ("mean", "std"))
+    else:
+        encoder = foreign.load(str(file), prefix, exact=False)
+        backbone = encoder.config.model_dump(mode="json")
+        recorded = encoder.normalisation
+        mean, std = (None, None) if recorded is None else recorded.tolist()
+    return {
+        "backbone": {key: value for key, value in backbone.items() if key != "size"},
+        "dataset": {} if mean is None else {"mean": mean, "std": std},
+    }
 
 
 def file_and_prefix(name: str) -> tuple[Path, str | None]:

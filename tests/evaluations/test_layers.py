@@ -1,13 +1,11 @@
-"""The layers of encoders: rates by depth, and the class tokens of a transformer's last blocks."""
+"""The class tokens of a transformer's last blocks."""
 
 import pytest
 import timm
 import torch
 from torch import nn
 
-from cl.evaluations._shared.layers import last_blocks, parameters_by_depth
-from cl.networks import backbones
-from cl.networks.backbones.resnet import Config, Streams
+from cl.evaluations._shared.layers import last_blocks
 
 
 def transformer() -> nn.Module:
@@ -15,44 +13,6 @@ def transformer() -> nn.Module:
     network = timm.create_model("test_vit", num_classes=0).eval()
     network.fc_features = network.num_features
     return network
-
-
-def names_by_depth(network: nn.Module) -> list[set[str]]:
-    names = {id(parameter): name for name, parameter in network.named_parameters()}
-    return [{names[id(parameter)] for parameter in layer} for layer in parameters_by_depth(network)]
-
-
-def test_a_residual_network_has_its_stem_and_its_blocks_as_layers() -> None:
-    network = backbones.build(
-        Config(kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False)
-    )
-    layers = names_by_depth(network)
-    assert len(layers) == 1 + 8
-    assert layers[0] == {"conv1.weight", "bn1.weight", "bn1.bias"}
-    assert all(name.startswith("layer1.1.") for name in layers[2])
-    assert all(name.startswith("layer4.1.") for name in layers[-1])
-    assert sum(map(len, layers)) == len(list(network.parameters()))
-
-
-def test_each_of_two_networks_has_its_layers() -> None:
-    streams = Streams(space="lab", mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
-    network = backbones.build(
-        Config(
-            kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False, streams=streams
-        )
-    )
-    layers = names_by_depth(network)
-    assert len(layers) == 1 + 8
-    assert {"networks.0.conv1.weight", "networks.1.conv1.weight"} < layers[0]
-
-
-def test_a_transformer_has_its_embedding_and_its_blocks_as_layers() -> None:
-    network = transformer()
-    layers = names_by_depth(network)
-    assert len(layers) == 1 + len(network.blocks)
-    assert {"cls_token", "pos_embed", "patch_embed.proj.weight"} <= layers[0]
-    assert all(name.startswith("blocks.1.") for name in layers[2])
-    assert {"norm.weight", "norm.bias"} < layers[-1]
 
 
 def test_the_class_tokens_of_the_last_blocks_are_those_after_the_final_norm() -> None:
