@@ -47,12 +47,12 @@ def correctness(
         ValueError: the shapes do not fit, all training images have one label, or the features of an encoder
             are not finite or the same for all images.
     """
-    k = min(k, len(train_labels))
-    drawn = {shots: draws(np.asarray(train_labels), shots, seed) for shots in SHOTS}
+    known = np.asarray(train_labels)
+    k, drawn = min(k, len(known)), {shots: draws(known, shots, seed) for shots in SHOTS}
     both = []
     for name, bank, queries in zip("AB", train, val, strict=True):
         check(bank, queries, f"encoder {name}")
-        rows = bank, train_labels, queries, val_labels
+        rows = bank, known, queries, val_labels
         found = {f"kNN, k = {k}": knn_correct(*rows, k=k), "logistic regression": linear_correct(*rows)}
         for shots, each in drawn.items():
             if len(each):
@@ -105,6 +105,8 @@ def few_shot(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, drawn:
     right = bank.new_zeros(len(queries), dtype=torch.float64)
     for positions in torch.from_numpy(drawn).to(bank.device):
         means = bank[positions].mean(1)  # (C, D)
-        distances = means.square().sum(1) / 2 - queries @ means.T  # (M, C), half the squared ones, but for |q|^2
+        distances = (
+            means.square().sum(1) / 2 - queries @ means.T
+        )  # (M, C), half the squared ones, but for |q|^2
         right += known[distances.argmin(1)] == truth
     return right / len(drawn)

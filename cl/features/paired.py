@@ -111,10 +111,10 @@ def judge(scores: dict[str, np.ndarray], groups: np.ndarray | None = None, *, se
     _, group = np.unique(np.arange(len(differences)) if groups is None else groups, return_inverse=True)
     means, known = means_of_halves(differences, group, seed), int(group.max()) + 1
     intervals = [interval(column) if known >= FEWEST else (-100.0, 100.0) for column in means.T]
-    percents, mean = each.mean(1).tolist(), differences.mean(0).tolist()
+    percents, mean = each.mean(1).tolist(), differences.mean(0).tolist()  # (S, 2) and (S,)
     rows = [
-        Row(measure, *percent, difference, *within)
-        for measure, percent, difference, within in zip(
+        Row(measure, a, b, difference, low, high)
+        for measure, (a, b), difference, (low, high) in zip(
             [*scores, OVERALL], percents, mean, intervals, strict=True
         )
     ]
