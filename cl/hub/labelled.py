@@ -61,9 +61,9 @@ def read(
     """The labelled training and validation images.
 
     Args:
-        train, val: files, folders, lists and tables; without `val`, the share `holdout` of the training images
-            is held out.
+        train, val: files, folders, lists and tables; without `val`, some training images are held out.
         embedded: gives the features of one of these.
+        holdout: their share.
         labels: a table of labels; by default they are in the given tables, or are names of folders.
         say: is told which images and which rows of the table are left out.
 
