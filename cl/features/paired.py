@@ -137,7 +137,7 @@ def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np
     if len(sums) > MOST:
         bundle = rng.permutation(len(sums)) % MOST
         sums = np.stack([np.bincount(bundle, column) for column in sums.T], 1)
-    halves = [rng.integers(0, 2, (BLOCK, len(sums))) @ sums for _ in range(HALVES // BLOCK)]
+    halves = [rng.integers(0, 2, (BLOCK, len(sums)), np.uint8) @ sums for _ in range(HALVES // BLOCK)]
     total = np.concatenate(halves)
     total = total[total[:, 0] > 0]
     return sign * (total[:, 1:] / total[:, :1]).round(DIGITS)
