@@ -18,6 +18,7 @@ Losses, called as `loss(z0, z1)` with two or more views (N, D); docs/losses.md:
 
 Functions of the commands `cl NAME`, each with the same arguments:
     classify             classes of images, from a few labels
+    compare              whether one encoder is better than another, image by image
     duplicates           groups of images that are copies of each other
     embed                features of images, in memory or as a file
     evaluate             how well an encoder separates labelled images
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
     from cl.commands.classify import classify
+    from cl.commands.compare import compare
     from cl.commands.duplicates import duplicates
     from cl.commands.embed import embed
     from cl.commands.evaluate import evaluate
@@ -76,6 +78,7 @@ _LAZY = {
     "SigmoidLoss": "cl.losses._modules",
     "VICRegLoss": "cl.losses._modules",
     "classify": "cl.commands.classify",
+    "compare": "cl.commands.compare",
     "duplicates": "cl.commands.duplicates",
     "embed": "cl.commands.embed",
     "evaluate": "cl.commands.evaluate",
@@ -97,6 +100,7 @@ __all__ = [
     "SigmoidLoss",
     "VICRegLoss",
     "classify",
+    "compare",
     "duplicates",
     "embed",
     "evaluate",

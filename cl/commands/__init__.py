@@ -15,6 +15,7 @@ ENCODER = "models/backbone.safetensors"  # where the pipeline writes it
 
 SUMMARIES = {
     "classify": "Classify images from a few labels.",
+    "compare": "Tell whether one encoder is better than another.",
     "duplicates": "Find images that are copies of each other.",
     "embed": "Write the features of images.",
     "evaluate": "Measure how well an encoder separates labelled images.",
@@ -51,6 +52,31 @@ def main() -> None:
 
 
 images_argument = click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
+def labelled_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name labelled training and validation images, and the neighbours that vote."""
+    path = click.Path(path_type=Path)
+    for option in (
+        click.option(
+            "--k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote."
+        ),
+        click.option(
+            "--holdout", type=float, default=0.2, show_default=True, help="The share that is held out."
+        ),
+        click.option(
+            "--labels", type=path, help="A table with the columns path and label, instead of folders."
+        ),
+        click.option(
+            "--val",
+            multiple=True,
+            type=path,
+            help="Other labelled images to test on; without it, a share of the first is held out.",
+        ),
+        click.option("--train", multiple=True, required=True, type=path, help="Labelled images."),
+    ):
+        function = option(function)
+    return function
 
 
 def encoder_options(function: Callable[..., Any]) -> Callable[..., Any]:

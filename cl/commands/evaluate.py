@@ -1,6 +1,6 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER, encoder_options, size_options
+from cl.commands import ENCODER, encoder_options, labelled_options, size_options
 from cl.commands.embed import embed
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
-    from cl.hub.labels import Labels
     from cl.report.intervals import Interval
-
-    # Features (N, D), classes (N,), and groups (N,), or names of images without a group.
-    Images = tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True)
@@ -86,101 +79,29 @@ def evaluate(
 
     from cl.features.scores import knn_accuracy, linear_probe
     from cl.hub import encoder as files
-    from cl.hub.labels import Labels
+    from cl.hub import labelled
 
-    if not 0 < holdout < 1:
-        raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
     if isinstance(encoder, str | PathLike):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         encoder = files.load(fspath(encoder), prefix).to(device)
-    table = Labels(Path(labels).expanduser()) if labels else None
     embedded = partial(embed, encoder=encoder, resize=resize, crop=crop)
-    bank = _labelled(train, table, embedded)
-    bank, queries = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded))
-    if table and (unused := table.unused()):
-        progress("evaluate").say(
-            f"{labels}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image"
-        )
-    (x, labels_x, _), (y, labels_y, _) = bank, queries
-    classes, counts = np.unique(labels_x, return_counts=True)
+    bank, queries = labelled.read(
+        train, val, embedded, labels=labels, holdout=holdout, say=progress("evaluate").say
+    )
+    rows = bank.features, bank.labels, queries.features, queries.labels
+    classes, counts = np.unique(bank.labels, return_counts=True)
     return Evaluation(
-        knn=knn_accuracy(x, labels_x, y, labels_y, k=k),
-        linear=linear_probe(x, labels_x, y, labels_y),
-        majority=100 * float((labels_y == classes[counts.argmax()]).mean()),
-        train_images=len(x),
-        val_images=len(y),
-        classes=len({*classes, *labels_y}),
+        knn=knn_accuracy(*rows, k=k),
+        linear=linear_probe(*rows),
+        majority=100 * float((queries.labels == classes[counts.argmax()]).mean()),
+        train_images=len(bank),
+        val_images=len(queries),
+        classes=len({*classes, *queries.labels}),
     )
 
 
-def _labelled(
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]]",
-    table: "Labels | None",
-    embedded: "Callable[[Path], Features | None]",
-) -> "Images":
-    """The images of inputs that have a label.
-
-    Raises:
-        ValueError: there are none.
-    """
-    import numpy as np
-
-    from cl.hub.labels import classes
-    from cl.hub.listing import paths
-
-    features, known, count = [], [], 0
-    for given in paths(images):
-        found = embedded(given)
-        assert found is not None
-        rows = [(i, *label) for i, label in enumerate(classes(given, found.names, table)) if label]
-        features.append(found.features[[i for i, _, _ in rows]])
-        known += [(label, group or found.names[i]) for i, label, group in rows]
-        count += len(found.names)
-    if not known:
-        raise ValueError(
-            f"none of the {counted(count, 'images')} in {images} has a label; put the images of each class "
-            "into a folder, or give a table with the columns path and label"
-        )
-    if unlabelled := count - len(known):
-        progress("evaluate").say(f"left out {counted(unlabelled, 'images')} without a label")
-    labels, groups = zip(*known, strict=True)
-    return np.concatenate(features), np.array(labels), np.array(groups)
-
-
-def _split(images: "Images", share: float) -> "tuple[Images, Images]":
-    """Training and validation images; a group stays together."""
-    import numpy as np
-
-    from cl.sources._shared.trees import held_out, share_of_few
-
-    groups = images[2].tolist()
-    share = share_of_few(set(groups), share)
-    held = np.array([held_out(group, share) for group in groups])
-    if held.all() or not held.any():
-        raise ValueError(
-            f"holdout={share} of {counted(len(held), 'images')} leaves {(~held).sum()} training and "
-            f"{held.sum()} validation images, expected at least one of each; give other images with val"
-        )
-    return tuple(part[~held] for part in images), tuple(part[held] for part in images)
-
-
 @click.command()
-@click.option(
-    "--train", multiple=True, required=True, type=click.Path(path_type=Path), help="Labelled images."
-)
-@click.option(
-    "--val",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Other labelled images to test on; without it, a share of the first is held out.",
-)
-@click.option(
-    "--labels",
-    type=click.Path(path_type=Path),
-    help="A table with the columns path and label, instead of folders.",
-)
-@click.option("--holdout", type=float, default=0.2, show_default=True, help="The share that is held out.")
-@click.option("--k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote.")
+@labelled_options
 @encoder_options
 @size_options
 @entry_point

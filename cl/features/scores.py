@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.features.knn import classify, top1
+from cl.features.knn import classify
 from cl.runtime.distributed import single_process
 
 if TYPE_CHECKING:
@@ -34,16 +34,30 @@ def knn_accuracy(
     Raises:
         ValueError: the shapes do not fit, features are not finite, or there are fewer than k training rows.
     """
+    rows = train_features, train_labels, test_features, test_labels
+    return _percent(knn_correct(*rows, k=k, temperature=temperature))
+
+
+def knn_correct(
+    train_features: "ArrayLike | Tensor",
+    train_labels: "ArrayLike | Tensor",
+    test_features: "ArrayLike | Tensor",
+    test_labels: "ArrayLike | Tensor",
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> Tensor:
+    """(M,) bool: the test rows that `knn_accuracy` counts."""
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}, expected a number above 0")
     if k < 1:
         raise ValueError(f"k={k}, expected at least 1")
-    bank, codes, queries, truth = _checked(train_features, train_labels, test_features, test_labels)
+    bank, codes, queries, truth = checked(train_features, train_labels, test_features, test_labels)
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
     classes = int(codes.max()) + 1
     with single_process():  # the caller's processes may have other rows, or not call this at all
         predicted = classify(queries, bank, codes, classes, k=[k], temperature=[temperature])[0, 0]
-    return top1(predicted, truth)
+    return predicted == truth
 
 
 def linear_probe(
@@ -65,11 +79,23 @@ def linear_probe(
     Raises:
         ValueError: the shapes do not fit, features are not finite, or all training rows have one label.
     """
+    return _percent(linear_correct(train_features, train_labels, test_features, test_labels, c=c))
+
+
+def linear_correct(
+    train_features: "ArrayLike | Tensor",
+    train_labels: "ArrayLike | Tensor",
+    test_features: "ArrayLike | Tensor",
+    test_labels: "ArrayLike | Tensor",
+    *,
+    c: float = 1.0,
+) -> Tensor:
+    """(M,) bool: the test rows that `linear_probe` counts."""
     from cl.features.logistic import fit  # late: scipy.optimize is slow to import
 
     if c <= 0:
         raise ValueError(f"c={c}, expected a number above 0")
-    rows, codes, queries, truth = _checked(train_features, train_labels, test_features, test_labels)
+    rows, codes, queries, truth = checked(train_features, train_labels, test_features, test_labels)
     known = codes.unique()
     if len(known) == 1:
         raise ValueError("all training rows have one label, expected two or more classes")
@@ -78,10 +104,15 @@ def linear_probe(
     deviation[deviation == 0] = 1
     parameters = fit((train - mean) / deviation, (codes[:, None] == known).cpu().numpy(), c)
     logits = (test - mean) / deviation @ parameters[:, :-1].T + parameters[:, -1]
-    return top1(known[torch.from_numpy(logits.argmax(1)).to(known.device)], truth)
+    return known[torch.from_numpy(logits.argmax(1)).to(known.device)] == truth
 
 
-def _checked(
+def _percent(correct: Tensor) -> float:
+    """Percentage of true elements."""
+    return 100 * float(correct.double().mean())
+
+
+def checked(
     train_features: "ArrayLike | Tensor",
     train_labels: "ArrayLike | Tensor",
     test_features: "ArrayLike | Tensor",

@@ -1,0 +1,213 @@
+"""compare: whether one encoder is better than another on the same images."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cl.commands import labelled_options, size_options
+from cl.commands.embed import embed
+from cl.console.command import entry_point, progress
+from cl.console.wording import counted
+
+if TYPE_CHECKING:
+    from cl.console.progress import Count
+    from cl.features.paired import Comparison
+    from cl.hub.encoder import Encoder
+    from cl.hub.feature_files import Features
+    from cl.hub.labelled import LabelledImages
+
+
+@dataclass(frozen=True)
+class EncoderComparison:
+    """What labelled images say about two encoders.
+
+    result: the verdict, and percentages of the validation images with paired intervals.
+    val_images: without the copies.
+    copies: validation images that were left out, because their files are also among the training images.
+    near_copies: validation images that nearly are training images; they were not left out.
+    """
+
+    result: "Comparison"
+    train_images: int
+    val_images: int
+    classes: int
+    copies: int
+    near_copies: int
+
+
+def compare(
+    a: "str | PathLike[str] | Encoder",
+    b: "str | PathLike[str] | Encoder",
+    *,
+    train: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    val: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
+    labels: "str | PathLike[str] | None" = None,
+    holdout: float = 0.2,
+    k: int = 20,
+    to: "str | PathLike[str] | None" = None,
+    resize: int | None = None,
+    crop: int | None = None,
+) -> EncoderComparison:
+    """Whether the features of encoder B classify more images correctly than those of encoder A.
+
+    The measures are kNN and logistic regression as in `evaluate`, and nearest class means of 1, 4 and 16
+    training images per class. Differences are paired image by image. The verdict is that of the mean of all
+    measures: whether its 95 % interval excludes 0. Intervals are for other validation images, with these
+    training images; images of a group count together.
+
+    Args:
+        a, b: files or names that `cl.load` takes, or what it returned.
+        train, val, labels, holdout: as in `evaluate`.
+        k: number of neighbours; all training images if there are fewer.
+        to: a .csv or .parquet file to write, with the fields of `cl.features.paired.Row` as columns.
+        resize, crop: as in `embed`, for an encoder whose file records no transform.
+
+    Raises:
+        ValueError: see `evaluate`; or an encoder gives all images the same features, or all validation images
+            are also training images.
+    """
+    import numpy as np
+
+    from cl.features import paired
+    from cl.features.correctness import check
+    from cl.hub import labelled
+    from cl.hub.listing import paths
+    from cl.hub.result_tables import target_of, write_table
+
+    target, show = target_of(to), progress("compare")
+    for images in (train, val):
+        if images is not None:
+            paths(images)  # raises ValueError before the encoders are read
+    pair = [_load(given, letter, resize, crop) for given, letter in ((a, "A"), (b, "B"))]
+    if (resize or crop) and all(each.encoder.records_size for each in pair):
+        raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
+    bank, queries = labelled.read(
+        train, val, partial(_side_by_side, pair), labels=labels, holdout=holdout, say=show.say
+    )
+    copies = labelled.copies(queries, bank)
+    if copies.all():
+        raise ValueError(
+            f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
+        )
+    queries = queries.at(~copies)
+    x, y = (np.split(images.features, [pair[0].encoder.width], axis=1) for images in (bank, queries))
+    for each, train_rows, val_rows in zip(pair, x, y, strict=True):
+        check(train_rows, val_rows, each.name)
+    groups = [group or str(file) for group, file in zip(queries.groups, queries.files, strict=True)]
+    result = paired.compare((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, np.array(groups), k=k)
+    if target:
+        write_table(target, [field.name for field in fields(paired.Row)], map(astuple, result.rows))
+    return EncoderComparison(
+        result,
+        train_images=len(bank),
+        val_images=len(queries),
+        classes=len({*bank.labels, *queries.labels}),
+        copies=int(copies.sum()),
+        near_copies=_near_copies(bank, queries, pair[0].encoder, show.count),
+    )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """An encoder, its name in messages, and the size of its images if its file records none."""
+
+    encoder: "Encoder"
+    name: str
+    resize: int | None
+    crop: int | None
+
+
+def _load(
+    given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
+) -> _Loaded:
+    import torch
+
+    from cl.hub import encoder as files
+
+    name = f"encoder {letter}"
+    if isinstance(given, str | PathLike):
+        encoder, name = files.load(fspath(given)), f"{name}, {given},"
+        encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        encoder = copy.copy(given)
+    return _Loaded(encoder, name, *((None, None) if encoder.records_size else (resize, crop)))
+
+
+def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
+    """The features of images by both encoders, (N, D_A + D_B)."""
+    import numpy as np
+
+    from cl.data.transform import Transform
+    from cl.hub.feature_files import Features
+
+    found = []
+    for each in pair:
+        try:
+            features = embed(images, encoder=each.encoder, resize=each.resize, crop=each.crop)
+        except ValueError as error:
+            raise ValueError(f"{each.name} {error}") from error
+        assert features
+        each.encoder.transform = Transform.model_validate_json(features.notes["transform"])
+        found.append(features)
+    a, b = found
+    assert a.names == b.names  # images are decoded in the same way for both
+    return Features(a.names, np.concatenate([a.features, b.features], axis=1))
+
+
+def _near_copies(
+    bank: "LabelledImages", queries: "LabelledImages", encoder: "Encoder", count: "Count"
+) -> int:
+    """How many validation images show the same as a training image (`cl.hub.near_duplicates`)."""
+    import numpy as np
+
+    from cl.hub import near_duplicates
+
+    rows = [images.features[:, : encoder.width] for images in (bank, queries)]
+    pairs = near_duplicates.find(np.concatenate(rows), [*bank.files, *queries.files], encoder, count)[1]
+    train, val = pairs.positions.T
+    return len({*val[(train < len(bank)) & (val >= len(bank))]})
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@labelled_options
+@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
+@size_options
+@entry_point
+def command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
+    """Tell whether encoder B is better than encoder A on labelled images.
+
+    Both are checkpoints, or names such as timm:convnext_tiny.fb_in1k. An image's class is the folder that it
+    is in, below the given folder, or its label in a table. The measures are kNN, logistic regression, and
+    nearest class means of 1, 4 and 16 images per class. B - A, in points, is paired image by image; the
+    verdict is whether the 95 % interval of the mean of all measures excludes 0. Equal encoders are called
+    different in 5 of 100 comparisons.
+    """
+    found = compare(a, b, val=val or None, **options)
+    images, rows = found.val_images + found.copies, found.result.rows
+    parts = {
+        "training images": found.train_images,
+        "validation images": found.val_images,
+        "classes": found.classes,
+    }
+    click.echo(", ".join(counted(number, things) for things, number in parts.items()))
+    click.echo(
+        f"{_share(found.copies, images)} of the validation images are also training images (left out), "
+        f"{_share(found.near_copies, images)} nearly (not left out)"
+    )
+    click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
+    for row in rows:
+        within = f"[{row.low:.1f}, {row.high:.1f}]"
+        click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
+    click.echo(found.result.sentence())
+
+
+def _share(images: int, of: int) -> str:
+    return f"{images} ({100 * images / of:.1f} %)"

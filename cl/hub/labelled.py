@@ -1,0 +1,134 @@
+"""Labelled images with their features, and their division into training and validation images."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from cl.console.wording import counted
+from cl.hub.feature_files import Features
+from cl.hub.labels import Labels, classes
+from cl.hub.listing import paths, root_of
+from cl.shards.duplicates import digest
+from cl.sources._shared.trees import held_out, share_of_few
+
+Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """N images with a label.
+
+    names: as `cl embed` gives them.
+    files: their paths.
+    features: (N, D).
+    labels: (N,).
+    groups: (N,), "" for an image without a group.
+    """
+
+    names: list[str]
+    files: list[Path]
+    features: np.ndarray
+    labels: np.ndarray
+    groups: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def at(self, chosen: np.ndarray) -> "LabelledImages":
+        """The images at these positions, or where a mask is true."""
+        positions = np.arange(len(self))[chosen]
+        return LabelledImages(
+            [self.names[position] for position in positions],
+            [self.files[position] for position in positions],
+            self.features[positions],
+            self.labels[positions],
+            self.groups[positions],
+        )
+
+
+def read(
+    train: Inputs,
+    val: Inputs | None,
+    embedded: Callable[[Path], Features | None],
+    *,
+    labels: str | PathLike[str] | None,
+    holdout: float,
+    say: Callable[[str], object],
+) -> tuple[LabelledImages, LabelledImages]:
+    """The labelled training and validation images.
+
+    Args:
+        train, val: files, folders, lists and tables; without `val`, some training images are held out.
+        embedded: gives the features of one of these.
+        holdout: their share.
+        labels: a table of labels; by default they are in the given tables, or are names of folders.
+        say: is told which images and which rows of the table are left out.
+
+    Raises:
+        ValueError: a side has no labelled image, `holdout` is not a share, or the table is damaged.
+    """
+    if not 0 < holdout < 1:
+        raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
+    table = Labels(Path(labels).expanduser()) if labels else None
+    bank = _labelled(train, table, embedded, say)
+    both = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded, say))
+    if table and (unused := table.unused()):
+        say(f"{labels}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image")
+    return both
+
+
+def _labelled(
+    images: Inputs,
+    table: Labels | None,
+    embedded: Callable[[Path], Features | None],
+    say: Callable[[str], object],
+) -> LabelledImages:
+    """The images of inputs that have a label.
+
+    Raises:
+        ValueError: there are none.
+    """
+    names, files, features, known = [], [], [], []
+    for given in paths(images):
+        found, root = embedded(given), root_of([given])
+        assert found is not None
+        names += found.names
+        files += [root / name for name in found.names]
+        features.append(found.features)
+        known += classes(given, found.names, table)
+    labelled = np.array([label is not None for label in known])
+    if not labelled.any():
+        raise ValueError(
+            f"none of the {counted(len(known), 'images')} in {images} has a label; put the images of each "
+            "class into a folder, or give a table with the columns path and label"
+        )
+    if unlabelled := int((~labelled).sum()):
+        say(f"left out {counted(unlabelled, 'images')} without a label")
+    labels, groups = np.array([label or ("", "") for label in known]).T
+    return LabelledImages(names, files, np.concatenate(features), labels, groups).at(labelled)
+
+
+def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, LabelledImages]:
+    """Training images and held-out ones, chosen by a hash of their names or groups; a group stays together.
+
+    Raises:
+        ValueError: all images are on one side.
+    """
+    keys = [group or name for group, name in zip(images.groups, images.names, strict=True)]
+    share = share_of_few(set(keys), share)
+    held = np.array([held_out(key, share) for key in keys])
+    if held.all() or not held.any():
+        raise ValueError(
+            f"holdout={share} of {counted(len(held), 'images')} leaves {(~held).sum()} training and "
+            f"{held.sum()} validation images, expected at least one of each; give other images with val"
+        )
+    return images.at(~held), images.at(held)
+
+
+def copies(images: LabelledImages, others: LabelledImages) -> np.ndarray:
+    """(N,) bool: the images whose files are equal, byte for byte, to a file of the others."""
+    known = {digest(file.read_bytes()) for file in others.files}
+    return np.array([digest(file.read_bytes()) in known for file in images.files])
