@@ -93,7 +93,9 @@ class Params(BaseConfig):
     recipe: str | None
     init: Init | None
     start_from: Parent | None
-    adapt: adaptation.Config | None = Field(description="how the weights of `init` are adapted; null: trained")
+    adapt: adaptation.Config | None = Field(
+        description="how the weights of `init` are adapted; null: trained"
+    )
     dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
     patches: Annotated[patches.Config, BeforeValidator(_parse_patches)]

@@ -1,4 +1,4 @@
-"""Adaptation: the backbone of `init` is trained on other images, and handed over only if that made it better."""
+"""Adaptation: trains the backbone of `init` on other images, and keeps the result only if it is better."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -78,7 +78,7 @@ class Adaptation:
         self.sets = [EvalSet(reader, transform, reader.evaluated(MOST)) for reader in (train, val)]
         self.start = {name: tensor.clone() for name, tensor in self.backbone.state_dict().items()}
         self.features = self._features()
-        check_start(self.backbone, self.features[0])
+        check_start(self.backbone, *self.features)
 
     def finish(self, seed: int) -> Outcome:
         """Average the weights, compare the encoders, and leave the better one in the backbone."""
@@ -117,23 +117,24 @@ def freeze(task: PretrainingTask, share: float) -> None:
 
 
 def average(start: dict[str, Tensor], trained: dict[str, Tensor], weight: float) -> dict[str, Tensor]:
-    """start + weight (trained - start) of each tensor of floating-point numbers; others as trained."""
+    """Weighted means start + weight (trained - start) of the tensors; those of integers as trained."""
     return {
         name: start[name].lerp(tensor, weight) if tensor.is_floating_point() else tensor
         for name, tensor in trained.items()
     }
 
 
-def check_start(backbone: nn.Module, features: Tensor) -> None:
+def check_start(backbone: nn.Module, train: Tensor, val: Tensor) -> None:
     """Check that a backbone can be the start of an adaptation.
 
     Raises:
-        ValueError: it was never trained, or its features (N, D) are not finite or all the same.
+        ValueError: it was never trained, or its features (N, D) of the training and validation images are not
+            finite, or all the same.
     """
     norms = [module for module in backbone.modules() if isinstance(module, NORMS) and module.bias is not None]
     if norms and not any(norm.bias.any() for norm in norms):
         raise ValueError(
-            "init has untrained weights: every bias of its normalisation layers is 0; give a trained encoder, or "
-            "train one from scratch with recipe=own/small"
+            "init has untrained weights: every bias of its normalisation layers is 0; give a trained "
+            "encoder, or train one from scratch with recipe=own/small"
         )
-    check(features, "init")
+    check(train, val, "init")

@@ -46,8 +46,8 @@ def described(name: str) -> dict[str, Any]:
     Raises:
         ValueError: `cl.hub.foreign.load` refuses the file.
     """
-    file, prefix = (name, None) if is_name(name) else file_and_prefix(name)
-    if not is_name(name) and not file.is_file():
+    file, prefix = (Path(name), None) if is_name(name) else file_and_prefix(name)
+    if not (is_name(name) or file.is_file()):
         parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
         backbone, (mean, std) = parent["backbone"], (parent["dataset"][key] for key in ("mean", "std"))
     else:
