@@ -199,8 +199,8 @@ def command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
     }
     click.echo(", ".join(counted(number, things) for things, number in parts.items()))
     click.echo(
-        f"{_share(found.copies, images)} of the validation images are also training images (left out), "
-        f"{_share(found.near_copies, images)} nearly (not left out)"
+        f"validation images that are also training images: {_share(found.copies, images)}, left out; "
+        f"nearly: {_share(found.near_copies, images)}, not left out"
     )
     click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
     for row in rows:

@@ -1,0 +1,111 @@
+"""cl compare: the same images for both encoders, copies between the splits, the table, what it refuses."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cl
+from cl.features import paired
+from cl.runtime.tables import write_csv
+from cl.runtime.tensor_files import save_tensors
+from tests.support.pictures import picture_file
+from tests.support.resnets import TRANSFORM, save_encoder, torchvision_network
+from tests.support.stages import Stage, answers
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+    """Three encoders, one of them collapsed; 16 training and 8 validation images of two classes."""
+    root = tmp_path_factory.mktemp("compare")
+    save_encoder(root / "a.safetensors")
+    save_encoder(root / "b.safetensors", seed=1)
+    zero = {name: torch.zeros_like(tensor) for name, tensor in save_encoder(root / "c.safetensors").items()}
+    zero |= {name: tensor + 1 for name, tensor in zero.items() if name.endswith(("running_var", "bias"))}
+    save_tensors(zero, root / "c.safetensors", {"transform": TRANSFORM.model_dump_json()})
+    for split, count in (("train", 8), ("val", 4)):
+        for label, name in enumerate(("robin", "wren")):
+            for number in range(count):
+                seed = 100 * label + number + (50 if split == "val" else 0)
+                picture_file(root / split / name / f"{number}.jpg", seed, (24, 20))
+    return root
+
+
+def test_both_encoders_see_the_same_images(data, tmp_path) -> None:
+    encoders = [cl.load(data / name) for name in ("a.safetensors", "b.safetensors")]
+    found = cl.compare(*encoders, train=data / "train", val=data / "val", k=3, to=tmp_path / "rows.csv")
+    features, labels = {}, {}
+    for split in ("train", "val"):
+        files = sorted(data.glob(f"{split}/*/*.jpg"))
+        features[split] = [encoder.embed(files).numpy() for encoder in encoders]
+        labels[split] = np.array([file.parts[-2] for file in files])
+    expected = paired.compare(features["train"], labels["train"], features["val"], labels["val"], k=3)
+    assert found.result == expected
+    assert (found.train_images, found.val_images, found.classes, found.copies) == (16, 8, 2, 0)
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["measure"] for row in rows] == [row.measure for row in expected.rows]
+    assert float(rows[-1]["low"]) == expected.overall.low
+    for encoder, column in zip(encoders, ("a", "b"), strict=True):
+        alone = cl.evaluate(encoder, train=data / "train", val=data / "val", k=3)
+        assert [getattr(row, column) for row in found.result.rows[:2]] == [alone.knn, alone.linear]
+
+
+def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_path) -> None:
+    shutil.copytree(data / "train", tmp_path / "train")
+    shutil.copytree(data / "val", tmp_path / "val")
+    shutil.copy(data / "train/robin/3.jpg", tmp_path / "val/robin/copy.jpg")
+    both = data / "a.safetensors", data / "b.safetensors"
+    found = cl.compare(*both, train=tmp_path / "train", val=tmp_path / "val", k=3)
+    assert (found.copies, found.val_images) == (1, 8)
+    assert found.result == cl.compare(*both, train=data / "train", val=data / "val", k=3).result
+    rows = [
+        (file.relative_to(tmp_path), file.parts[-2], f"{file.parts[-3]} {int(file.stem) % 2}")
+        for file in sorted(tmp_path.glob("*/*/[0-9]*.jpg"))
+    ]
+    write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
+    grouped = cl.compare(
+        *both, train=tmp_path / "train", val=tmp_path / "val", labels=tmp_path / "labels.csv", k=3
+    )
+    assert (grouped.result.groups, grouped.result.images) == (2, 8)
+    assert "the images are of 2 groups" in grouped.result.sentence()
+    with pytest.raises(ValueError, match="all 16 validation images are also training images; give others"):
+        cl.compare(*both, train=data / "train", val=tmp_path / "train")
+
+
+def test_a_size_is_for_the_encoder_that_records_none(data, tmp_path) -> None:
+    torch.save(torchvision_network().state_dict(), tmp_path / "plain.pt")
+    images = {"train": data / "train", "val": data / "val", "k": 3}
+    plain = cl.load(tmp_path / "plain.pt")
+    plain.transform = plain.transform.model_copy(update={"resize": 20, "crop": 16})
+    found = cl.compare(data / "a.safetensors", tmp_path / "plain.pt", resize=20, crop=16, **images)
+    assert found == cl.compare(data / "a.safetensors", plain, **images)
+    assert found.result.overall.difference != 0
+
+
+def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project) -> None:
+    a, b, c, train, val = (
+        str(data / name) for name in ("a.safetensors", "b.safetensors", "c.safetensors", "train", "val")
+    )
+    sides = "--train", train, "--val", val
+    arguments = {
+        (a, a, *sides): "cannot tell whether B is better than A: no difference on 8 images",
+        (a, b, *sides, "--k", "5"): "16 training images, 8 validation images, 2 classes",
+        (a, c, *sides): f"encoder B, {c}, gives all images the same features",
+        (a, b, "--train", f"{train}/robin", "--val", val): "none of the 8 images",
+        (a, b, "--train", f"{data}/none", "--val", val): "no file or folder",
+        (a, b, *sides, "--resize", "20", "--crop", "16"): "leave out --resize and --crop",
+        (a, b, *sides, "--to", "rows.txt"): "must be a file that ends in .csv, .parquet",
+        (a, f"{data}/none.pt", *sides): "none.pt",
+    }
+    stages = [Stage(("compare", *words), package="cl.commands") for words in arguments]
+    for number, (sentence, answer) in enumerate(
+        zip(arguments.values(), answers(project, stages), strict=True)
+    ):
+        printed = answer.stdout + answer.stderr
+        assert sentence in printed
+        assert "Traceback" not in printed
+        assert answer.code == (number > 1)
