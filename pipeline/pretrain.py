@@ -24,7 +24,7 @@ from cl.networks.batch_norm import has_batch_norm
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import encode_in_microbatches
 from cl.pretraining import selection, view_sheet
-from cl.pretraining.adaptation import Adaptation, freeze
+from cl.pretraining.adaptation import Adaptation
 from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
@@ -65,7 +65,7 @@ def main() -> None:
         results.notes |= run.notes
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
-        adaptation = params.adapt and Adaptation(params.adapt, task, bank, queries, data.transform)
+        adaptation = _adaptation(params, task, data, queries)
         progress.say(_summary(params, data, here))
         if images := len(queries.labelled):
             monitor = params.optim.monitor
@@ -90,7 +90,7 @@ def main() -> None:
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
             if outcome:
-                results.notes |= outcome.notes
+                results.notes["adaptation"] = outcome.notes
                 progress.say(outcome.sentence)
             sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))
             found = selection.verdict(rows, *sizes, negatives=bool(task.negatives))
@@ -124,8 +124,6 @@ def prepare(
 ) -> tuple[PretrainingTask, Optimizer, TrainSet]:
     """The task, its optimizer and the training images before the first step."""
     task = build(params, here, len(bank), start)
-    if params.adapt:
-        freeze(task, params.adapt.frozen)
     optimizer = _optimizer(params, task)
     start.load_state(task.method, optimizer)
     return task, optimizer, train_set(params, bank, start.epochs)
@@ -199,6 +197,14 @@ def cropped(
     from cl.data.device_crops import on_device  # late: torchvision takes seconds to import
 
     return on_device(data, here, say)
+
+
+def _adaptation(params: Params, task: PretrainingTask, data: TrainSet, queries: Reader) -> Adaptation | None:
+    """What compares the encoder with its start, if the parameters ask for the better one."""
+    if params.hand_over == "trained":
+        return None
+    backbone, view = task.method.evaluated[0], next(iter(params.views.values()))
+    return Adaptation(backbone, data.reader, queries, data.transform, view, task.machine)
 
 
 def _optimizer(params: Params, task: PretrainingTask) -> Optimizer:

@@ -10,7 +10,7 @@ from cl.losses import LossConfig
 from cl.methods import MethodConfig
 from cl.networks import patches
 from cl.networks.backbones import BackboneConfig
-from cl.pretraining import adaptation, monitor
+from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
 from cl.runtime.machine import Precision
 from cl.runtime.registry import config_of
@@ -93,8 +93,8 @@ class Params(BaseConfig):
     recipe: str | None
     init: Init | None
     start_from: Parent | None
-    adapt: adaptation.Config | None = Field(
-        description="how the weights of `init` are adapted; null: trained"
+    hand_over: Literal["trained", "better"] = Field(
+        description="better: the encoder of `init`, unless training made it better on held-out images"
     )
     dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
     views: dict[str, View] = Field(min_length=1)

@@ -4,14 +4,14 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from cl.data.order import Plan
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import View
 from cl.evaluations import Context, EvaluationConfig
 from cl.evaluations._shared.shares import share
-from cl.features.extraction import BATCH, extract_all
+from cl.features.extraction import BATCH, extract_all, extract_views
 from cl.features.knn import nearest
 from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.tables import write_csv
@@ -49,7 +49,9 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     for names, encoder in context.encoder.passes():
         images = EvalSet(context.val, context.transform)
         banks = extract_all(encoder, images, context.machine, count=context.progress.count)
-        positions, queries = _queries(config, context, encoder)
+        plan = Plan(len(context.val), min(BATCH, config.queries, len(context.val)), context.seed, ranks=1)
+        views = TrainSet(context.val, context.transform, list(config.views.values()), plan)
+        positions, queries = extract_views(encoder, views, context.machine, config.queries)
         for name, bank, rows in zip(names, banks, queries, strict=True):
             hits = _hits(rows, bank, positions)
             looked_up = positions.cpu().numpy()
@@ -64,27 +66,6 @@ def _write(hits: Tensor, positions: Tensor, context: Context) -> None:
     keys = [context.val.keys[position].decode() for position in positions.tolist()]
     places = [row.index(True) + 1 if any(row) else "" for row in hits.tolist()]
     write_csv(context.out / "images.csv", ["image", "place"], zip(keys, places, strict=True))
-
-
-@torch.no_grad()
-def _queries(config: Config, context: Context, encoder: nn.Module) -> tuple[Tensor, list[Tensor]]:
-    """Positions (Q,) of random images, and the encoder's outputs (Q, D) for a view of each.
-
-    Each process encodes all queries, so they do not depend on the number of processes.
-    """
-    images = len(context.val)
-    plan = Plan(images, min(BATCH, config.queries, images), context.seed, rank=0, ranks=1)
-    steps = min(plan.steps_per_epoch, config.queries // plan.batch_size)
-    data = TrainSet(context.val, context.transform, list(config.views.values()), plan)
-    to_input = data.inputs(context.machine)
-    positions: list[Tensor] = []
-    outputs: list[tuple[Tensor, ...]] = []
-    for host_batch in data.batches(0, steps, context.machine.workers):
-        batch = to_input(host_batch)
-        with context.machine.autocast():
-            outputs.append(encoder(batch.views[0]))
-        positions.append(batch.positions)
-    return torch.cat(positions), [torch.cat(parts) for parts in zip(*outputs, strict=True)]
 
 
 def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cl.console.progress import Count, silent
 from cl.data.reader import Reader
-from cl.data.sets import EvalSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.data.transform import Transform
 from cl.runtime.distributed import gather, rank, ranks
 from cl.runtime.machine import Machine, to_device
@@ -93,6 +93,30 @@ def extract_all(
     for features in gathered:
         _check_finite(features, data)
     return gathered
+
+
+@torch.no_grad()
+def extract_views(
+    encoder: nn.Module, data: TrainSet, machine: Machine, most: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Positions (Q,) of at most `most` random images, and the encoder's outputs (Q, D) for a view of each.
+
+    Each process encodes all, so they do not depend on the number of processes. The images of an incomplete
+    last batch are left out.
+
+    Args:
+        encoder: in eval mode, with several outputs.
+        data: the first view of each image is encoded.
+    """
+    to_input, steps = data.inputs(machine), min(data.plan.steps_per_epoch, most // data.plan.batch_size)
+    positions: list[Tensor] = []
+    outputs: list[tuple[Tensor, ...]] = []
+    for host_batch in data.batches(0, steps, machine.workers):
+        batch = to_input(host_batch)
+        with machine.autocast():
+            outputs.append(encoder(batch.views[0]))
+        positions.append(batch.positions)
+    return torch.cat(positions), [torch.cat(parts) for parts in zip(*outputs, strict=True)]
 
 
 def _check_finite(features: Tensor, data: EvalSet) -> None:

@@ -1,52 +1,39 @@
-"""Adaptation: trains the backbone of `init` on other images, and keeps the result only if it is better."""
+"""Adaptation: is the encoder that was trained on from `init` better than its start, on held-out images?"""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
+from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import EvalSet
+from cl.data.sets import EvalSet, TrainSet
 from cl.data.transform import Transform
-from cl.features.correctness import check
-from cl.features.extraction import extract
-from cl.features.paired import Comparison, compare
+from cl.data.views import View
+from cl.features.correctness import check, correctness
+from cl.features.extraction import BATCH, Unit, extract, extract_views
+from cl.features.knn import nearest
+from cl.features.paired import Comparison, judge
 from cl.networks.batch_norm import GroupBatchNorm
-from cl.networks.depth import parameters_by_depth
-from cl.pretraining.task import PretrainingTask
-from cl.runtime.base_config import BaseConfig
+from cl.runtime.machine import Machine
 
 MOST = 20_000  # images of each split on which the two encoders are compared
+NEIGHBOURS = 10  # training images that an image and its view should share
 START, ADAPTED = "the start encoder", "the adapted encoder"
-BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
-NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
-
-
-class Config(BaseConfig):
-    """How the backbone of `init` is trained; its batch norms keep their statistics.
-
-    frozen: share of its blocks, from the stem on, that stay as they are.
-    average: weight of the trained backbone in its average with the start (WiSE-FT, Wortsman et al. 2022,
-        section 3); 1: the trained backbone alone.
-    """
-
-    frozen: float = Field(ge=0, lt=1)
-    average: float = Field(gt=0, le=1)
+NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The comparison of the start (A) with the adapted encoder (B) on held-out images."""
+    """The comparison of the start (A) with the adapted encoder (B).
+
+    labelled: whether it is by the classes of the images.
+    """
 
     comparison: Comparison
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """For the report."""
-        return {"adaptation": asdict(self.comparison) | {"sentence": self.sentence}}
+    labelled: bool
 
     @property
     def is_better(self) -> bool:
@@ -55,73 +42,105 @@ class Outcome:
 
     @property
     def sentence(self) -> str:
+        """What was found, and what the run hands over."""
+        basis = "" if self.labelled else ", judged without labels"
         handed_over = ADAPTED if self.is_better else START
-        return f"{self.comparison.sentence(START, ADAPTED)}; this run hands over {handed_over}"
+        return f"{self.comparison.sentence(START, ADAPTED)}{basis}; this run hands over {handed_over}"
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self.comparison) | {"sentence": self.sentence, "labelled": self.labelled}
+
+
+class Features(NamedTuple):
+    """An encoder's unit features of training images (N, D) and validation images (M, D).
+
+    views: without labels, of a random view of the validation images at `positions`, (Q, D).
+    """
+
+    train: Tensor
+    val: Tensor
+    views: Tensor
+    positions: Tensor
 
 
 class Adaptation:
     """A backbone before and after it is trained on other images.
 
     Args:
-        task: has the weights of `init`.
-        train, val: the labelled images are used to compare the two encoders.
+        backbone: has the weights of `init`.
+        train, val: images to compare the two encoders on: those with labels, if any.
+        view: a random view, to compare the encoders without labels.
 
     Raises:
         ValueError: the weights are untrained, or give features that are all the same or not finite.
     """
 
     def __init__(
-        self, config: Config, task: PretrainingTask, train: Reader, val: Reader, transform: Transform
+        self, backbone: nn.Module, train: Reader, val: Reader, transform: Transform, view: View, here: Machine
     ) -> None:
-        self.config, self.task = config, task
-        self.backbone = task.method.evaluated[0]
+        self.backbone, self.here = backbone, here
         self.sets = [EvalSet(reader, transform, reader.evaluated(MOST)) for reader in (train, val)]
-        self.start = {name: tensor.clone() for name, tensor in self.backbone.state_dict().items()}
-        self.features = self._features()
-        check_start(self.backbone, *self.features)
+        self.labelled = bool(train.manifest.classes)
+        size = -(-len(val) // -(-len(val) // BATCH))  # batches of nearly equal size leave few images out
+        self.views = TrainSet(
+            val, transform, [view.model_copy(update={"count": 1})], Plan(len(val), size, 0, ranks=1)
+        )
+        self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+        self.before = self._features()
+        check_start(backbone, *self.before[:2])
 
     def finish(self, seed: int) -> Outcome:
-        """Average the weights, compare the encoders, and leave the better one in the backbone."""
-        self.backbone.load_state_dict(average(self.start, self.backbone.state_dict(), self.config.average))
-        (train, val), labels = zip(self.features, self._features(), strict=True), self._labels()
-        outcome = Outcome(compare(train, labels[0], val, labels[1], self._groups(), seed=seed))
+        """Compare the encoders, and leave the better one in the backbone."""
+        scores, images = self._scores(self.before, self._features(), seed)
+        outcome = Outcome(judge(scores, self._groups(images), seed=seed), self.labelled)
         if not outcome.is_better:
             self.backbone.load_state_dict(self.start)
         return outcome
 
-    def _groups(self) -> np.ndarray | None:
-        """(M,): groups of the validation images; images without one are groups of their own."""
-        images = self.sets[1]
-        groups = images.reader.groups
+    def _features(self) -> Features:
+        train, val = (extract(self.backbone, images, self.here) for images in self.sets)
+        if self.labelled:
+            return Features(train, val, val[:0], val[:0].long())
+        positions, (views,) = extract_views(Unit(self.backbone.eval(), []), self.views, self.here, MOST)
+        return Features(train, val, views, positions)
+
+    def _scores(
+        self, before: Features, after: Features, seed: int
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The measures of both encoders, (M, 2) each, and the positions (M,) of their validation images."""
+        if self.labelled:
+            labels = [torch.from_numpy(images.reader.labels(images.positions)) for images in self.sets]
+            train, val = (before.train, after.train), (before.val, after.val)
+            return correctness(train, labels[0], val, labels[1], seed=seed), self.sets[1].positions
+        both = [view_scores(each) for each in (before, after)]
+        return {
+            name: np.stack([x[name] for x in both], 1) for name in both[0]
+        }, before.positions.cpu().numpy()
+
+    def _groups(self, images: np.ndarray) -> np.ndarray | None:
+        """The groups (M,) of validation images; an image without one is a group of its own."""
+        groups = self.sets[1].reader.groups
         if groups is None:
             return None
-        from cl.features.classifier import separated  # late: scipy.optimize is slow to import
-
-        return separated(groups[images.positions], len(images))
-
-    def _features(self) -> list[Tensor]:
-        return [extract(self.backbone, images, self.task.machine) for images in self.sets]
-
-    def _labels(self) -> list[Tensor]:
-        return [torch.from_numpy(images.reader.labels(images.positions)) for images in self.sets]
+        return np.where(groups[images] < 0, -1 - images, groups[images])
 
 
-def freeze(task: PretrainingTask, share: float) -> None:
-    """Fix the first blocks of the backbone, and the statistics of its batch norms."""
-    backbone = task.method.evaluated[0]
-    layers = parameters_by_depth(backbone)
-    for layer in layers[: round(share * len(layers))]:
-        for parameter in layer:
-            parameter.requires_grad_(False)
-    task.fixed = [module for module in backbone.modules() if isinstance(module, BATCH_NORMS)]
+def view_scores(features: Features) -> dict[str, np.ndarray]:
+    """Two measures (Q,) in percent of how well an encoder knows an image again in a random view of it.
 
-
-def average(start: dict[str, Tensor], trained: dict[str, Tensor], weight: float) -> dict[str, Tensor]:
-    """Weighted means start + weight (trained - start) of the tensors; those of integers as trained."""
-    return {
-        name: start[name].lerp(tensor, weight) if tensor.is_floating_point() else tensor
-        for name, tensor in trained.items()
-    }
+    found by a view: whether the view is nearest to its own image, of all validation images.
+    same neighbours: how many of the training images nearest to the view are nearest to the image too.
+    """
+    own, count = features.val[features.positions], min(NEIGHBOURS, len(features.train))
+    found = torch.cat([x[:, 0] for _, _, x in nearest(features.views, features.val, 1)])
+    near = [
+        torch.cat([x for _, _, x in nearest(rows, features.train, count)]) for rows in (own, features.views)
+    ]
+    shared = (near[0][:, :, None] == near[1][:, None]).any(2).double().mean(1)
+    scores = {"found by a view": found == features.positions, "same neighbours": shared}
+    return {name: 100 * score.double().cpu().numpy() for name, score in scores.items()}
 
 
 def check_start(backbone: nn.Module, train: Tensor, val: Tensor) -> None:

@@ -1,11 +1,10 @@
 """The task of pretraining: a method and a loss."""
 
 from types import ModuleType
-from typing import Self
 
 import torch
 from pydantic import BaseModel
-from torch import Tensor, nn
+from torch import Tensor
 
 from cl.methods import BaseMethod
 from cl.networks.batch_norm import set_groups, update_running_stats
@@ -22,7 +21,6 @@ class PretrainingTask(Task):
         alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
         negatives: the largest number of negatives of a query in the first batch; None without negatives.
         has_groups: whether the data has groups.
-        fixed: modules that stay in eval mode while the task trains.
         without_negatives: scalar, the number of queries on all ranks that groups left without negatives since
             the last `take_without_negatives`.
     """
@@ -39,14 +37,7 @@ class PretrainingTask(Task):
         self.progress = 0.0
         self.negatives: int | None = None
         self.has_groups = False
-        self.fixed: list[nn.Module] = []
         self.register_buffer("without_negatives", torch.zeros((), dtype=torch.int64))
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        for module in self.fixed:
-            module.eval()
-        return self
 
     def begin_epoch(self, epoch: int) -> None:
         self.method.begin_epoch(epoch)

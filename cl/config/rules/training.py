@@ -12,10 +12,10 @@ def _one_start(params: Params) -> None:
         )
 
 
-def _adaptation_has_a_start(params: Params) -> None:
-    if params.adapt and not params.init:
+def _better_than_a_start(params: Params) -> None:
+    if params.hand_over == "better" and not params.init:
         raise ValueError(
-            "adapt needs trained weights to start from: set init, for example to torchvision:resnet50, "
+            "hand_over=better needs weights to start from: set init, for example to torchvision:resnet50, "
             "timm:resnet50.a1_in1k, a checkpoint or an experiment"
         )
 
@@ -73,7 +73,7 @@ def _baselines_name_what_exists(params: Params) -> None:
 
 CHECKS = (
     _one_start,
-    _adaptation_has_a_start,
+    _better_than_a_start,
     _bn_groups_fit_batch,
     _microbatches_hold_bn_groups,
     _compiled_encoders_run_as_a_whole,
