@@ -46,6 +46,9 @@ def described(name: str) -> dict[str, Any]:
     Raises:
         ValueError: `cl.hub.foreign.load` refuses the file.
     """
+    if name.startswith("torchvision:"):  # known without downloading it
+        network = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
+        return {"backbone": network | {"zero_init_residual": False}, "dataset": {}}
     file, prefix = (Path(name), None) if is_name(name) else file_and_prefix(name)
     if not (is_name(name) or file.is_file()):
         parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")

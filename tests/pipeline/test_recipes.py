@@ -80,7 +80,8 @@ def sets_entries(recipe: str) -> bool:
 )
 def test_any_recipe_composes_with_little_to_evaluate(tmp_path, recipe) -> None:
     few = ["evaluation=[retrieval]", "transfer=[]", "analysis=[]", "baseline=[random]"]
-    values = compose(tmp_path, f"recipe={recipe}", *few)  # which are checked
+    start = [override for override in commands(recipe)[0] if override.startswith("init=")]
+    values = compose(tmp_path, f"recipe={recipe}", *start, *few)  # which are checked
     found = [list(values[group]) for group in ("evaluations", "transfers", "analyses", "baselines")]
     assert found == [["retrieval"], [], [], ["random"]]
 

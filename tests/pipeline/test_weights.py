@@ -10,10 +10,12 @@ import torch
 
 from cl import config
 from cl.networks import backbones
-from cl.runtime.tensor_files import load_tensors
+from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
 from pipeline.pretrain import build
-from pipeline.support.composition import write
+from pipeline.support.composition import command_for, write
+from tests.support.project import compose
+from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import Stage, answers
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "views.random.size=16"]
@@ -112,9 +114,45 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
         beginning.load_backbone(backbones.build(wider), wider)
 
 
+def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) -> None:
+    file = tmp_path / "given.safetensors"
+    save_encoder(file)
+    adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
+    assert "init has untrained weights" in run(prepared, *adapt)
+    tensors, metadata = load_tensors(file)
+    tensors["bn1.bias"] += 0.1
+    save_tensors(tensors, file, metadata)
+    assert run(prepared, *adapt) == ""
+    handed_over, *_ = models(prepared).values()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in handed_over.items())
+    found = json.loads((prepared / "results" / "pretrain.provenance.json").read_text())["adaptation"]
+    assert found["sentence"].endswith("this run hands over the start encoder")
+    assert [row["measure"] for row in found["rows"]][-1] == "mean"
+    (prepared / "scratch").rename(prepared / "scratch_of_adaptation")
+
+
+def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path) -> None:
+    file = tmp_path / "given.safetensors"
+    save_encoder(file)
+    followed = config.check(compose(tmp_path, f"init={file}"))
+    assert followed.backbone.title == "resnet18 of width 1 with small stem"
+    assert followed.dataset.mean == TRANSFORM.mean
+    assert followed.dataset.std == TRANSFORM.std
+    assert command_for(followed) == f"dvc exp run -S init={file}"
+    chosen = config.check(
+        compose(tmp_path, f"init={file}", "backbone=resnet34", "dataset.mean=[0.5,0.5,0.5]")
+    )
+    assert (chosen.backbone.title, chosen.dataset.mean) == (
+        "resnet34 of width 1 with imagenet stem",
+        (0.5, 0.5, 0.5),
+    )
+    published = config.check(compose(tmp_path, "init=torchvision:resnet50"))
+    assert published.backbone == config.check(compose(tmp_path, "backbone=resnet50")).backbone
+
+
 def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) -> None:
     file = tmp_path / "given.pth"
-    file.write_bytes(b"one")
+    save_encoder(file)
     write(prepared / "params.yaml", [*SETTINGS, f"init={file}"])
     file.write_bytes(b"another")
     changed, *_ = answers(prepared, [Stage(("weights",))])
