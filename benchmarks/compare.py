@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import stdtrit
 
 from cl.features.correctness import correctness
 from cl.features.paired import Comparison, judge
@@ -47,6 +48,7 @@ def main() -> None:
     grouped(pools)
     noisy([a for a, _ in sets.values()])
     power(pools)
+    choices()
 
 
 def read(folder: Path, name: str, encoder: str) -> Set:
@@ -115,6 +117,35 @@ def power(pools: dict[str, Scores]) -> None:
         rngs = [np.random.default_rng(seed) for seed in range(TIMES // 4)]
         seen = float(np.median([judge(tilted(pool, IMAGES, rng)).detectable for rng in rngs[:20]]))
         row(name, f"{seen:.1f}", rate(judge(tilted(pool, IMAGES, rng, seen)) for rng in rngs))
+
+
+def choices() -> None:
+    """Other 95 % intervals of differences that are symmetric around 0, so that the encoders are equal."""
+    table("groups", "images that differ", "random halves", "Student's t, jackknife", "percentile bootstrap")
+    for sizes, differing in (
+        *((np.ones(300, int), number) for number in (4, 8, 12, 30)),
+        *((size * np.ones(number, int), 300) for size, number in ((60, 5), (20, 15))),
+        *((np.r_[150, np.full(number, 150 // number)], 300) for number in (5, 15, 50)),
+    ):
+        found = [decisions(sizes, differing, np.random.default_rng(seed)) for seed in range(TIMES)]
+        named = f"{len(sizes)}, of {sizes[0]} and {sizes[-1]} images" if sizes[0] > 1 else "none"
+        row(named, differing, *(100.0 * np.mean(found, axis=0)))
+
+
+def decisions(sizes: np.ndarray, differing: int, rng: np.random.Generator) -> tuple[bool, bool, bool]:
+    """Whether three intervals exclude 0; images of a group have the same outcome."""
+    count = len(sizes)
+    outcomes = rng.choice([-100.0, 100], count) * (rng.random(count) < differing / sizes.sum())
+    outcomes *= 1 if sizes[0] == 1 else rng.uniform(0, 1, count)
+    differences, group = np.repeat(outcomes, sizes), np.repeat(np.arange(count), sizes)
+    halves = judge({"measure": np.stack([np.zeros(len(group)), differences], 1)}, group)
+    sums, mean = outcomes * sizes, differences.mean()
+    without = (sums.sum() - sums) / (sizes.sum() - sizes)
+    error = np.sqrt((count - 1) / count * ((without - mean) ** 2).sum())
+    drawn = rng.multinomial(count, np.full(count, 1 / count), 2000)
+    low, high = np.quantile(drawn @ sums / (drawn @ sizes), [0.025, 0.975])
+    student = abs(mean) > stdtrit(count - 1, 0.975) * error
+    return halves.verdict != "cannot tell", bool(student), bool(low > 0 or high < 0)
 
 
 def in_turn(
