@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cl.hub.finetuning import Comparison
     from cl.report.intervals import Interval
 
-TABLES, FILE = (".csv", ".parquet"), ".safetensors"
+FILE = ".safetensors"
 COLUMNS = 20  # classes with a column each
 LINES = 12  # classes on the screen
 FEW = 200  # labelled images that overstate the calibration error
@@ -122,11 +122,11 @@ def classify(
     """
     from cl.hub import classifier_file
     from cl.hub import encoder as encoders
+    from cl.hub.result_tables import target_of
 
-    table, used, written, saved = (
-        Path(path).expanduser() if path else None for path in (labels, classifier, to, save)
-    )
-    _check(table, used, written, saved)
+    table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
+    written, saved = target_of(to), target_of(save, (FILE,), "--save")
+    _check(table, used, saved)
     tuned = encoder_beside(saved) if finetune and saved else None
     if finetune:
         _check_finetuning(table, features, encoder, tuned)
@@ -152,18 +152,13 @@ def classify(
     return result
 
 
-def _check(labels: Path | None, classifier: Path | None, to: Path | None, save: Path | None) -> None:
+def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> None:
     if bool(labels) == bool(classifier):
         raise ValueError(
             "give either --labels (a table) to train a classifier or --classifier (a file of --save) to use"
         )
     if classifier and save:
         raise ValueError(f"--save {save} needs --labels: --classifier {classifier} is saved already")
-    for option, path, suffixes in (("--to", to, TABLES), ("--save", save, (FILE,))):
-        if path and (path.suffix not in suffixes or path.is_dir()):
-            raise ValueError(f"{option} {path} must be a file that ends in {' or '.join(suffixes)}")
-        if path and not path.absolute().parent.is_dir():
-            raise ValueError(f"{option} {path}: found no folder {path.parent}; create it")
 
 
 def encoder_beside(classifier: Path) -> Path:

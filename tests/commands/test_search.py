@@ -209,7 +209,7 @@ def test_bad_input_gets_one_sentence(arguments, says, searched) -> None:
 
 def test_another_suffix_is_refused(searched) -> None:
     assert re.search(
-        r"page.pdf .*\.html, \.csv, \.parquet", run(searched.path, "03.jpg", "--to", "page.pdf", code=1)
+        r"page.pdf .*\.html, \.csv or \.parquet", run(searched.path, "03.jpg", "--to", "page.pdf", code=1)
     )
 
 
