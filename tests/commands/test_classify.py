@@ -89,7 +89,7 @@ def test_equal_images_of_a_group_count_once(folder) -> None:
     assert 20 < quality.accuracy < 80
     found, alone = quality.interval, interval(quality.accuracy, 60)
     assert alone
-    assert found.high - found.low > 1.5 * (alone.high - alone.low)
+    assert found[1] - found[0] > 1.5 * (alone.high - alone.low)
 
 
 def test_an_image_may_have_several_labels(folder) -> None:
