@@ -126,7 +126,7 @@ class Progress:
             done += more
             kept_before += more * kept
             now = time.monotonic()
-            if now - said >= RARELY and done > kept_before:
+            if now - said >= RARELY and kept_before < done < total:
                 said = now
                 left = (now - began) / (done - kept_before) * (total - done)
                 self.say(f"{done} of {counted(total, unit)}, {duration(left)} left")
