@@ -236,6 +236,7 @@ def _write_results(
         "backbone": params.backbone.title,
         "batch_norm": has_batch_norm(task.method),
         "batch_size": params.optim.batch_size,
+        "bn_group": params.bn_group,
         "effective_lr": params.optim.lr(),
         "negatives": task.negatives,
         "sizes": task.method.sizes,
