@@ -61,7 +61,7 @@ def main() -> None:
     check_data(params, bank, queries)
     start = load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
-        results.notes |= run.notes
+        results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
         progress.say(_summary(params, data, here))
