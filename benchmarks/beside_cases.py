@@ -58,10 +58,12 @@ def imagededup(described: str, side: int) -> Any:
 
 
 def imagededup_embed(described: str, folder: str, to: str, side: str) -> None:
+    import numpy as np
     import torch
 
     encodings = imagededup(described, int(side)).encode_images(folder)
-    torch.save({"filenames": list(encodings), "embeddings": list(encodings.values())}, to)
+    features = torch.from_numpy(np.stack(list(encodings.values())))  # arrays need pickle to be read
+    torch.save({"filenames": list(encodings), "embeddings": features}, to)
 
 
 def imagededup_cnn(described: str, folder: str, to: str) -> None:

@@ -62,7 +62,7 @@ def main() -> None:
     check_data(params, bank, queries)
     start = load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
-        results.notes |= run.notes
+        results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
         adaptation = _adaptation(params, task, data, queries)
@@ -250,6 +250,7 @@ def _write_results(
         "backbone": params.backbone.title,
         "batch_norm": has_batch_norm(task.method),
         "batch_size": params.optim.batch_size,
+        "bn_group": params.bn_group,
         "effective_lr": params.optim.lr(),
         "negatives": task.negatives,
         "sizes": task.method.sizes,

@@ -2,8 +2,8 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from cl.commands import ENCODER, encoder_options, size_options
 from cl.commands.embed import embed
 from cl.console.command import entry_point, progress
-from cl.console.wording import counted
+from cl.hub.classification import COLUMNS, Classification, Quality, joined, likeliest, summary, write
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -23,62 +23,8 @@ if TYPE_CHECKING:
     from cl.hub.classifier_file import Classifier
     from cl.hub.encoder import Encoder
     from cl.hub.feature_files import Features
-    from cl.hub.finetuning import Comparison
-    from cl.report.intervals import Interval
 
-TABLES, FILE = (".csv", ".parquet"), ".safetensors"
-COLUMNS = 20  # classes with a column each
-LINES = 12  # classes on the screen
-FEW = 200  # labelled images that overstate the calibration error
-WIDTH = 36  # of a class's name
-LIKELY = 0.5  # probability of a predicted label, where an image may have several
-
-
-@dataclass(frozen=True)
-class Quality:
-    """What held-out labelled images measure, in percent.
-
-    images: number of labelled images.
-    accuracy: images whose likeliest class is right; None if images have several labels.
-    interval: the 95 % interval of the accuracy, wider where images belong to groups.
-    majority: images of the most frequent class.
-    mean_average_precision: None if images have one label.
-    by_class: number of images and accuracy, or average precision, of each class.
-    calibration_error: the expected calibration error before and after temperature scaling.
-    regularisation: C of `cl.features.logistic.fit`, and of scikit-learn's LogisticRegression.
-    """
-
-    images: int
-    accuracy: float | None
-    interval: "Interval | None"
-    majority: float
-    mean_average_precision: float | None
-    by_class: dict[str, tuple[int, float]]
-    calibration_error: tuple[float, float]
-    regularisation: float
-
-
-@dataclass(frozen=True)
-class Classification:
-    """The classes of N images.
-
-    names: their paths.
-    labels: the labels in the table, joined by ";", and "" for an image without; [] with a saved classifier.
-    predicted: the likeliest class; where an image may have several, those with a probability of at least 0.5,
-        joined by ";".
-    classes: the C classes.
-    probabilities: (N, C) float32; for a labelled image, by a head that was not trained on it.
-    quality: None with a saved classifier.
-    finetuning: what `finetune` compared, and so which encoder was used; None without it.
-    """
-
-    names: list[str]
-    labels: list[str]
-    predicted: list[str]
-    classes: list[str]
-    probabilities: "ndarray"
-    quality: Quality | None
-    finetuning: "Comparison | None" = None
+FILE = ".safetensors"
 
 
 def classify(
@@ -122,11 +68,11 @@ def classify(
     """
     from cl.hub import classifier_file
     from cl.hub import encoder as encoders
+    from cl.hub.result_tables import target_of
 
-    table, used, written, saved = (
-        Path(path).expanduser() if path else None for path in (labels, classifier, to, save)
-    )
-    _check(table, used, written, saved)
+    table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
+    written, saved = target_of(to), target_of(save, (FILE,), "--save")
+    _check(table, used, saved)
     tuned = encoder_beside(saved) if finetune and saved else None
     if finetune:
         _check_finetuning(table, features, encoder, tuned)
@@ -139,31 +85,26 @@ def classify(
     else:
         source = _Images(images, encoder or ENCODER, prefix, resize, crop, finetune=finetune)
     if used:
-        result = _classified(classifier_file.load(used), used, source)
+        answer = _classified(classifier_file.load(used), used, source)
     else:
         assert table
-        result, trained, better = _trained(table, source, finetune=finetune)
+        answer, trained, better = _trained(table, source, finetune=finetune)
         if tuned and better:
             encoders.save(better, tuned)
         if saved:
             classifier_file.save(trained, saved)
     if written:
-        _write(written, result, every_class=every_class)
-    return result
+        write(written, answer, every_class=every_class)
+    return answer
 
 
-def _check(labels: Path | None, classifier: Path | None, to: Path | None, save: Path | None) -> None:
+def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> None:
     if bool(labels) == bool(classifier):
         raise ValueError(
             "give either --labels (a table) to train a classifier or --classifier (a file of --save) to use"
         )
     if classifier and save:
         raise ValueError(f"--save {save} needs --labels: --classifier {classifier} is saved already")
-    for option, path, suffixes in (("--to", to, TABLES), ("--save", save, (FILE,))):
-        if path and (path.suffix not in suffixes or path.is_dir()):
-            raise ValueError(f"{option} {path} must be a file that ends in {' or '.join(suffixes)}")
-        if path and not path.absolute().parent.is_dir():
-            raise ValueError(f"{option} {path}: found no folder {path.parent}; create it")
 
 
 def encoder_beside(classifier: Path) -> Path:
@@ -189,7 +130,7 @@ def _classified(used: "Classifier", file: Path, source: "_Source") -> Classifica
             f"the features do not record their encoder; make sure that it trained {file}"
         )
     probabilities = used.head.probabilities(found.features)
-    return _result(found.names, used.classes, probabilities, several=used.head.several)
+    return likeliest(found.names, used.classes, probabilities, several=used.head.several)
 
 
 def _trained(
@@ -228,14 +169,14 @@ def _trained(
             found = source.features(better)
     probabilities = trained.head.probabilities(found.features)
     probabilities[labelled] = trained.calibrated
-    result = replace(
-        _result(found.names, table.classes, probabilities, several=table.several),
-        labels=_joined(table.targets, table.classes),
+    answer = replace(
+        likeliest(found.names, table.classes, probabilities, several=table.several),
+        labels=joined(table.targets, table.classes),
         quality=_quality(trained, *table.labelled()),
         finetuning=comparison,
     )
     notes = {name: note for name, note in found.notes.items() if name in ("sha256", "transform")}
-    return result, classifier_file.Classifier(trained.head, table.classes, notes), better
+    return answer, classifier_file.Classifier(trained.head, table.classes, notes), better
 
 
 class _Source(Protocol):
@@ -313,20 +254,6 @@ class _Images:
         return encoder
 
 
-def _result(
-    names: list[str], classes: list[str], probabilities: "ndarray", *, several: bool
-) -> Classification:
-    if several:
-        predicted = _joined(probabilities >= LIKELY, classes)
-    else:
-        predicted = [classes[number] for number in probabilities.argmax(1)]
-    return Classification(names, [], predicted, classes, probabilities, None)
-
-
-def _joined(targets: "ndarray", classes: list[str]) -> list[str]:
-    return [";".join(classes[number] for number in row.nonzero()[0]) for row in targets]
-
-
 def _quality(trained: "Trained", targets: "ndarray", classes: list[str], groups: "ndarray | None") -> Quality:
     import numpy as np
 
@@ -364,88 +291,6 @@ def _quality(trained: "Trained", targets: "ndarray", classes: list[str], groups:
     )
 
 
-def _write(to: Path, result: Classification, *, every_class: bool) -> None:
-    """Write the predictions, whole or not at all."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from cl.runtime.files import finished
-    from cl.runtime.tables import write_csv
-
-    columns: dict[str, Any] = {"path": result.names}
-    if result.labels:
-        columns["label"] = result.labels
-    columns |= {"predicted": result.predicted, "probability": result.probabilities.max(1)}
-    if every_class or len(result.classes) <= COLUMNS:
-        columns |= {
-            f"probability_{name}": result.probabilities[:, i] for i, name in enumerate(result.classes)
-        }
-    with finished(to) as partial:
-        if to.suffix == ".parquet":
-            pq.write_table(pa.table(columns), partial)
-        else:
-            cells = (
-                column if isinstance(column, list) else map("{:.4f}".format, column)
-                for column in columns.values()
-            )
-            write_csv(partial, columns, zip(*cells, strict=True))
-
-
-def summary(result: Classification) -> Iterator[str]:
-    """Lines of at most 80 columns: fine-tuning, the quality, and the worst classes."""
-    if result.finetuning:
-        yield _compared(result.finetuning)
-    total = f"{counted(len(result.names), 'images')}, {counted(len(result.classes), 'classes')}"
-    new = result.predicted
-    if result.labels:
-        new = [name for name, label in zip(new, result.labels, strict=True) if not label]
-    predicted = Counter(name for row in new for name in row.split(";"))
-    if result.quality is None:
-        yield total
-        yield f"  {_cell('class')}{'predicted':>12}"
-        shown = sorted(result.classes, key=lambda name: -predicted[name])
-        yield from (f"  {_cell(name)}{predicted[name]:>12}" for name in shown[:LINES])
-    else:
-        yield f"{total}: {result.quality.images} labelled, {len(new)} to predict"
-        yield from _measured(result.quality)
-        measure = "accuracy" if result.quality.accuracy is not None else "precision"
-        yield f"  {_cell('class, worst first')}{'labelled':>10}{measure:>12}{'predicted':>12}"
-        by_class = result.quality.by_class
-        shown = sorted(result.classes, key=lambda name: by_class[name][1])
-        for name in shown[:LINES]:
-            count, value = by_class[name]
-            yield f"  {_cell(name)}{count:>10}{value:>10.1f} %{predicted[name]:>12}"
-    if len(shown) > LINES:
-        yield f"  and {counted(len(shown) - LINES, 'more classes')}"
-
-
-def _measured(quality: Quality) -> Iterator[str]:
-    if quality.accuracy is None:
-        yield "some images have several labels, so each label is predicted by itself"
-        yield f"mean average precision {quality.mean_average_precision:5.1f} %, of held-out images"
-    else:
-        yield f"accuracy               {quality.accuracy:5.1f} % {quality.interval or ''}, of held-out images"
-        yield f"always the same class  {quality.majority:5.1f} %"
-    before, after = quality.calibration_error
-    few = "; few labels overstate it" if quality.images < FEW else ""
-    yield f"calibration error      {after:5.1f} % ({before:.1f} % before scaling{few})"
-
-
-def _compared(found: "Comparison") -> str:
-    (frozen, tuned), (before, after) = found.log_loss, found.accuracy
-    measure = "mean average precision" if found.several else "accuracy"
-    used = "fine-tuned" if found.better else "frozen"
-    return (
-        f"the {used} encoder is used: on held-out images, fine-tuning changes\n"
-        f"the log-loss from {frozen:.3f} to {tuned:.3f} (standard error {found.error:.3f})\n"
-        f"and the {measure} from {before:.1f} % to {after:.1f} %"
-    )
-
-
-def _cell(name: str) -> str:
-    return (name if len(name) <= WIDTH else f"{name[: WIDTH - 3]}...").ljust(WIDTH)
-
-
 @click.command()
 @click.option("--labels", help="A .csv or .parquet table with the columns path and label, optionally group.")
 @click.option("--images", multiple=True, help="A file, folder, list or table of images; may be repeated.")
@@ -478,13 +323,13 @@ def command(**options: Any) -> None:
     context = click.get_current_context()
     if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
         options["encoder"] = None
-    result = classify(**options)
-    for line in summary(result):
+    found = classify(**options)
+    for line in summary(found):
         click.echo(line)
     for option in ("to", "save"):
         if options[option]:
             click.echo(f"wrote {options[option]}")
-    if result.finetuning and result.finetuning.better:
+    if found.finetuning and found.finetuning.better:
         if options["save"]:
             click.echo(
                 f"wrote {encoder_beside(Path(options['save']))}: give it as --encoder with this classifier"

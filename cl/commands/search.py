@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,8 @@ def search(
 
     Args:
         features: a file of `cl embed`.
-        queries: images, folders, lists or tables of images, files of features, or names in `features`; such a
-            name does not find itself.
+        queries: names in `features`, which do not find themselves; images, folders, lists or tables of
+            images; or files of features. A name comes before a file of that name: `./a.jpg` is the file.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned. Names and
             files of features need none.
         top: images per query; None: USUAL, or all if there are fewer.
@@ -86,7 +86,8 @@ def search(
     bank = matching.read(path)
     if len(bank.names) > MANY and not approximate:
         progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
-    parts = _queries(matching.as_paths(queries), bank, path, encoder, prefix)
+    given = [queries] if isinstance(queries, str | PathLike) else queries
+    parts = _queries([fspath(query) for query in given], bank, path, encoder, prefix)
     names = [name for part, _ in parts for name in part.names]
     rows = np.concatenate([part.features for part, _ in parts]) if len(parts) > 1 else parts[0][0].features
     own = np.concatenate([positions for _, positions in parts])
@@ -115,7 +116,7 @@ def search(
 
 
 def _queries(
-    queries: list[Path],
+    queries: list[str],
     bank: "Features",
     path: Path,
     encoder: "str | PathLike[str] | Encoder",
@@ -129,18 +130,23 @@ def _queries(
     from cl.hub.feature_files import Features
 
     parts, images = [], []
-    for query in queries:
-        if query.is_file() and matching.is_features(query):
-            given = matching.read(query)
-            matching.check_same_encoder(bank, given, (path, query))
-            own = np.arange(len(given.names)) if query.samefile(path) else np.full(len(given.names), -1)
-            parts.append((given, own))
+    names = {*queries}.intersection(bank.names)
+    for given in queries:
+        query = Path(given).expanduser()
+        if given in names:
+            position = bank.names.index(given)
+            row = bank.features[position : position + 1]
+            parts.append((Features([given], row, bank.notes), np.array([position])))
+            itself = Path(bank.notes.get("folder", ""), given)
+            if query.exists() and not (itself.exists() and itself.samefile(query)):
+                progress("search").say(f"{given} is the image in {path}; ./{given} is the file here")
+        elif query.is_file() and matching.is_features(query):
+            found = matching.read(query)
+            matching.check_same_encoder(bank, found, (path, query))
+            own = np.arange(len(found.names)) if query.samefile(path) else np.full(len(found.names), -1)
+            parts.append((found, own))
         elif query.exists():
             images.append(query)
-        elif str(query) in bank.names:
-            position = bank.names.index(str(query))
-            row = bank.features[position : position + 1]
-            parts.append((Features([str(query)], row, bank.notes), np.array([position])))
         else:
             raise ValueError(f"no file {query}, and no image of that name in {path}; give one of them")
     if not queries:
@@ -188,7 +194,7 @@ def _approximately(
 
 @click.command()
 @click.argument("features", type=click.Path(path_type=Path))
-@click.argument("queries", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("queries", nargs=-1, required=True, type=click.Path())
 @click.option("--top", type=click.IntRange(min=1), help=f"Images per query.  [default: {USUAL}]")
 @encoder_options
 @click.option(
@@ -198,11 +204,12 @@ def _approximately(
     "--approximate", is_flag=True, help="Use a FAISS index, kept beside FEATURES; its recall is printed."
 )
 @entry_point
-def command(features: Path, queries: tuple[Path, ...], to: Path | None, **options: Any) -> None:
+def command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:
     """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.
 
-    QUERIES are images, folders, lists or tables of images, other files of features, or names in FEATURES.
-    Images are embedded by the encoder, which must be the one that gave the features.
+    QUERIES are names in FEATURES, images, folders, lists or tables of images, or other files of features. A
+    name in FEATURES comes before a file of that name here, which is ./NAME. Images are embedded by the
+    encoder, which must be the one that gave the features.
     """
     matches = search(features, queries, to=to, **options)
     if to:

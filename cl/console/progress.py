@@ -126,7 +126,7 @@ class Progress:
             done += more
             kept_before += more * kept
             now = time.monotonic()
-            if now - said >= RARELY and done > kept_before:
+            if now - said >= RARELY and kept_before < done < total:
                 said = now
                 left = (now - began) / (done - kept_before) * (total - done)
                 self.say(f"{done} of {counted(total, unit)}, {duration(left)} left")
@@ -178,7 +178,7 @@ class Meter:
         self.task = (
             bar.add_task(f"{progress.title} (steps)", total=steps, completed=start, note="") if bar else None
         )
-        self._began = self._said = time.monotonic()
+        self._said = time.monotonic()
         self._second_step: float | None = None  # when it began; a forecast leaves out the first, slower step
         self._forecast_done = False
         self._then = progress.usage.now()
@@ -219,11 +219,19 @@ class Meter:
             self._second_step = now
         elif not self._forecast_done and now - self._second_step >= FORECAST:
             self._forecast_done = True
-            left, trial = self.steps - self.done, self.progress.trial
-            seconds = (now - self._second_step) / (self.done - self.start - 1) * left
+            seconds, trial = self._seconds_left(now), self.progress.trial
             if seconds >= MINUTE:
                 first = f"; to try it first: {trial}" if trial and seconds > HOUR else ""
-                self.progress.say(f"the {left} steps to go take about {duration(seconds)}{first}")
+                self.progress.say(
+                    f"the {self.steps - self.done} steps to go take about {duration(seconds)} "
+                    f"at the speed of the first {duration(now - self._second_step)}{first}"
+                )
+
+    def _seconds_left(self, now: float) -> float:
+        """By the time of all steps but the first, with the monitoring between them; 0 if unknown or done."""
+        if self._second_step is None or self.done == self.start + 1:
+            return 0.0
+        return (now - self._second_step) / (self.done - self.start - 1) * (self.steps - self.done)
 
     def used(self) -> dict[str, float]:
         """Usage of all sessions of this run so far; see `Usage`."""
@@ -252,11 +260,11 @@ class Meter:
 
     def _say_plainly(self, row: dict[str, Any]) -> None:
         self._said = time.monotonic()
-        seconds_per_step = (self._said - self._began) / max(self.done - self.start, 1)
         epoch, epochs = (count / self.steps_per_epoch for count in (self.done, self.steps))
         place = f"{self.first_epoch + epoch:.{2 if epochs < 10 else 1}f}".rstrip("0").rstrip(".")
-        left = duration(seconds_per_step * (self.steps - self.done))
-        self.progress.say(f"epoch {place}/{self.first_epoch + epochs:.4g}, {_scores(row)}, {left} left")
+        seconds = self._seconds_left(self._said)
+        left = f", {duration(seconds)} left" if seconds >= 0.5 else ""
+        self.progress.say(f"epoch {place}/{self.first_epoch + epochs:.4g}, {_scores(row)}{left}")
 
 
 def _scores(row: dict[str, Any]) -> str:

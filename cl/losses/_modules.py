@@ -54,16 +54,14 @@ class _Contrastive(_Loss):
     Without a memory bank, each of an image's V embeddings is a query; the V - 1 others are its positives, and
     the V (N - 1) embeddings of other images its negatives. With one, `z0` are the queries, the other views
     their positives, and the bank's rows the only negatives.
+
+    Each subclass has its own `__init__`, so that Python's message about a mistyped argument names it.
     """
 
     memory_bank: Queue | None
 
     def __init__(
-        self,
-        temperature: float = 0.1,
-        *,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
+        self, temperature: float, *, memory_bank_size: int | Sequence[int], gather_distributed: bool
     ) -> None:
         _check_positive(temperature=temperature)
         super().__init__()
@@ -204,6 +202,17 @@ class DCLLoss(_Contrastive):
 
     kind = dcl
 
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
+
     def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
         return _decoupled(contrast, batch, contrast.negatives)
 
@@ -280,6 +289,17 @@ class SigmoidLoss(_Contrastive):
 
     kind = sigmoid
 
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
+
 
 class DebiasedLoss(_Contrastive):
     """InfoNCE corrected for negatives of the query's class (Chuang et al. 2020, eq. 8).
@@ -318,6 +338,17 @@ class InvariantSpreadLoss(_Contrastive):
     """
 
     kind = invariant_spread
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(
+            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
+        )
 
 
 class CosineLoss(_Loss):

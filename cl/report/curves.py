@@ -55,7 +55,7 @@ def pretraining(read: ResultFiles) -> list[dict[str, str | Markup]]:
     for number, curve in enumerate(CURVES):
         chart = Chart(f"pretraining-{number}", f"{curve.title} by epoch", "epoch", curve.axis)
         chart.add_log(rows, curve.columns)
-        if chart.series:
+        if _has_curves(chart):
             drawings.append(drawing(chart, curve.meaning))
     return drawings
 
@@ -69,7 +69,7 @@ def classifiers(
         title = f"{titles.get(name, name)}: every classifier by epoch"
         chart = Chart(f"classifiers-{name}", title, "epoch", "top-1, %")
         chart.add_log(rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
-        if chart.series:
+        if _has_curves(chart):
             yield drawing(chart, "On the validation images, by learning rate; higher is better.")
 
 
@@ -80,7 +80,7 @@ def overlaid(experiments: list[Experiment]) -> Chart | None:
         chart = Chart("curves", f"{curve.title} by epoch", "epoch", curve.axis)
         for group in groups:
             _add_means(chart, column, group)
-        if chart.series:
+        if _has_curves(chart):
             return chart
     return None
 
@@ -94,6 +94,11 @@ def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:
     label = group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
     for epoch, values in by_epoch.items():
         chart.add(label, float(epoch), *mean_and_sd(values))
+
+
+def _has_curves(chart: Chart) -> bool:
+    """Whether a series has several epochs: one would be a lone point."""
+    return any(len(points) > 1 for points in chart.series.values())
 
 
 def drawing(chart: Chart, meaning: str = "") -> dict[str, str | Markup]:

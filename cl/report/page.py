@@ -45,6 +45,7 @@ def render(
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
         "curves": [*pretraining(read), *classifiers(params, read, titles)],
+        "epochs": read.table("pretrain", "epochs.csv"),
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
         **_details(params, read),
     }

@@ -24,7 +24,7 @@ def check_crop(resize: int, crop: int) -> None:
         raise ValueError(f"crop={crop} is larger than resize={resize}; choose a smaller crop")
 
 
-LISTED = 20  # a longer list of names is only given if none is close
+LISTED = 20  # a longer list of names is only given if none is close and no folder has them all
 
 Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
 Sizes = Annotated[tuple[int, int], AfterValidator(_ascending)]
@@ -55,8 +55,11 @@ def suggestion(name: str, known: list[str], place: str = "") -> str:
     """
     alike = near(name, known)
     guess = f"; did you mean {one_of(alike)}?" if alike else ""
+    if len(known) > LISTED and place:
+        nearest = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0))
+        return f"{guess or f'; the nearest are {nearest}.'} {place} has all {len(known)}"
     if len(known) > LISTED and alike:
-        return f"{guess} {place} has all {len(known)}" if place else guess
+        return guess
     choices = ", ".join(known)
     return f"{guess} Choices: {choices}" if alike else f"; choose one of {choices}"
 

@@ -8,15 +8,13 @@ from typing import Any
 FORMULA = ("=", "+", "-", "@")  # the first character of a formula
 
 
-def write_csv(
-    path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]], lineterminator: str = "\r\n"
-) -> None:
-    """Write the names of the columns, then the rows.
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write the names of the columns, then the rows, each with a line feed at its end.
 
     A spreadsheet would run a name that begins like a formula, as `=HYPERLINK(...)`: it gets an apostrophe.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator=lineterminator)
+        writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([without_formula(cell) for cell in row] for row in rows)
 

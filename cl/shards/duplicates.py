@@ -108,7 +108,7 @@ def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
 
     rows = [(*with_split(copy), *with_split(original)) for copy, original in pairs.tolist()]
     listed = ((copy.key, split, first.key, its_split) for copy, split, first, its_split in rows)
-    write_csv(path, ["key", "split", "same_as", "same_as_split"], listed, lineterminator="\n")
+    write_csv(path, ["key", "split", "same_as", "same_as_split"], listed)
     return {
         "copies": len(rows),
         "in_other_split": sum(split != other for _, split, _, other in rows),

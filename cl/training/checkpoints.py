@@ -84,7 +84,8 @@ def write_epochs(rows: list[dict[str, Any]], path: Path) -> None:
     partial = path.with_name(f"{path.name}{PARTIAL}")
     try:
         with partial.open("w", newline="") as file:
-            writer = csv.DictWriter(file, dict.fromkeys(column for row in rows for column in row))
+            columns = dict.fromkeys(column for row in rows for column in row)
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
         os.replace(partial, path)

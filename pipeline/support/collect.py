@@ -162,7 +162,19 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
             experiment.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):
             experiment.charts[result.removeprefix("analyze/")] = _charts(path, outputs)
+    _put_used_values(params, experiment.provenance)
     return experiment
+
+
+def _put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any]]) -> None:
+    """Replace parameters that were reduced for few images by those that the results record."""
+    pretraining = provenance.get("pretrain", {})
+    if "batch_size" in pretraining:
+        params["optim"]["batch_size"] = pretraining["batch_size"]
+    if "bn_group" in pretraining:
+        params["bn_group"] = pretraining["bn_group"]
+    for name, entry in (params.get("evaluations") or {}).items():
+        entry |= provenance.get(f"evaluate/{name}", {}).get("reduced", {})
 
 
 def _charts(folder: str, outputs: _Outputs) -> list[charts.Chart]:

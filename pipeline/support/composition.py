@@ -109,11 +109,13 @@ def _drop_what_is_not_chosen(composed: DictConfig, overrides: list[str]) -> None
     """Drop a recipe's settings for evaluations, transfers, analyses and baselines that are not chosen.
 
     Raises:
-        ValueError: an override, not a recipe, sets one of them.
+        ValueError: an override, not a recipe, sets one of them or replaces all.
     """
     typed = _typed(overrides)
     for group in mistakes.ENTRIES:
         entries = composed[group]
+        if not isinstance(entries, DictConfig):
+            raise ValueError(mistakes.misplaced(group, entries))
         chosen = [str(name) for name in entries if _is_chosen(entries[name])]
         for name in [str(name) for name in entries if name not in chosen]:
             if any(f"{key}.".startswith(f"{group}.{name}.") for key in typed):

@@ -53,6 +53,13 @@ def not_chosen(group: str, name: str, chosen: list[str]) -> str:
     return f"{group}.{name} is not a parameter{suggestion(name, chosen or choices(chooser))}"
 
 
+def misplaced(group: str, value: Any) -> str:
+    """The sentence about names given to the parameter that holds the entries, not to its group."""
+    names = value if isinstance(value, list) else [] if value is None else [value]
+    chosen = f"{ENTRIES[group]}=[{','.join(map(str, names))}]"
+    return f"{group} holds the parameters of each; choose them with {chosen}"
+
+
 def _wrong_choice(override: Override, overrides: list[str]) -> str | None:
     if override.is_sweep_override():
         run = command(overrides, "--queue")
@@ -81,6 +88,8 @@ def _wrong_key(override: Override, values: Values, overrides: list[str]) -> str 
     key = override.key_or_group
     if key in _groups() or override.is_add() or override.is_force_add():
         return None
+    if key in ENTRIES:
+        return misplaced(key, override.value())
     parent, siblings = "", {**dict.fromkeys(_groups()), **values}
     for part in key.split("."):
         if not isinstance(siblings, dict):

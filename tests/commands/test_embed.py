@@ -224,7 +224,11 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
             *of,
             "--map",
         ): "--map needs columns beside the features, but",
-        (str(images), "--to", f"{tmp_path}/features.h5"): "must be a file that ends in .parquet, .npy, .csv",
+        (
+            str(images),
+            "--to",
+            f"{tmp_path}/features.h5",
+        ): "must be a file that ends in .parquet, .npy or .csv",
         (str(images), "--to", to): "models/backbone.safetensors does not exist; give a checkpoint",
         (str(images), "--to", f"{tmp_path}/locked.npy", *of): "another process is writing",
         (str(images), "--to", to, *of, "--prefix", "a."): "holds no encoder below 'a.', only below ''",

@@ -20,11 +20,10 @@ def test_progress_in_a_log_file_shows_the_time_left(monkeypatch) -> None:
     with Progress("prepare", Console(file=file)).count(30, "images") as report:
         time.sleep(0.6)
         report(10)
-        report(20)
+        report(20)  # nothing is left, so that no line is needed
     assert file.getvalue().splitlines() == [
         "prepare: 30 images",
         "prepare: 10 of 30 images, 1 s left",
-        "prepare: 30 of 30 images, 0 s left",
     ]
 
 
@@ -57,7 +56,7 @@ def test_times_are_given_in_two_units(seconds, text) -> None:
 
 @pytest.mark.parametrize(("step", "trial"), [(1.0, ""), (100.0, "; to try it first: -S optim.epochs=1")])
 def test_a_training_says_once_how_long_it_takes(monkeypatch, step, trial) -> None:
-    """The first step, which takes longer, does not count."""
+    """The first step, which takes longer, does not count, here nor in the time left that each line gives."""
     now, file = [0.0], io.StringIO()
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     shown = Progress("pretrain", Console(file=file, width=200))
@@ -66,9 +65,14 @@ def test_a_training_says_once_how_long_it_takes(monkeypatch, step, trial) -> Non
         for number in range(40):
             now[0] += step if number else 1000
             meter.step(32, 5.5, 0.1)
-    (line,) = [line for line in file.getvalue().splitlines() if "to go" in line]
-    number = 100 if step == 1 else 114
-    assert line == f"pretrain: the {number} steps to go take about {duration(number * step)}{trial}"
+    lines = file.getvalue().splitlines()
+    (line,) = [line for line in lines if "to go" in line]
+    number, first = (100, "15 s") if step == 1 else (114, "2 min")
+    about = f"about {duration(number * step)} at the speed of the first {first}"
+    assert line == f"pretrain: the {number} steps to go take {about}{trial}"
+    left = [line.rpartition(", ")[2] for line in lines if line.endswith("left")]
+    assert left
+    assert {*left} <= {f"{duration((116 - done) * step)} left" for done in range(2, 41)}
 
 
 def test_the_share_of_time_spent_waiting_is_a_percentage(monkeypatch) -> None:
@@ -99,5 +103,5 @@ def test_a_log_file_gets_lines_within_an_epoch(monkeypatch, rarely, within) -> N
     assert [4 * float(line.split("epoch ")[1].split("/")[0]) for line in lines] == within
     for line in lines:
         loss = "" if "0.25/2" in line else "loss 5.500, "
-        assert re.fullmatch(rf"pretrain: epoch [\d.]+/2, {loss}\d+ images/s, 0 s left", line)
+        assert re.fullmatch(rf"pretrain: epoch [\d.]+/2, {loss}\d+ images/s", line)
         assert len(line) <= 80

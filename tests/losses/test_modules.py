@@ -313,3 +313,9 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(ValueError) as error:
             call()
         assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+@pytest.mark.parametrize("name", [name for name in cl.__all__ if name.endswith("Loss")])
+def test_a_mistyped_argument_is_refused_in_the_name_of_the_loss(name) -> None:
+    with pytest.raises(TypeError, match=rf"^{name}\.__init__\(\) got .* 'temprature'"):
+        getattr(cl, name)(temprature=0.1)

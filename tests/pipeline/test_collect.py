@@ -70,6 +70,8 @@ def repository(empty, tmp_path, monkeypatch) -> Repository:
 PARAMS = {
     "seed": 0,
     "loss": {"kind": "dcl"},
+    "optim": {"batch_size": 128},
+    "bn_group": 32,
     "evaluations": {"knn": {"k": 20}},
     "transfers": {},
     "analyses": {},
@@ -84,7 +86,7 @@ def fill(repository: Repository, top1: float, **used: object) -> None:
     repository.put(
         "pretrain",
         "results/pretrain.provenance.json",
-        {"parameters": {"seed": 0, "loss": {"kind": "dcl"}, **used}},
+        {"parameters": {"seed": 0, "loss": {"kind": "dcl"}, **used}, "batch_size": 8, "bn_group": 4},
     )
     repository.put(
         "evaluate@knn",
@@ -93,7 +95,7 @@ def fill(repository: Repository, top1: float, **used: object) -> None:
         {"models/backbone.safetensors": model},
     )
     numbers = [measured("knn", "top1", top1)._asdict()]
-    made = {"parameters": {"evaluations.knn": {"k": 20}}, "measurements": numbers}
+    made = {"parameters": {"evaluations.knn": {"k": 20}}, "measurements": numbers, "reduced": {"k": 6}}
     repository.put("evaluate@knn", "results/evaluate/knn.provenance.json", made)
 
 
@@ -112,6 +114,14 @@ def test_experiments_the_workspace_and_branches_are_collected(repository) -> Non
     assert len(found.revision) == 10
     assert workspace.revision == ""
     assert [e.name for e in distinct([found, workspace, branch])] == ["lucky-name", "workspace"]
+
+
+def test_the_parameters_are_those_that_few_images_allowed(repository) -> None:
+    fill(repository, 61.0)
+    repository.commit(PARAMS)
+    for found in collect(print):
+        used = found.params["optim"]["batch_size"], found.params["bn_group"], found.params["evaluations"]
+        assert used == (8, 4, {"knn": {"k": 6}})
 
 
 def test_an_outdated_result_is_not_collected(repository) -> None:

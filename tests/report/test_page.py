@@ -267,6 +267,25 @@ def test_curves_are_drawn_of_all_that_was_logged(values, tmp_path) -> None:
         assert re.search(rf"<title>{title}, epoch 2: ", page), title
 
 
+@pytest.mark.parametrize(
+    ("labelled", "words"), [([240, 60], "240 and 60 of them labelled"), ([2000, 900], "all labelled")]
+)
+def test_the_data_row_says_how_many_images_have_labels(labelled, words, values, tmp_path) -> None:
+    write(tmp_path, "pretrain", **PRETRAINED, labelled=labelled)
+    counts = {"train_images": 2000, "val_images": 900, "train_skipped": 0, "val_skipped": 0, "classes": 20}
+    (tmp_path / "prepare.json").write_text(json.dumps(counts))
+    page = render(values, tmp_path)
+    assert f"2000 training and 900 validation images of 20 classes, {words}</td>" in page
+
+
+def test_one_epoch_gives_a_sentence_and_no_chart(values, tmp_path) -> None:
+    write_table(tmp_path / "pretrain/epochs.csv", [["epoch", "loss", "lr"], [1, 4.5, 0.1]])
+    write_table(tmp_path / "evaluate/linear/epochs.csv", [["epoch", "lr 0.1"], [1, 40]])
+    page = render(values, tmp_path)
+    assert "<svg" not in page
+    assert "Curves need at least two epochs; this run has one, with a mean loss of 4.500." in page
+
+
 def test_the_page_is_reproducible_and_escapes_text(values, tmp_path) -> None:
     write_table(tmp_path / "pretrain/epochs.csv", [["epoch", "loss", "knn_top1"], [1, 4.5, 30], [2, 3.5, 40]])
     values["recipe"] = "<b>bold"

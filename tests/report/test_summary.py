@@ -25,6 +25,10 @@ def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once
     html, markdown = page([*found, experiment("<b>", TABLE3, 5.0)], compose)
     assert html.count('id="exp-') == 200
     assert "<b></td>" not in html
+    for text in (html, markdown):
+        assert re.search(
+            r"\b[1-9]\d* of the \d+ numbers that the papers measured were measured here too\.", text
+        )
     assert "80.5 ± 0.3" in html
     assert "80.5 ± 0.3" in markdown
     for paper in paper_tables.NAMES:
@@ -48,8 +52,10 @@ def test_recipes_are_not_composed_for_experiments_on_other_data() -> None:
     def refuse(run: str) -> dict:
         raise AssertionError(run)
 
-    html, _ = page([experiment("a", "seed=0", [measured("knn", "top1", 60.0)])], refuse)
-    assert "for 0 of the" in html
+    found = [experiment("a", "seed=0", [measured("knn", "top1", 60.0)])]
+    for text in page(found, refuse):
+        assert "1 experiment\n" in text or "<h1>1 experiment</h1>" in text
+        assert "the papers measured" not in text
 
 
 def default_run(name: str, run: str, value: float, **changes: object) -> Experiment:

@@ -23,3 +23,8 @@ def test_a_cell_that_a_spreadsheet_would_run_gets_an_apostrophe(cell, written, t
     write_csv(tmp_path / "table.csv", ["name"], [[cell]])
     with (tmp_path / "table.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["name"], [written]]
+
+
+def test_lines_end_with_a_line_feed_alone(tmp_path) -> None:
+    write_csv(tmp_path / "table.csv", ["name", "number"], [["a", 1]])
+    assert (tmp_path / "table.csv").read_bytes() == b"name,number\na,1\n"
