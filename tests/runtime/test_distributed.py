@@ -164,6 +164,7 @@ def test_a_detector_on_two_processes(found, folder, kind, tolerance) -> None:
     names = [key for key in start if key.endswith(WEIGHTS)]
     moved = torch.cat([(one[key] - start[key]).flatten() for key in names]).norm()
     parted = torch.cat([(one[key] - two[key]).flatten() for key in names]).norm()
+    print("RATIO", kind, parted / moved)
     assert 0 < parted < tolerance * moved
     for key in one:
         if "backbone.bn1.running" in key:  # of the images alone, which are the same
