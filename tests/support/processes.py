@@ -9,8 +9,8 @@ from multiprocessing.process import BaseProcess
 def keep_to_one_core(number: int = 0) -> None:
     """Let this process, and what it starts, use one core, the `number`-th, and one thread.
 
-    Competing threads are slow. NumPy starts one for each core that it sees when it is imported. In a fork of a
-    process whose tensors several threads have worked on, another attempt to use several would wait forever.
+    Competing threads are slow. NumPy starts one for each core that it sees when it is imported. In a fork of
+    a process whose tensors several threads have worked on, another attempt to use several would wait forever.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
