@@ -20,8 +20,12 @@ from pathlib import Path
 
 from tests.support.project import ROOT
 
-LIBRARIES = ["dvc.cli", "dvc.repo.experiments.run", "dvc.utils.hydra", "matplotlib.pyplot", "torch._dynamo"]
-LIBRARIES += ["torch.optim", "torchvision.models", "torchvision.transforms.v2", "sklearn", "scipy.stats"]
+LIBRARIES = """
+dvc.cli.parser dvc.repo.experiments.run dvc.utils.hydra dvc_data.index hydra._internal.hydra celery.app networkx
+pygit2 dulwich.repo fsspec.asyn click tabulate jinja2 rich.progress wcwidth matplotlib.pyplot pycocotools.coco
+sklearn scipy.stats torch._dynamo torch.distributed.elastic.multiprocessing torchvision.models
+torchvision.transforms.v2
+"""
 # Sends its arguments, environment and files to that process, and exits like the fork; else it is Python.
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -78,7 +82,7 @@ def _next_program(address: str) -> tuple[list[str], str, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    for library in LIBRARIES:
+    for library in LIBRARIES.split():
         importlib.import_module(library)
     for module in [name for name in sys.modules if name.partition(".")[0] in ("cl", "pipeline", "tests")]:
         del sys.modules[module]
