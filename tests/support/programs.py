@@ -21,8 +21,8 @@ from pathlib import Path
 from tests.support.project import ROOT
 
 LIBRARIES = """
-dvc.cli.parser dvc.repo.experiments.run dvc.utils.hydra dvc_data.index hydra._internal.hydra celery.app networkx
-pygit2 dulwich.repo fsspec.asyn click tabulate jinja2 rich.progress wcwidth matplotlib.pyplot pycocotools.coco
+dvc.cli.parser dvc.repo.experiments.run dvc.utils.hydra dvc_data.index hydra._internal.hydra celery.app
+pygit2 dulwich.repo networkx click tabulate jinja2 rich.progress wcwidth matplotlib.pyplot pycocotools.coco
 sklearn scipy.stats torch._dynamo torch.distributed.elastic.multiprocessing torchvision.models
 torchvision.transforms.v2
 """
