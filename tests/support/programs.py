@@ -5,13 +5,14 @@ Importing these takes most of the time of a tiny run. Forks run the code of the 
 """
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
 import json
 import os
 import runpy
-import signal
+import shutil
 import socket
 import subprocess
 import sys
@@ -49,25 +50,26 @@ def folder() -> str:
         (programs / name).chmod(0o700)
     command = [sys.executable, "-m", __name__, address]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-    atexit.register(process.kill)
-    assert process.stdout
-    assert process.stdout.readline(), "it did not start"
+    for step in (lambda: shutil.rmtree(programs), process.wait, process.kill):
+        atexit.register(step)  # the last first
+    assert process.stdout and process.stdout.readline(), "it did not start"
     return str(programs)
 
 
 def _next_program(address: str) -> tuple[list[str], str, dict[str, str]]:
     """In a fork for each program that asks for one: its arguments, folder and environment, with its files."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen()
         print("ready", flush=True)
         while True:
             connection, _ = listening.accept()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                    pass
             if os.fork() == 0:
                 break
             connection.close()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     given, files, _, _ = socket.recv_fds(connection, 2**20, 3)
     program = os.fork()
     if program:
