@@ -152,8 +152,8 @@ def test_evaluations_on_several_processes(found, folder) -> None:
 def test_a_detector_on_two_processes(found, folder, kind, tolerance) -> None:
     """All regions are in the losses, but each process divides by its own number of them: hence the tolerance.
 
-    Measured: 0.15, and 0.004 on a transformer, without batch norm, where all images have one shape. 1.4 where
-    batch norm takes its statistics from a process alone.
+    Measured: 0.06, and 0.004 on a transformer, without batch norm, where all images have one shape. Above 0.3
+    where batch norm takes its statistics from a process alone.
     """
     one, two = ranks.transferred(folder, folder / "1/0", kind), found[2][f"transfer_{kind}"]
     start = {
@@ -164,7 +164,6 @@ def test_a_detector_on_two_processes(found, folder, kind, tolerance) -> None:
     names = [key for key in start if key.endswith(WEIGHTS)]
     moved = torch.cat([(one[key] - start[key]).flatten() for key in names]).norm()
     parted = torch.cat([(one[key] - two[key]).flatten() for key in names]).norm()
-    print("RATIO", kind, parted / moved)
     assert 0 < parted < tolerance * moved
     for key in one:
         if "backbone.bn1.running" in key:  # of the images alone, which are the same
