@@ -2,7 +2,6 @@
 
 import gc
 import io
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -18,19 +17,11 @@ from cl.console.progress import Progress
 from cl.runtime import machine, stores
 from cl.shards import scenes
 from cl.sources import photos
-from tests.support.processes import keep_to_one_core
 from tests.support.project import ROOT, TINY, compose
 from tests.support.tiny import SCENES, TinyBackbone, write_shards
 
 if TYPE_CHECKING:
     from tests.support.object_store import ObjectStore
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep each worker of pytest-xdist to a core of its own."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker:
-        keep_to_one_core(int(worker.removeprefix("gw")))
 
 
 def pytest_collection_finish() -> None:

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,9 @@ def imported(path: Path) -> set[str]:
     return found & set(FILES)
 
 
-IMPORTS = {module: imported(path) for module, path in FILES.items()}
+@cache
+def imports() -> dict[str, set[str]]:
+    return {module: imported(path) for module, path in FILES.items()}
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
@@ -86,7 +89,7 @@ def test_a_package_imports_only_what_is_below_it(package) -> None:
     allowed = {package, *MAY_IMPORT[package].split()}
     wrong = [
         f"{module} imports {other}"
-        for module, others in IMPORTS.items()
+        for module, others in imports().items()
         for other in others
         if package_of(module) == package and package_of(other) not in allowed
     ]
@@ -105,7 +108,7 @@ def test_the_allowed_imports_run_one_way() -> None:
 def test_no_imports_are_circular() -> None:
     done: set[str] = set()
     while True:
-        free = {module for module in FILES if module not in done and IMPORTS[module] - {module} <= done}
+        free = {module for module in FILES if module not in done and imports()[module] - {module} <= done}
         if not free:
             break
         done |= free

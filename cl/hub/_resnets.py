@@ -34,7 +34,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     encoder = below(tensors, prefix)
     named = _rename(encoder)
     config = _config(named, file)
-    network = backbones.build(config)
+    network = backbones.build_to_fill(config)
     fill(network, named, f"{config.name} with {config.stem} stem", file)
     deviation = doubt = ""
     if "2.0.conv1.weight" in encoder:

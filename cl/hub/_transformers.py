@@ -56,7 +56,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
     pool: Any = metadata.get("pool", "cls")
     config = _config(named, heads, pool, file)
-    network = backbones.build(config)
+    network = backbones.build_to_fill(config)
     fill(network, named, config.title, file)
     return Recognised(network, config)
 

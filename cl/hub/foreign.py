@@ -91,7 +91,7 @@ def recognise(
         prefix = _choose_prefix(prefixes, tensors, file, prefix, config.title)
         left_out = _descriptions.classifier(config)
         body = {name: tensor for name, tensor in below(tensors, prefix).items() if name not in left_out}
-        found = Recognised(backbones.build(config), config)
+        found = Recognised(backbones.build_to_fill(config), config)
         _checkpoints.fill(found.network, body, config.title, file)
         origin = "named by its metadata, its description or timm"
     else:

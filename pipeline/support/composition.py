@@ -101,8 +101,12 @@ def completed(compose: Compose, overrides: list[str], say: Callable[[str], None]
 
 
 def _parameters(composed: DictConfig) -> dict[str, Any]:
-    ours = [str(key) for key in composed if key != "hydra"]
-    return OmegaConf.to_container(OmegaConf.masked_copy(composed, ours), resolve=True)  # type: ignore[return-value]
+    ours = [key for key in composed if key != "hydra"]
+    return {str(key): _plain(composed[key]) for key in ours}  # a masked copy takes a tenth of the time
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def _drop_what_is_not_chosen(composed: DictConfig, overrides: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -22,9 +23,12 @@ def method(kind: str, **settings: Any) -> dict[str, Any]:
     return config_of(kind, **settings).model_dump()
 
 
+defaults = cache(partial(config.read, ROOT / "params.yaml"))
+
+
 def changed(changes: dict[str, Any]) -> dict[str, Any]:
     """params.yaml with these values at dotted keys."""
-    values = config.read(ROOT / "params.yaml")
+    values = copy.deepcopy(defaults())
     for key, value in copy.deepcopy(changes).items():
         *path, last = key.split(".")
         section = values

@@ -126,12 +126,17 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet18", "transformer", pytest.param("convnext", marks=pytest.mark.slow)]
+    ("name", "depth"),
+    [
+        ("resnet18", []),
+        ("transformer", ["backbone.depth=2"]),
+        pytest.param("convnext", [], marks=pytest.mark.slow),
+    ],
 )
-def test_onnxruntime_runs_an_export_at_any_batch_size(name, tmp_path) -> None:
+def test_onnxruntime_runs_an_export_at_any_batch_size(name, depth, tmp_path) -> None:
     import onnxruntime
 
-    params = config.check(compose(tmp_path, *BACKBONES[name], "transfer=[]"))
+    params = config.check(compose(tmp_path, *BACKBONES[name], *depth, "transfer=[]"))
     network = backbones.build(params.backbone).eval()
     export.write(network, "onnx", tmp_path / "out.onnx", 32, {})
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx")

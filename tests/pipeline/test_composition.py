@@ -64,9 +64,9 @@ def test_a_name_is_taken_as_typed(name, tmp_path) -> None:
     overrides = ["dataset=unlabelled", f"dataset.name={name}", "transfer=[]"]
     params = config.check(composition.compose(overrides))
     assert params.dataset.name == name
-    assert shlex.quote(f"dataset.name={name}") in command_for(params)
-    command = shlex.split(command_for(params))[4::2]
-    assert composition.compose(command)["dataset"]["name"] == name
+    command = command_for(params)
+    assert shlex.quote(f"dataset.name={name}") in command
+    assert [quoted(word) for word in shlex.split(command)[4::2]] == params.overrides
 
 
 @pytest.mark.parametrize("overrides", MISTAKES)

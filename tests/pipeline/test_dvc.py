@@ -193,7 +193,7 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
     assert "dclw" in changes
     assert "pretrain_loss" in clone.dvc("metrics", "diff")
     assert (clone.folder / "dvc_plots" / "index.html").exists() or "file://" in clone.dvc("plots", "show")
-    clone.run(sys.executable, "-m", "pipeline.report", "--all")
+    clone.run("python", "-m", "pipeline.report", "--all")
     page = (clone.folder / "summary" / "index.html").read_text()
     assert '<tr id="exp-with-dclw">' in page
     assert f">{clone.metrics('evaluate/knn')['knn_top1']:.1f}<" in page
@@ -208,8 +208,8 @@ def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone)
     """Both are found in DVC's cache by the hashes that composing puts beside the names."""
 
     def stages(*arguments: str, names: tuple[str, ...] = ("weights",), code: int = 0) -> str:
-        clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "loss=dclw", *arguments)
-        return [clone.run(sys.executable, "-m", f"pipeline.{name}", code=code) for name in names][-1]
+        clone.run("python", "-m", "pipeline.compose", *SIZES, "loss=dclw", *arguments)
+        return [clone.run("python", "-m", f"pipeline.{name}", code=code) for name in names][-1]
 
     first, _ = load_tensors(clone.folder / "models" / "backbone.safetensors")
     stages("init=HEAD")
@@ -226,9 +226,9 @@ def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone)
         "start_from=with-dclw", code=1
     )
     shutil.move(clone.folder / "moved", cached)
-    other = clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "start_from=with-dclw", code=1)
+    other = clone.run("python", "-m", "pipeline.compose", *SIZES, "start_from=with-dclw", code=1)
     assert "start_from=with-dclw was trained with loss={'kind': 'dclw'" in other
-    unknown = clone.run(sys.executable, "-m", "pipeline.compose", "start_from=1234567", code=1)
+    unknown = clone.run("python", "-m", "pipeline.compose", "start_from=1234567", code=1)
     assert "must be the name of an experiment, a branch or a commit; nothing is called '1234567'" in unknown
     clone.run("git", "checkout", "-q", "params.yaml")
     clone.dvc("checkout", "--force")
@@ -271,7 +271,7 @@ def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:
 
 
 def test_other_overrides_that_give_the_same_parameters_train_nothing(clone) -> None:
-    clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "seed=0")
+    clone.run("python", "-m", "pipeline.compose", *SIZES, "seed=0")
     changed = json.loads(clone.dvc("status", "--json"))
     clone.run("git", "checkout", "-q", "params.yaml")
     assert set(changed) == {"check", "report"}

@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -56,7 +55,7 @@ def test_a_stage_that_lacks_something_says_how_to_get_it(clone) -> None:
         assert answer.code == 1
         assert "data/shards is missing: run `dvc repro`, or `dvc checkout data/shards`" in answer.stderr
     shutil.move(kept, shards)
-    clone.run(sys.executable, "-m", "pipeline.compose", *SIZES, "dataset.val_patches=4")
+    clone.run("python", "-m", "pipeline.compose", *SIZES, "dataset.val_patches=4")
     (answer,) = answers(clone.folder, stages[:1])
     for part in ("dataset.val_patches=3", "params.yaml has 4", "run `dvc repro prepare`"):
         assert part in answer.stderr
@@ -151,7 +150,7 @@ def test_the_check_tells_own_images_apart(clone, tmp_path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Picture.new("L", (40, 40), number).save(path)
     own = ["dataset=unlabelled", "dataset.name=own", "dataset.holdout=0.4", "transfer=[]"]
-    clone.run(sys.executable, "-m", "pipeline.compose", *own)
+    clone.run("python", "-m", "pipeline.compose", *own)
 
     def checked(raw: Path = tmp_path / "raw") -> str:
         environ = {"DVC_STAGE": "check", "CL_RAW": str(raw)}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 from cl.report import paper_tables
 from cl.report.comparisons import comparisons
@@ -67,11 +68,10 @@ def default_run(name: str, run: str, value: float, **changes: object) -> Experim
     return made
 
 
-THREE = [
-    default_run("a", "seed=0", 60.0),
-    default_run("b", "seed=0", 62.0, seed=1),
-    default_run("c", "loss=infonce", 50.0),
-]
+@cache
+def three() -> list[Experiment]:
+    seeds = [default_run(name, "seed=0", 60.0 + 2 * seed, seed=seed) for seed, name in enumerate("ab")]
+    return [*seeds, default_run("c", "loss=infonce", 50.0)]
 
 
 def test_quoted_numbers_name_their_source_beside_ours() -> None:
@@ -96,7 +96,7 @@ def test_tables_without_a_number_of_ours_are_collapsed() -> None:
     opened = re.findall(r"<details open><summary><h([23])[^>]*>([^<]+?) *<", html)
     assert ("2", "Decoupled Contrastive Learning") in opened
     assert ("3", "Table 3") in opened
-    html, _ = page(THREE, composed_of())
+    html, _ = page(three(), composed_of())
     assert "<details open>" not in html
     assert html.count("<h2") == 2 + 1, "experiments and curves; all papers share one line"
 
@@ -107,7 +107,7 @@ def composed_of(*runs: str) -> Callable[[str], dict]:
 
 
 def test_the_curves_share_one_chart_with_means_over_seeds() -> None:
-    html, _ = page(THREE, composed_of())
+    html, _ = page(three(), composed_of())
     curves = html[html.index(">Curves</h2>") : html.index("no numbers of ours yet")]
     assert curves.count("<svg") == 1
     assert "<title>a and 1 more, epoch 2: 63 ± 1.41</title>" in curves
@@ -115,19 +115,19 @@ def test_the_curves_share_one_chart_with_means_over_seeds() -> None:
 
 
 def test_baselines_have_rows_which_experiments_share() -> None:
-    html, markdown = page(THREE, composed_of())
+    html, markdown = page(three(), composed_of())
     assert html.count('<td>random <span class="soft">baseline</span></td>') == 1
     assert "39.8 ± 0.0" in html
     assert "supervised <span" not in html, "it has no numbers"
     assert "| random baseline |" in markdown
     larger = default_run("d", "seed=0", 61.0, backbone__name="resnet50")
-    html, _ = page([*THREE, larger], composed_of())
+    html, _ = page([*three(), larger], composed_of())
     assert ">random (resnet18) <" in html
     assert ">random (resnet50) <" in html
 
 
 def test_numbers_of_experiments_have_intervals_and_explanations() -> None:
-    html, markdown = page(THREE[:1], composed_of())
+    html, markdown = page(three()[:1], composed_of())
     assert "[56.9, 63.0]" in html
     assert "60.0 [56.9, 63.0]" in markdown
     assert "<b>knn_top1</b>: how many are right, higher is better." in html
@@ -148,7 +148,7 @@ def three_seeds(name: str, run: str, *values: float, **changes: object) -> list[
 
 
 def test_experiments_that_differ_only_in_the_seed_share_a_line_of_means() -> None:
-    html, markdown = page([*three_seeds("a", "seed=0", 60.0, 62.0, 64.0), THREE[2]], composed_of())
+    html, markdown = page([*three_seeds("a", "seed=0", 60.0, 62.0, 64.0), three()[2]], composed_of())
     (row,) = re.findall(r'<tr class="mean">.*?</tr>', html)
     assert "a0 and 2 more" in row
     assert "62.0 ± 2.0" in row

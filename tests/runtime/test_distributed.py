@@ -1,6 +1,6 @@
 """The number of processes, and of microbatches a batch is encoded in, changes no result.
 
-Every method with every loss takes three steps as one process and as two that share the batch, two as four.
+Every method with every loss takes two steps as one process and as two that share the batch, two as four.
 """
 
 import json
@@ -19,8 +19,8 @@ from tests.support.ranks import ALL, ONE_OF_EACH, WAYS, WEIGHTS, name
 
 single = cache(ranks.trajectory)
 SOME = ONE_OF_EACH[::3]
-# Four processes take longer than two: a third of the methods has its groups of images divided among four.
-GROUPS_AMONG = [(number, 4 if number in SOME else 2) for number in ONE_OF_EACH]
+# Four processes take far longer than two: a sixth of the methods has its groups of images divided among four.
+GROUPS_AMONG = [(number, 4 if number in SOME[::2] else 2) for number in ONE_OF_EACH]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_microbatches_take_the_steps_of_the_whole_batch(number) -> None:
 
 @pytest.mark.parametrize("number", SOME, ids=name)
 def test_two_processes_in_float32(found, number) -> None:
-    """The weights; queues and losses of three steps carry ten times their rounding."""
+    """The weights; queues and losses carry ten times their rounding."""
     states = found[2][f"float32 {number}"], single(number, **WAYS["float32"])
     several, one = ({k: v for k, v in state.items() if k.endswith(WEIGHTS)} for state in states)
     assert_equal(several, one, 1e-6)
@@ -152,8 +152,8 @@ def test_evaluations_on_several_processes(found, folder) -> None:
 def test_a_detector_on_two_processes(found, folder, kind, tolerance) -> None:
     """All regions are in the losses, but each process divides by its own number of them: hence the tolerance.
 
-    Measured: 0.15, and 0.004 on a transformer, without batch norm, where all images have one shape. 1.4 where
-    batch norm takes its statistics from a process alone.
+    Measured: 0.06, and 0.004 on a transformer, without batch norm, where all images have one shape. Above 0.3
+    where batch norm takes its statistics from a process alone.
     """
     one, two = ranks.transferred(folder, folder / "1/0", kind), found[2][f"transfer_{kind}"]
     start = {

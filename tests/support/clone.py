@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.support.composition import write
+from tests.support import programs
 from tests.support.commands import environment
 from tests.support.project import TINY
 
@@ -28,9 +29,9 @@ class Clone:
         self.folder, self.output = folder, output
 
     def run(self, *arguments: str, code: int = 0, environ: Mapping[str, str] = {}) -> str:
-        result = subprocess.run(
-            arguments, cwd=self.folder, env={**environment(), **environ}, capture_output=True, text=True
-        )
+        variables = environment() | dict(environ)
+        variables["PATH"] = f"{programs.folder()}{os.pathsep}{variables['PATH']}"
+        result = subprocess.run(arguments, cwd=self.folder, env=variables, capture_output=True, text=True)
         assert result.returncode == code, result.stdout + result.stderr
         return result.stdout + result.stderr
 

@@ -5,9 +5,11 @@ a CPU from other devices takes it for a GPU.
 """
 
 import contextlib
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tests.support.project import ROOT
 
@@ -29,6 +31,7 @@ FREE = {  # these run nothing on the device
     *("_unsafe_view", "unsqueeze", "view", "record_stream", "set_"),
 }
 VALUES = {"equal", "is_nonzero"}
+RESULTS: dict[tuple, Any] = {}  # forms by function and forms of arguments
 SHAPES_FROM_VALUES = {"nonzero", "masked_select", "_unique2", "unique_dim"}
 
 
@@ -84,7 +87,7 @@ class Counting(TorchDispatchMode):
         assert name not in SHAPES_FROM_VALUES, f"{_line()}: the CPU waits for the size that {name} gives"
         if any(x.device.type == "cpu" and x.ndim and not self._is_pinned(x) for x in tensors):
             self.wait(None)
-        return function(*args, **kwargs)
+        return _result(function, args, kwargs)
 
     def _is_pinned(self, x: Tensor) -> bool:
         return x.data_ptr() in {pinned.data_ptr() for pinned in self._pinned}
@@ -103,6 +106,44 @@ def pretended_ranks(number: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What tensors on the device `meta` consist of."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def empty(self) -> Tensor:
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+
+
+def _form(x: Any) -> Any:
+    """The form of tensors in nested arguments; numbers with their types, since 1 and 1.0 are equal."""
+    if isinstance(x, Tensor):
+        return _Form(tuple(x.shape), x.stride(), x.dtype, x.device)
+    if isinstance(x, list | tuple):
+        return (type(x), *map(_form, x))
+    return (type(x), x)
+
+
+@functools.cache
+def _shares_memory(function: Any) -> bool:
+    schema = function._schema
+    return any(each.alias_info for each in (*schema.arguments, *schema.returns))
+
+
+def _result(function: Any, args: Any, kwargs: Any) -> Any:
+    """Its result in the form that arguments of the same forms gave before: finding it takes PyTorch long."""
+    if _shares_memory(function):
+        return function(*args, **kwargs)
+    key = (function, _form(args), *((name, _form(x)) for name, x in kwargs.items()))
+    if key not in RESULTS:
+        RESULTS[key] = tree_map_only(Tensor, _form, function(*args, **kwargs))
+    return tree_map_only(_Form, lambda form: form.empty(), RESULTS[key])
 
 
 class _Literals(TorchFunctionMode):

@@ -132,6 +132,7 @@ def loss_config(kind: str, **settings: Any) -> LossConfig:
     return module_of("losses", kind).Config(**{**shipped("loss")[kind], **settings})
 
 
+@cache
 def losses_for(kind: str) -> list[str]:
     """The losses that fit a method."""
     return rules.losses_for(module_of("methods", kind).Config, gives(kind) | {"several positives"})
@@ -143,6 +144,7 @@ def usual_loss(kind: str) -> LossConfig:
     return loss_config(name, alpha=None) if name == "infonce" else loss_config(name)
 
 
+@cache
 def usual_losses(kind: str) -> list[str]:
     """The losses that the method's files of settings bring, or InfoNCE."""
     return list(dict.fromkeys(loss for method, loss in _brought() if method == kind)) or ["infonce"]

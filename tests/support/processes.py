@@ -5,19 +5,19 @@ import os
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
-import torch
-
 
 def keep_to_one_core(number: int = 0) -> None:
     """Let this process, and what it starts, use one core, the `number`-th, and one thread.
 
-    Competing threads are slow; and in a fork of a process whose tensors several threads have worked on,
-    another attempt to use several would wait for them forever.
+    Competing threads are slow. NumPy starts one for each core that it sees when it is imported. In a fork of
+    a process whose tensors several threads have worked on, another attempt to use several would wait forever.
     """
-    torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[number % len(cores)]})
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def start_fork(function: Callable[..., None], *arguments: object) -> BaseProcess:

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.registry import module_of
@@ -16,6 +17,8 @@ from cl.runtime.tensor_files import check_values, load_state, load_tensors
 # Properties that methods and other parts may need: one network for RGB, or two for lightness and colour;
 # residual stages that can run one by one; a network that detectron2 can build.
 Trait = Literal["one network", "two networks", "residual stages", "in detectron2"]
+# What draws weights, in torch.nn.init and of tensors; `erfinv_` makes a normal distribution of a uniform one.
+DRAWN = {"erfinv_", "kaiming_normal_", "kaiming_uniform_", "normal_", "uniform_", "xavier_uniform_"}
 Colours = tuple[float, float, float]  # of red, green and blue in [0, 1]
 
 
@@ -96,13 +99,29 @@ def build(config: BackboneConfig) -> Backbone:
     return network
 
 
+def build_to_fill(config: BackboneConfig) -> Backbone:
+    """The network with weights of any value, all of which must be overwritten: drawing them takes long."""
+    with _Undrawn():
+        return build(config)
+
+
+class _Undrawn(TorchFunctionMode):
+    """In a block, tensors that would be drawn at random stay as they are."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        if function.__name__ in DRAWN:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 def load(config: BackboneConfig, path: Path) -> Backbone:
     """A trained backbone in eval mode.
 
     Raises:
         ValueError: the file is missing or damaged, or contains another network or NaN.
     """
-    network = build(config)
+    network = build_to_fill(config)
     tensors, _ = load_tensors(path)
     load_state(network, tensors, path, f"run `dvc repro pretrain` for a {config.title}")
     check_values(network.state_dict(), path)
