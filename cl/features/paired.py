@@ -39,7 +39,7 @@ class Row:
 class Comparison:
     """Encoder B against encoder A.
 
-    rows: one for each measure, and their mean at the end, which decides.
+    rows: one for each measure, and, of several, their mean at the end. The last one decides.
     images: number of validation images.
     groups: number of independent groups of them; `images` if they have no groups.
     detectable: the true difference of the mean, in points, that would be seen in 80 of 100 cases.
@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def overall(self) -> Row:
-        """The mean of all measures."""
+        """The mean of all measures, or the only one."""
         return self.rows[-1]
 
     @property
@@ -105,8 +105,9 @@ def judge(scores: dict[str, np.ndarray], groups: np.ndarray | None = None, *, se
         groups: (M,) names or numbers, equal for images that are not independent; None if all images are.
         seed: of the random halves.
     """
-    each = np.stack(list(scores.values()))
-    each = np.concatenate([each, each.mean(0, keepdims=True)])  # (S, M, 2)
+    each, names = np.stack(list(scores.values())), list(scores)
+    if len(names) > 1:
+        each, names = np.concatenate([each, each.mean(0, keepdims=True)]), [*names, OVERALL]  # (S, M, 2)
     differences = (each[..., 1] - each[..., 0]).T  # (M, S)
     _, group = np.unique(np.arange(len(differences)) if groups is None else groups, return_inverse=True)
     means, known = means_of_halves(differences, group, seed), int(group.max()) + 1
@@ -114,9 +115,7 @@ def judge(scores: dict[str, np.ndarray], groups: np.ndarray | None = None, *, se
     percents, mean = each.mean(1).tolist(), differences.mean(0).tolist()  # (S, 2) and (S,)
     rows = [
         Row(measure, a, b, difference, low, high)
-        for measure, (a, b), difference, (low, high) in zip(
-            [*scores, OVERALL], percents, mean, intervals, strict=True
-        )
+        for measure, (a, b), difference, (low, high) in zip(names, percents, mean, intervals, strict=True)
     ]
     return Comparison(rows, len(differences), known, SEEN * float(means[:, -1].std()))
 

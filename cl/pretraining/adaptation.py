@@ -20,7 +20,7 @@ from cl.networks.batch_norm import GroupBatchNorm
 from cl.runtime.machine import Machine
 
 MOST = 20_000  # images of each split on which the two encoders are compared
-NEIGHBOURS = 10  # training images that an image and its view should share
+NEIGHBOURS = 10  # training images that an image and a part of it should share
 START, ADAPTED = "the start encoder", "the adapted encoder"
 NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm, nn.LayerNorm, nn.GroupNorm)
 
@@ -71,7 +71,7 @@ class Adaptation:
     Args:
         backbone: has the weights of `init`.
         train, val: images to compare the two encoders on: those with labels, if any.
-        view: a random view, to compare the encoders without labels.
+        view: how views are drawn; without labels, parts of images are drawn likewise, with their colours.
 
     Raises:
         ValueError: the weights are untrained, or give features that are all the same or not finite.
@@ -84,9 +84,7 @@ class Adaptation:
         self.sets = [EvalSet(reader, transform, reader.evaluated(MOST)) for reader in (train, val)]
         self.labelled = bool(train.manifest.classes)
         size = -(-len(val) // -(-len(val) // BATCH))  # batches of nearly equal size leave few images out
-        self.views = TrainSet(
-            val, transform, [view.model_copy(update={"count": 1})], Plan(len(val), size, 0, ranks=1)
-        )
+        self.views = TrainSet(val, transform, [part(view, transform.crop)], Plan(len(val), size, 0, ranks=1))
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
         self.before = self._features()
         check_start(backbone, *self.before[:2])
@@ -114,10 +112,9 @@ class Adaptation:
             labels = [torch.from_numpy(images.reader.labels(images.positions)) for images in self.sets]
             train, val = (before.train, after.train), (before.val, after.val)
             return correctness(train, labels[0], val, labels[1], seed=seed), self.sets[1].positions
-        both = [view_scores(each) for each in (before, after)]
-        return {
-            name: np.stack([x[name] for x in both], 1) for name in both[0]
-        }, before.positions.cpu().numpy()
+        both = np.stack([same_neighbours(each) for each in (before, after)], 1)
+        measure = f"same {NEIGHBOURS} neighbours for a part of the image"
+        return {measure: both}, before.positions.cpu().numpy()
 
     def _groups(self, images: np.ndarray) -> np.ndarray | None:
         """The groups (M,) of validation images; an image without one is a group of its own."""
@@ -127,20 +124,21 @@ class Adaptation:
         return np.where(groups[images] < 0, -1 - images, groups[images])
 
 
-def view_scores(features: Features) -> dict[str, np.ndarray]:
-    """Two measures (Q,) in percent of how well an encoder knows an image again in a random view of it.
+def part(view: View, side: int) -> View:
+    """At least half of an image, at this size and perhaps flipped, with its own colours."""
+    plain = {"order": [], "photometric": None, "jigsaw": None}
+    return view.model_copy(update={"count": 1, "size": side, "area": (0.5, 1.0), **plain})
 
-    found by a view: whether the view is nearest to its own image, of all validation images.
-    same neighbours: how many of the training images nearest to the view are nearest to the image too.
-    """
+
+def same_neighbours(features: Features) -> np.ndarray:
+    """(Q,) percent: how many of the training images nearest to a part of an image are nearest to the image."""
     own, count = features.val[features.positions], min(NEIGHBOURS, len(features.train))
-    found = torch.cat([x[:, 0] for _, _, x in nearest(features.views, features.val, 1)])
     near = [
-        torch.cat([x for _, _, x in nearest(rows, features.train, count)]) for rows in (own, features.views)
+        torch.cat([found for _, _, found in nearest(rows, features.train, count)])
+        for rows in (own, features.views)
     ]
     shared = (near[0][:, :, None] == near[1][:, None]).any(2).double().mean(1)
-    scores = {"found by a view": found == features.positions, "same neighbours": shared}
-    return {name: 100 * score.double().cpu().numpy() for name, score in scores.items()}
+    return 100 * shared.cpu().numpy()
 
 
 def check_start(backbone: nn.Module, train: Tensor, val: Tensor) -> None:
