@@ -14,9 +14,11 @@ import os
 import runpy
 import select
 import shutil
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -98,6 +100,7 @@ if __name__ == "__main__":
     os.environ.update(environment)
     if sys.argv[0].endswith("dvc"):
         sys.path.pop(0)
+        site.addsitedir(sysconfig.get_path("purelib"))  # its .pth files see the arguments, as at a start
         from dvc.cli import main
 
         sys.exit(main())
