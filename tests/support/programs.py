@@ -12,10 +12,13 @@ import importlib
 import json
 import os
 import runpy
+import select
 import shutil
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -49,9 +52,9 @@ def folder() -> str:
         (programs / name).write_text(CLIENT.format(python=sys.executable, address=address))
         (programs / name).chmod(0o700)
     command = [sys.executable, "-m", __name__, address]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-    for step in (lambda: shutil.rmtree(programs), process.wait, process.kill):
-        atexit.register(step)  # the last first
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(shutil.rmtree, programs)
+    atexit.register(process.communicate)  # closes its input; runs first
     assert process.stdout and process.stdout.readline(), "it did not start"
     return str(programs)
 
@@ -62,7 +65,7 @@ def _next_program(address: str) -> tuple[list[str], str, dict[str, str]]:
         listening.bind(address)
         listening.listen()
         print("ready", flush=True)
-        while True:
+        while listening in select.select([listening, sys.stdin], [], [])[0]:
             connection, _ = listening.accept()
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG) != (0, 0):
@@ -70,6 +73,8 @@ def _next_program(address: str) -> tuple[list[str], str, dict[str, str]]:
             if os.fork() == 0:
                 break
             connection.close()
+        else:
+            sys.exit()  # the tests have ended
     given, files, _, _ = socket.recv_fds(connection, 2**20, 3)
     program = os.fork()
     if program:
@@ -95,6 +100,7 @@ if __name__ == "__main__":
     os.environ.update(environment)
     if sys.argv[0].endswith("dvc"):
         sys.path.pop(0)
+        site.addsitedir(sysconfig.get_path("purelib"))  # its .pth files see the arguments, as at a start
         from dvc.cli import main
 
         sys.exit(main())
