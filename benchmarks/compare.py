@@ -25,7 +25,7 @@ SIZES = 110, 300, 2000
 IMAGES = 300  # where one size is enough
 ALIKE = 0.7  # share of a group's images with the same outcome
 FEW = 4, 8, 16, 32  # images that differ
-NOISE = 0.3, 1.0  # of the standard deviation of a feature
+NOISE = (0.5,)  # of the standard deviation of a feature
 LEARNT, KEPT = 200, 64  # training images and principal components of noisy features
 POINTS = 0.5, 1.0, 2.0, 3.0, 4.0, 6.0
 

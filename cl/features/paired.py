@@ -148,8 +148,14 @@ def interval(means: np.ndarray) -> tuple[float, float]:
     It contains the differences that a test by random signs does not reject: if B and A were exchangeable, the
     difference of every group could as well have the other sign. The share of signs that give a larger sum is
     the share of halves with a mean below 0. Equal sums count half (mid-p), so that the test rejects in 5 % of
-    cases, not less, if few images differ.
+    cases, not less, if few images differ. An end that is rejected itself is moved inwards by the rounding.
     """
     values, counts = np.unique(means, return_counts=True)
-    below = (counts.cumsum() - counts / 2) / len(means)
-    return float(values[below >= TAIL][0]), float(values[below <= 1 - TAIL][-1])
+    return _least(values, counts), -_least(-values[::-1], counts[::-1])
+
+
+def _least(values: np.ndarray, counts: np.ndarray) -> float:
+    """The lower end for ascending values with these counts."""
+    first = int((counts.cumsum() >= TAIL * counts.sum()).argmax())
+    rejected = counts[:first].sum() + counts[first] / 2 < TAIL * counts.sum()
+    return float(values[first] + rejected * 10.0**-DIGITS)

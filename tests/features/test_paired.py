@@ -93,6 +93,20 @@ def test_equal_encoders_are_called_different_in_five_of_a_hundred_cases(case) ->
     assert 0.03 * times <= wrong <= 0.07 * times
 
 
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([10, 10, 10, 10, 1], "better"),
+        ([10, 10, 10, 10, -1], "cannot tell"),  # one of 31 halves is below 0: 3.2 %
+        ([20] * 5 + [0] * 45, "better"),  # one of 32 halves is 0 and counts half: 1.6 %
+        ([20] * 4 + [0] * 46, "cannot tell"),
+        ([-20] * 5 + [0] * 45, "worse"),
+    ],
+)
+def test_the_fewest_images_that_show_a_difference(differences, verdict) -> None:
+    assert judge(scores(np.array(differences, float))).verdict == verdict
+
+
 def test_the_sentence_says_what_is_known() -> None:
     rng = np.random.default_rng(0)
     noise = rng.normal(size=300)
