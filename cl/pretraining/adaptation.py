@@ -131,7 +131,7 @@ def part(view: View, side: int) -> View:
 
 
 def same_neighbours(features: Features) -> np.ndarray:
-    """(Q,) percent: how many of the training images nearest to a part of an image are nearest to the image."""
+    """(Q,) percent: how many training images are nearest both to a part of an image and to the image."""
     own, count = features.val[features.positions], min(NEIGHBOURS, len(features.train))
     near = [
         torch.cat([found for _, _, found in nearest(rows, features.train, count)])
