@@ -1,5 +1,6 @@
-"""Reduces parameters to what few images of your own allow."""
+"""Fits parameters to few images of your own."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from cl.sources import OwnImages
 
 
 def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str, str]]:
-    """The parameters, reduced where these images are too few; and what changed, by name: "128 to 8".
+    """The parameters, fitted to these images where they are few; and what changed, by name: "128 to 8".
 
     Published data sets have the size that their recipes expect; there, too few images are a mistake, which
     `rules.check_data` reports.
@@ -21,8 +22,11 @@ def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str
     """
     if not isinstance(params.dataset, OwnImages):
         return params, {}
+    batch_size = reduced(params.optim.batch_size, len(train))
+    needed = math.ceil((params.optim.least_steps or 0) / max(1, len(train) // batch_size))
     optim: dict[str, Any] = {
-        "batch_size": reduced(params.optim.batch_size, len(train)),
+        "batch_size": batch_size,
+        "epochs": max(params.optim.epochs, needed),
         "monitor": params.optim.monitor.fitted(train),
     }
     group = params.bn_group

@@ -31,6 +31,7 @@ class PretrainingOptim(optim.Config):
     predictor_lr: `fixed` keeps the predictor at the largest learning rate throughout (SimSiam, Fast-MoCo).
     backbone_lr_scale: multiplies the learning rate of the backbone, for weights given by `init`.
     lr_scale_1d: multiplies the learning rate of biases and norm layers (Barlow Twins).
+    least_steps: with few images of your own, `epochs` is raised to at least this number of steps.
     microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if its
         activations do not fit in memory; the gradient equals the gradient of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start.
@@ -41,6 +42,7 @@ class PretrainingOptim(optim.Config):
     predictor_lr: Literal["scheduled", "fixed"]
     backbone_lr_scale: float = Field(gt=0)
     lr_scale_1d: float = Field(gt=0)
+    least_steps: int | None = Field(gt=0)
     microbatches: int = Field(gt=0)
     compile: bool
     cropping: Literal["workers", "device"]

@@ -73,7 +73,7 @@ def data(params: Params, say: Callable[[str], None], about: str = "") -> tuple[P
     """The parameters as they fit the images, and the images of both splits.
 
     Args:
-        say: told what was reduced for a few images of your own.
+        say: told what was changed for a few images of your own.
         about: the first part of the names of the parameters to tell about.
 
     Raises:
@@ -81,9 +81,9 @@ def data(params: Params, say: Callable[[str], None], about: str = "") -> tuple[P
     """
     train, val = (reader(split, params.dataset) for split in ("train", "val"))
     params, changes = fitted(params, train, val)
-    reduced = [f"{name} from {change}" for name, change in changes.items() if name.startswith(about)]
-    if reduced:
-        say(f"reduced for {len(train)} training and {len(val)} validation images: {', '.join(reduced)}")
+    fitted_to = [f"{name} from {change}" for name, change in changes.items() if name.startswith(about)]
+    if fitted_to:
+        say(f"fitted to {len(train)} training and {len(val)} validation images: {', '.join(fitted_to)}")
     return params, train, val
 
 

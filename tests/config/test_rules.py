@@ -67,6 +67,16 @@ def test_a_few_images_of_your_own_reduce_what_they_are_too_few_for(readers, tmp_
     assert config.fitted(fewer, *readers) == (fewer, {})
 
 
+def test_few_images_of_your_own_are_trained_on_for_enough_steps(readers, tmp_path) -> None:
+    steps = ["optim.batch_size=60", "optim.epochs=15", "optim.least_steps=51", "evaluation=[]", "analysis=[]"]
+    _, changes = config.fitted(config.check(compose(tmp_path, *OWN, *steps)), *readers)
+    assert changes["optim.epochs"] == "15 to 26", "of two steps each"
+    _, changes = config.fitted(
+        config.check(compose(tmp_path, *OWN, *steps, "optim.least_steps=30")), *readers
+    )
+    assert "optim.epochs" not in changes
+
+
 def test_batch_norm_groups_are_reduced_with_the_batch(readers, tmp_path) -> None:
     chosen = ["method=moco_v1", "optim.batch_size=512", "bn_group=128", "analysis=[]", "evaluation=[knn]"]
     params = config.check(compose(tmp_path, *OWN, *chosen))
