@@ -126,7 +126,7 @@ class Adaptation:
 
 def part(view: View, side: int) -> View:
     """At least half of an image, at this size and perhaps flipped, with its own colours."""
-    plain = {"order": [], "photometric": None, "jigsaw": None}
+    plain: dict[str, Any] = {"order": [], "photometric": None, "jigsaw": None}
     return view.model_copy(update={"count": 1, "size": side, "area": (0.5, 1.0), **plain})
 
 
