@@ -65,7 +65,7 @@ def main() -> None:
         results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
-        adaptation = _adaptation(params, task, data, queries)
+        tested = adaptation(params, task, data, queries)
         progress.say(_summary(params, data, here))
         if images := len(queries.labelled):
             monitor = params.optim.monitor
@@ -86,7 +86,7 @@ def main() -> None:
             checkpoints=checkpoints,
             each_epoch=lambda epoch: measure(progress=progress, trained=epoch - data.plan.first_epoch),
         )
-        outcome = adaptation.finish(params.seed) if adaptation else None
+        outcome = tested.finish(params.seed) if tested else None
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
             if outcome:
@@ -127,6 +127,14 @@ def prepare(
     optimizer = _optimizer(params, task)
     start.load_state(task.method, optimizer)
     return task, optimizer, train_set(params, bank, start.epochs)
+
+
+def adaptation(params: Params, task: PretrainingTask, data: TrainSet, queries: Reader) -> Adaptation | None:
+    """What compares the encoder with its start, if the parameters ask for the better one."""
+    if params.hand_over == "trained":
+        return None
+    backbone, view = task.method.evaluated[0], next(iter(params.views.values()))
+    return Adaptation(backbone, data.reader, queries, data.transform, view, task.machine)
 
 
 def monitoring(
@@ -197,14 +205,6 @@ def cropped(
     from cl.data.device_crops import on_device  # late: torchvision takes seconds to import
 
     return on_device(data, here, say)
-
-
-def _adaptation(params: Params, task: PretrainingTask, data: TrainSet, queries: Reader) -> Adaptation | None:
-    """What compares the encoder with its start, if the parameters ask for the better one."""
-    if params.hand_over == "trained":
-        return None
-    backbone, view = task.method.evaluated[0], next(iter(params.views.values()))
-    return Adaptation(backbone, data.reader, queries, data.transform, view, task.machine)
 
 
 def _optimizer(params: Params, task: PretrainingTask) -> Optimizer:

@@ -83,8 +83,12 @@ class Adaptation:
         self.backbone, self.here = backbone, here
         self.sets = [EvalSet(reader, transform, reader.evaluated(MOST)) for reader in (train, val)]
         self.labelled = bool(train.manifest.classes)
-        size = -(-len(val) // -(-len(val) // BATCH))  # batches of nearly equal size leave few images out
-        self.views = TrainSet(val, transform, [part(view, transform.crop)], Plan(len(val), size, 0, ranks=1))
+        images = self.sets[1].positions
+        size = -(
+            -len(images) // -(-len(images) // BATCH)
+        )  # batches of nearly equal size leave few images out
+        plan = Plan(len(images), size, 0, ranks=1)
+        self.views = TrainSet(val, transform, [part(view, transform.crop)], plan, subset=images)
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
         self.before = self._features()
         check_start(backbone, *self.before[:2])

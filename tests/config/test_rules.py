@@ -112,6 +112,16 @@ def test_views_of_another_size_than_evaluations_are_warned_of(tmp_path) -> None:
     assert not list(warnings(config.check(compose(tmp_path, "views=small_multicrop"))))
 
 
+def test_a_rate_that_makes_a_given_encoder_worse_is_warned_of(tmp_path) -> None:
+    given = ["init=torchvision:resnet18", "recipe=own/small", "dataset.name=birds"]
+    (warning,) = warnings(config.check(compose(tmp_path, *given)))
+    assert re.search(
+        "init=torchvision:resnet18 with a learning rate of 0.12: .*choose recipe=own/adapt", warning
+    )
+    for gentle in ("recipe=own/adapt", "optim.backbone_lr_scale=0.1"):
+        assert not list(warnings(config.check(compose(tmp_path, *given, gentle))))
+
+
 def test_a_warm_up_that_is_shortened_is_said(tmp_path) -> None:
     short = config.check(compose(tmp_path, "optim.epochs=1", "baselines.supervised.training.optim.epochs=1"))
     places = "optim", "baselines.supervised.training.optim"

@@ -128,7 +128,6 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) 
     found = json.loads((prepared / "results" / "pretrain.provenance.json").read_text())["adaptation"]
     assert found["sentence"].endswith("this run hands over the start encoder")
     assert [row["measure"] for row in found["rows"]][-1] == "mean"
-    (prepared / "scratch").rename(prepared / "scratch_of_adaptation")
 
 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path) -> None:

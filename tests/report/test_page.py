@@ -337,6 +337,20 @@ def test_the_first_box_says_whether_training_has_finished_and_how_to_use_the_enc
         assert "cl embed IMAGES --to" in lines[4]
 
 
+def test_an_adapted_encoder_is_compared_with_its_start_first(values, tmp_path) -> None:
+    write_knn(tmp_path, 65.4, 39.8)
+    rows = [
+        {"measure": "kNN", "a": 70.0, "b": 75.0, "difference": 5.0, "low": 1.0, "high": 9.0},
+        {"measure": "mean", "a": 60.0, "b": 61.0, "difference": 1.0, "low": -1.0, "high": 3.0},
+    ]
+    found = {"rows": rows, "images": 300, "groups": 300, "sentence": "cannot tell; the start is handed over"}
+    write(tmp_path, "pretrain", **PRETRAINED, state="finished", verdict="done", adaptation=found)
+    page = render(values, tmp_path)
+    assert box(page).strip().splitlines()[0] == "Cannot tell; the start is handed over."
+    table = re.sub("<.*?>", " ", page.split("Start and adapted encoder</h2>")[1].split("</table>")[0])
+    assert re.search(r"300 held-out images.* kNN +70.0 +75.0 +\(\+5.0\) +\[1.0, 9.0\]", table, re.DOTALL)
+
+
 def test_titles_are_in_words_beside_the_names_of_metrics(values, tmp_path) -> None:
     page = render(values, tmp_path)
     assert re.search(r"<b>1 % of the labels</b> <code[^>]*>semi_1</code>", page)

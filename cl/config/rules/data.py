@@ -10,6 +10,8 @@ from cl.data.reader import Reader
 from cl.runtime.registry import module_of
 from cl.training.optim import Config as Optim
 
+HARMFUL = 0.06  # for a trained backbone
+
 
 def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
     """Group and name of each entry that needs labels, if the data set is unlabelled; otherwise empty."""
@@ -61,6 +63,12 @@ def warnings(params: Params) -> Iterator[str]:
         yield (
             f"pretraining sees views of {largest} px, evaluations use images of {crop} px: choose views=... "
             f"of {crop} px, or dataset.resize and dataset.crop of {largest}"
+        )
+    rate = params.optim.lr() * params.optim.backbone_lr_scale
+    if params.init and params.hand_over == "trained" and params.optim.kind == "sgd" and rate >= HARMFUL:
+        yield (
+            f"init={params.init.name} with a learning rate of {rate:.4g}: rates from {HARMFUL} on made good "
+            "encoders worse (docs/adapt.md); choose recipe=own/adapt, or -S optim.base_lr=0.02"
         )
     for place, optim in _trainings(params):
         if optim.warmup < optim.warmup_epochs:

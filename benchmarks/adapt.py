@@ -1,0 +1,88 @@
+"""Is an encoder better after it has been trained on other images? `own/adapt` beside `own/small` with `init`.
+
+`python -W ignore -m benchmarks.adapt WEIGHTS SEEDS FOLDER ...`: each FOLDER has train/<class>/<image> and
+val/<class>/<image>. For every FOLDER, each way of training, and seeds 0 to SEEDS - 1: the encoder of WEIGHTS
+and the trained one, compared on the validation images.
+"""
+
+import io
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.parameters import parameters
+from cl.config import Params, fitted
+from cl.console.progress import Progress
+from cl.data.reader import Reader
+from cl.hub import foreign
+from cl.pretraining.adaptation import Outcome
+from cl.runtime import machine
+from cl.runtime.registry import module_of
+from cl.shards import writing
+from cl.shards.team import Team
+from cl.training import start
+from cl.training.loop import train
+from pipeline import pretrain
+
+SIZE = ("dataset.resize=110", "dataset.crop=96", "views.random.size=96")
+WAYS = {
+    "own/adapt": ("recipe=own/adapt",),
+    "init, default rate": ("recipe=own/small", "hand_over=better", "optim.epochs=15", *SIZE),
+}
+
+
+def main() -> None:
+    weights, seeds, *folders = sys.argv[1:]
+    print(
+        "| set | trained by | seed | kNN | linear | mean | difference of the mean | handed over | seconds |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for folder in map(Path, folders):
+        for way, overrides in WAYS.items():
+            for seed in range(int(seeds)):
+                given = (
+                    f"dataset.name={folder.absolute()}",
+                    f"init={Path(weights).absolute()}",
+                    f"seed={seed}",
+                )
+                params = parameters(*overrides, "dataset=folder", *given, "evaluation=[retrieval]")
+                began = time.monotonic()
+                outcome = trained(params)
+                print(row(folder.name, way, seed, outcome, time.monotonic() - began), flush=True)
+
+
+def trained(params: Params) -> Outcome:
+    """What a run with these parameters finds."""
+    quiet = Progress("", Console(file=io.StringIO()))
+    here = machine.find(params.precision, deterministic=False)
+    with tempfile.TemporaryDirectory() as name:
+        splits = module_of("sources", params.dataset.kind).splits(params.dataset, Path())
+        writing.write(splits, params.dataset.kind, params.dataset, Path(name, "shards"), Team(2))
+        bank, queries = (Reader(Path(name, "shards"), split) for split in ("train", "val"))
+        params, _ = fitted(params, bank, queries)
+        assert params.init
+        encoder = foreign.load(params.init.name, exact=False)
+        beginning = start.from_backbone(encoder.network, encoder.config, {})
+        task, optimizer, data = pretrain.prepare(params, here, bank, beginning)
+        adaptation = pretrain.adaptation(params, task, data, queries)
+        assert adaptation
+        train(task, data, params.optim, optimizer, progress=quiet)
+        return adaptation.finish(params.seed)
+
+
+def row(name: str, way: str, seed: int, outcome: Outcome, seconds: float) -> str:
+    """Accuracies before and after in percent, and the difference of their mean with its interval."""
+    knn, linear, *_ = outcome.comparison.rows
+    mean = outcome.comparison.overall
+    pairs = [f"{each.a:.1f} -> {each.b:.1f}" for each in (knn, linear, mean)]
+    interval = f"{mean.difference:+.1f} [{mean.low:.1f}, {mean.high:.1f}]"
+    handed_over = "adapted" if outcome.is_better else "start"
+    cells = [name, way, str(seed), *pairs, interval, handed_over, f"{seconds:.0f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
