@@ -98,7 +98,7 @@ def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project) -> N
         (a, b, "--train", f"{train}/robin", "--val", val): "none of the 8 images",
         (a, b, "--train", f"{data}/none", "--val", val): "no file or folder",
         (a, b, *sides, "--resize", "20", "--crop", "16"): "leave out --resize and --crop",
-        (a, b, *sides, "--to", "rows.txt"): "must be a file that ends in .csv, .parquet",
+        (a, b, *sides, "--to", "rows.txt"): "must be a file that ends in .csv or .parquet",
         (a, f"{data}/none.pt", *sides): "none.pt",
     }
     stages = [Stage(("compare", *words), package="cl.commands") for words in arguments]
