@@ -25,7 +25,7 @@ SIZES = 110, 300, 2000
 IMAGES = 300  # where one size is enough
 ALIKE = 0.7  # share of a group's images with the same outcome
 FEW = 4, 8, 16, 32  # images that differ
-NOISE = (0.5,)  # of the standard deviation of a feature
+NOISE = 0.5  # of the standard deviation of a feature
 LEARNT, KEPT = 200, 64  # training images and principal components of noisy features
 POINTS = 0.5, 1.0, 2.0, 3.0, 4.0, 6.0
 
@@ -93,11 +93,11 @@ def grouped(pools: dict[str, Scores]) -> None:
 
 
 def noisy(sets: list[Set]) -> None:
-    """The same features, each encoder with its own noise on training and validation images."""
-    table("noise, standard deviations", "called different", "mean difference of outcomes in points")
-    for noise in NOISE:
-        found = [with_noise(each, noise, np.random.default_rng(seed)) for seed, each in numbered(sets)]
-        row(noise, rate(found), np.mean([abs(each.overall.difference) for each in found]))
+    """The same features, each encoder with its own noise."""
+    table(f"noise of {NOISE} standard deviations", "called different", "mean difference in points")
+    for title, training in (("validation images", 0.0), ("training images too", NOISE)):
+        found = [with_noise(each, training, np.random.default_rng(seed)) for seed, each in numbered(sets)]
+        row(title, rate(found), np.mean([abs(each.overall.difference) for each in found]))
 
 
 def power(pools: dict[str, Scores]) -> None:
@@ -195,7 +195,7 @@ def clustered(
     return {measure: scores[chosen] for measure, scores in pool.items()}, group
 
 
-def with_noise(features: Set, noise: float, rng: np.random.Generator) -> Comparison:
+def with_noise(features: Set, training: float, rng: np.random.Generator) -> Comparison:
     """Compares the features with themselves; few training images and components, to be fast."""
     train, labels, val, truth = features
     learnt, asked = rng.permutation(len(train))[:LEARNT], rng.permutation(len(val))[:IMAGES]
@@ -203,7 +203,10 @@ def with_noise(features: Set, noise: float, rng: np.random.Generator) -> Compari
     axes = np.linalg.svd(train - centre, full_matrices=False)[2][:KEPT]
     parts = [(train[learnt] - centre) @ axes.T, (val[asked] - centre) @ axes.T]
     deviation = parts[0].std(0)
-    pairs = [tuple(part + noise * deviation * rng.normal(size=part.shape) for _ in "AB") for part in parts]
+    pairs = []
+    for part, noise in zip(parts, (training, NOISE), strict=True):
+        a, b = (part + noise * deviation * rng.normal(size=part.shape) for _ in "AB")
+        pairs.append((a, b))
     return judge(correctness(pairs[0], labels[learnt], pairs[1], truth[asked]))
 
 
