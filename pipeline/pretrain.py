@@ -75,7 +75,7 @@ def main() -> None:
             )
         if not locations.is_temporary_copy():
             progress.say(f"each epoch's row is added to {checkpoints.epochs}")
-        progress.trial = TRIAL
+        progress.trial = f"{TRIAL} -S optim.least_steps=null" if params.optim.least_steps else TRIAL
         measure = monitoring(params, task, data, queries)
         rows = train(
             task,
@@ -92,12 +92,17 @@ def main() -> None:
             if outcome:
                 results.notes["adaptation"] = outcome.notes
                 progress.say(outcome.sentence)
+            unchanged = outcome is not None and not outcome.is_better
+            if unchanged:  # the last epoch measured another encoder
+                results.metrics.pop("pretrain_knn_top1", None)
             sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))
             found = selection.verdict(rows, *sizes, negatives=bool(task.negatives))
             results.notes |= {"state": found.state, "verdict": found.sentence}
             progress.say(found.sentence)
             parent = results.notes["parent"] = start.summary(params.start_name)
-            _save_models(task, optimizer, parent, data.transform, epochs=rows[-1]["epoch"])
+            _save_models(
+                task, optimizer, parent, data.transform, epochs=0 if unchanged else rows[-1]["epoch"]
+            )
 
 
 def warn(params: Params, progress: Progress) -> None:
@@ -250,6 +255,7 @@ def _write_results(
         "backbone": params.backbone.title,
         "batch_norm": has_batch_norm(task.method),
         "batch_size": params.optim.batch_size,
+        "epochs": params.optim.epochs,
         "bn_group": params.bn_group,
         "effective_lr": params.optim.lr(),
         "negatives": task.negatives,

@@ -84,9 +84,7 @@ class Adaptation:
         self.sets = [EvalSet(reader, transform, reader.evaluated(MOST)) for reader in (train, val)]
         self.labelled = bool(train.manifest.classes)
         images = self.sets[1].positions
-        size = -(
-            -len(images) // -(-len(images) // BATCH)
-        )  # batches of nearly equal size leave few images out
+        size = len(images) // -(-len(images) // BATCH)  # few are left out
         plan = Plan(len(images), size, 0, ranks=1)
         self.views = TrainSet(val, transform, [part(view, transform.crop)], plan, subset=images)
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}

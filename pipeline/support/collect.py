@@ -167,10 +167,11 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
 
 
 def _put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any]]) -> None:
-    """Replace parameters that were reduced for few images by those that the results record."""
+    """Replace parameters that were changed for few images by those that the results record."""
     pretraining = provenance.get("pretrain", {})
-    if "batch_size" in pretraining:
-        params["optim"]["batch_size"] = pretraining["batch_size"]
+    for name in ("batch_size", "epochs"):
+        if name in pretraining:
+            params["optim"][name] = pretraining[name]
     if "bn_group" in pretraining:
         params["bn_group"] = pretraining["bn_group"]
     for name, entry in (params.get("evaluations") or {}).items():

@@ -56,7 +56,8 @@ def command_for(params: config.Params) -> str | None:
     try:
         given = OverridesParser.create().parse_overrides(params.overrides)
         others = [str(override.input_line) for override in given if override.key_or_group not in WEIGHTS]
-        composed = config.check(compose(others))  # without weights: their files may be gone
+        without = ["hand_over=trained"] if params.init else []  # `better` needs them
+        composed = config.check(compose([*others, *without]))  # without weights: their files may be gone
     except (HydraException, ValueError):
         return None
     names = {override.key_or_group: override.value() for override in given}
@@ -65,7 +66,7 @@ def command_for(params: config.Params) -> str | None:
             return None
     rest: dict[str, Any] = dict.fromkeys(("overrides", *WEIGHTS), True)
     if params.init:  # may determine these
-        rest |= {"backbone": True, "dataset": {"mean", "std"}}
+        rest |= {"backbone": True, "dataset": {"mean", "std"}, "hand_over": True}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
     return command(params.overrides)

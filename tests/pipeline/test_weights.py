@@ -133,11 +133,11 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path) -> None:
     file = tmp_path / "given.safetensors"
     save_encoder(file)
-    followed = config.check(compose(tmp_path, f"init={file}"))
+    followed = config.check(compose(tmp_path, f"init={file}", "hand_over=better"))
     assert followed.backbone.title == "resnet18 of width 1 with small stem"
     assert followed.dataset.mean == TRANSFORM.mean
     assert followed.dataset.std == TRANSFORM.std
-    assert command_for(followed) == f"dvc exp run -S init={file}"
+    assert command_for(followed) == f"dvc exp run -S init={file} -S hand_over=better"
     chosen = config.check(
         compose(tmp_path, f"init={file}", "backbone=resnet34", "dataset.mean=[0.5,0.5,0.5]")
     )

@@ -343,7 +343,13 @@ def test_an_adapted_encoder_is_compared_with_its_start_first(values, tmp_path) -
         {"measure": "kNN", "a": 70.0, "b": 75.0, "difference": 5.0, "low": 1.0, "high": 9.0},
         {"measure": "mean", "a": 60.0, "b": 61.0, "difference": 1.0, "low": -1.0, "high": 3.0},
     ]
-    found = {"rows": rows, "images": 300, "groups": 300, "sentence": "cannot tell; the start is handed over"}
+    found = {
+        "rows": rows,
+        "images": 300,
+        "groups": 300,
+        "sentence": "cannot tell; the start is handed over",
+        "labelled": True,
+    }
     write(tmp_path, "pretrain", **PRETRAINED, state="finished", verdict="done", adaptation=found)
     page = render(values, tmp_path)
     assert box(page).strip().splitlines()[0] == "Cannot tell; the start is handed over."

@@ -68,7 +68,7 @@ def warnings(params: Params) -> Iterator[str]:
     if params.init and params.hand_over == "trained" and params.optim.kind == "sgd" and rate >= HARMFUL:
         yield (
             f"init={params.init.name} with a learning rate of {rate:.4g}: rates from {HARMFUL} on may make "
-            "an encoder worse (docs/adapt.md); choose recipe=own/adapt, or -S optim.base_lr=0.02"
+            "an encoder worse (docs/results/adapt.md); choose recipe=own/adapt, or -S optim.base_lr=0.02"
         )
     for place, optim in _trainings(params):
         if optim.warmup < optim.warmup_epochs:
