@@ -105,8 +105,7 @@ def few_shot(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, drawn:
     right = bank.new_zeros(len(queries), dtype=torch.float64)
     for positions in torch.from_numpy(drawn).to(bank.device):
         means = bank[positions].mean(1)  # (C, D)
-        distances = (
-            means.square().sum(1) / 2 - queries @ means.T
-        )  # (M, C), half the squared ones, but for |q|^2
+        # (M, C): half the squared distances, without |q|^2, which is the same for all classes
+        distances = means.square().sum(1) / 2 - queries @ means.T
         right += known[distances.argmin(1)] == truth
     return right / len(drawn)

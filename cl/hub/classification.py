@@ -1,4 +1,4 @@
-"""What `cl classify` finds: the classes of images, their quality, as a file and as lines of text."""
+"""The result of `cl classify`: predicted classes and how accurate they are; written to a file or as text."""
 
 from collections import Counter
 from collections.abc import Iterator

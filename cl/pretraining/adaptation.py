@@ -56,7 +56,7 @@ class Outcome:
 class Features(NamedTuple):
     """An encoder's unit features of training images (N, D) and validation images (M, D).
 
-    views: without labels, of a random view of the validation images at `positions`, (Q, D).
+    views: without labels, features (Q, D) of a random part of the validation images at `positions`, (Q,).
     """
 
     train: Tensor

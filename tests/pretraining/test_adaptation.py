@@ -13,7 +13,7 @@ from pipeline.support.locations import transform
 
 
 class Colours(nn.Module):
-    """Colours of 16 places, of which the weights hide some."""
+    """The colours of 16 places; the weights can hide some of them."""
 
     fc_features = 48
 

@@ -100,7 +100,7 @@ def build(config: BackboneConfig) -> Backbone:
 
 
 def build_to_fill(config: BackboneConfig) -> Backbone:
-    """The network with weights of any value, all of which must be overwritten: drawing them takes long."""
+    """The network with uninitialised weights, to load others into: drawing random ones is slow."""
     with _Undrawn():
         return build(config)
 
