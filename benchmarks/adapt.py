@@ -1,16 +1,17 @@
 """Is an encoder better after it has been trained on other images? `own/adapt` beside `own/small` with `init`.
 
-`python -W ignore -m benchmarks.adapt WEIGHTS SEEDS FOLDER ...`: each FOLDER has train/<class>/<image> and
-val/<class>/<image>. For every FOLDER, each way of training, and seeds 0 to SEEDS - 1: the encoder of WEIGHTS
-and the trained one, compared on the validation images.
+`python -W ignore -m benchmarks.adapt WEIGHTS FOLDER ... [--seed 0 --seed 1] [--by own/adapt]`: each FOLDER
+has train/<class>/<image> and val/<class>/<image>. For every seed, FOLDER and way of training: the encoder of
+WEIGHTS and the trained one, compared on the validation images.
 """
 
 import io
-import sys
+import itertools
 import tempfile
 import time
 from pathlib import Path
 
+import click
 from rich.console import Console
 
 from benchmarks.parameters import parameters
@@ -34,24 +35,22 @@ WAYS = {
 }
 
 
-def main() -> None:
-    weights, seeds, *folders = sys.argv[1:]
+@click.command()
+@click.argument("weights", type=click.Path(exists=True, path_type=Path))
+@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--seed", "seeds", multiple=True, type=int, default=(0,), show_default=True)
+@click.option("--by", "ways", multiple=True, type=click.Choice(list(WAYS)), default=list(WAYS))
+def main(weights: Path, folders: tuple[Path, ...], seeds: tuple[int, ...], ways: tuple[str, ...]) -> None:
     print(
         "| set | trained by | seed | kNN | linear | mean | difference of the mean | handed over | seconds |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    for folder in map(Path, folders):
-        for way, overrides in WAYS.items():
-            for seed in range(int(seeds)):
-                given = (
-                    f"dataset.name={folder.absolute()}",
-                    f"init={Path(weights).absolute()}",
-                    f"seed={seed}",
-                )
-                params = parameters(*overrides, "dataset=folder", *given, "evaluation=[retrieval]")
-                began = time.monotonic()
-                outcome = trained(params)
-                print(row(folder.name, way, seed, outcome, time.monotonic() - began), flush=True)
+    for seed, folder, way in itertools.product(seeds, folders, ways):
+        data = ("dataset=folder", f"dataset.name={folder.absolute()}", "evaluation=[retrieval]")
+        params = parameters(*WAYS[way], *data, f"init={weights.absolute()}", f"seed={seed}")
+        began = time.monotonic()
+        outcome = trained(params)
+        print(row(folder.name, way, seed, outcome, time.monotonic() - began), flush=True)
 
 
 def trained(params: Params) -> Outcome:
