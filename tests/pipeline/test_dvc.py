@@ -171,6 +171,7 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
     assert "pretrain" in running
     assert "evaluate@knn" in running
     assert "No file hash info" not in output
+    assert "is empty" not in output
     assert "open report/index.html" in output
     assert not {"prepare", "baseline@random"} & set(running)
     overrides = [*KNN, *few, "loss=dclw"]
