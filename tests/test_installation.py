@@ -25,11 +25,16 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 COMPOSE = """
 import sys
 from pathlib import Path
+from dvc.exceptions import InvalidArgumentError
 from dvc.utils.hydra import compose_and_dump
 copy = Path(sys.argv[1])
 conf, plugins = str(copy / "pipeline/conf"), str(copy / "pipeline")
-compose_and_dump("params.yaml", conf, None, "config", plugins, ["dataset=unlabelled"])
+compose_and_dump("params.yaml", conf, None, "config", plugins, ["dataset=unlabelled", "dataset.name=a (1)"])
 print(sys.modules["cl"].__file__)
+try:
+    compose_and_dump("params.yaml", conf, None, "config", plugins, ["loss=dclx"])
+except InvalidArgumentError as error:
+    print(error)
 """
 
 
@@ -136,13 +141,18 @@ def test_a_stage_in_a_copy_of_the_project_uses_the_copy(tmp_path) -> None:
 
 
 def test_dvc_composes_with_the_project_of_its_plugins(tmp_path) -> None:
-    """In its own process, which has not imported from the project; here with another `cl` on its path."""
+    """In its own process, which has not imported from the project; here with another `cl` on its path.
+
+    A name is taken as typed, and a mistake becomes an error that DVC prints in a line.
+    """
     copy, other = tmp_path / "copy", tmp_path / "other"
     copy_packages(copy)
     (other / "cl").mkdir(parents=True)
     (other / "cl/__init__.py").touch()
     result = python(other, "-c", COMPOSE, str(copy))
-    assert result.stdout.strip() == str(copy / "cl/__init__.py"), result.stderr
+    module, mistake = result.stdout.splitlines() or [result.stderr, ""]
+    assert module == str(copy / "cl/__init__.py")
+    assert mistake.startswith("loss=dclx does not exist; did you mean dcl?")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Instance retrieval: an augmented view must find its own image among all validation images."""
 
+import math
 from typing import ClassVar, Literal
 
 import torch
@@ -46,10 +47,12 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     Percentage of queries whose own image, in the evaluation view, is among the 1 or 5 nearest by cosine.
     """
     metrics: dict[str, dict[str, float]] = {}
+    queried = min(config.queries, len(context.val))
+    batch = queried // math.ceil(queried / BATCH)  # equal batches, since an incomplete one is left out
     for names, encoder in context.encoder.passes():
         images = EvalSet(context.val, context.transform)
         banks = extract_all(encoder, images, context.machine, count=context.progress.count)
-        plan = Plan(len(context.val), min(BATCH, config.queries, len(context.val)), context.seed, ranks=1)
+        plan = Plan(len(context.val), batch, context.seed, ranks=1)
         views = TrainSet(context.val, context.transform, list(config.views.values()), plan)
         positions, queries = extract_views(encoder, views, context.machine, config.queries)
         for name, bank, rows in zip(names, banks, queries, strict=True):

@@ -23,9 +23,7 @@ from benchmarks.authors.lightly_tests import Counter
 from tests.support.commands import git
 from tests.support.project import ROOT
 
-FIRST_STEPS = (
-    3  # show all that a step depends on: weights, target, queues and the optimizer's buffers after two
-)
+FIRST_STEPS = 2  # show all that a step depends on: weights, target, queues and the optimizer's buffers
 TOLERANCE = 1e-8
 NEGLIGIBLE = 1e-3  # of the largest number of its kind: a smaller one may be 0 but for rounding
 

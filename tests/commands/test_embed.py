@@ -165,7 +165,7 @@ def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder
 
 
 def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_path) -> None:
-    save_encoder(tmp_path / "foreign.safetensors", metadata={"network": "{}"})
+    save_encoder(tmp_path / "foreign.safetensors", metadata={"network": "{}"}, stem="small")
     (tmp_path / "one").mkdir()
     (tmp_path / "one/1.jpg").symlink_to(images / "folder 1/1.jpg")
     arguments = tmp_path / "one", tmp_path / "foreign.safetensors", tmp_path / "features.npy"

@@ -1,6 +1,7 @@
 """Exports of any encoder file, without params.yaml."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +27,12 @@ def save_streams(path) -> None:  # type: ignore[no-untyped-def]
     save_tensors(backbones.build(config).state_dict(), path, recorded)
 
 
-@pytest.mark.parametrize("save", [save_encoder, save_streams])
+def save_small(path: Path) -> None:
+    """Save a network that timm does not know."""
+    save_encoder(path, stem="small")
+
+
+@pytest.mark.parametrize("save", [save_small, save_streams])
 def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_path) -> None:
     save(tmp_path / "encoder.safetensors")
     (tmp_path / "tables.md").write_text("| kNN | 71.3 |")
@@ -38,7 +44,7 @@ def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_p
         license="cc-by-4.0",
         card=tmp_path / "tables.md",
     )
-    assert (done.path, done.width) == (folder, 512 if save is save_encoder else 1024)
+    assert (done.path, done.width) == (folder, 512 if save is save_small else 1024)
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: cl\nlicense: cc-by-4.0\n")
     for text in ("# birds\n", 'cl.load("birds/model.safetensors")', "resized to 20 px", "\n| kNN | 71.3 |"):
@@ -51,7 +57,7 @@ def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_p
 
 
 def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None:
-    save_encoder(tmp_path / "encoder.safetensors")
+    save_small(tmp_path / "encoder.safetensors")
     of = ("--encoder", str(tmp_path / "encoder.safetensors"))
     wrong = {
         ("onnx",): "models/backbone.safetensors does not exist",

@@ -19,7 +19,7 @@ def test_the_time_left_is_always_visible_below_the_epochs() -> None:
         assert TIME_LEFT.search(bar), bar
     assert any(re.search(r"\d:\d\d:\d\d epoch 2, loss 12.3", bar) for bar in bars), bars
     epochs = [line for line in lines if line.startswith("pretrain: epoch")]
-    expected = r"pretrain: epoch \d, loss 12.346, kNN 67.9 %, \d+ images/s"
+    expected = r"pretrain: epoch \d, loss 12.346, kNN 67.9 %, \d+[.]\d images/s"
     assert [bool(re.fullmatch(expected, line)) for line in epochs] == [True] * 3, epochs
     assert all(len(line) <= COLUMNS for line in lines)
 

@@ -55,7 +55,12 @@ def crop_of(view: View, reader: Reader, position: int) -> np.ndarray:
     return out[0]
 
 
-def test_an_image_counts_as_found_if_it_is_among_the_nearest(config, shard_folder, params, tmp_path) -> None:
+@pytest.mark.parametrize("batch", [256, 16])
+def test_an_image_counts_as_found_if_it_is_among_the_nearest(
+    batch, config, shard_folder, params, tmp_path, monkeypatch
+) -> None:
+    """All 20 images are looked up, even if they do not fill batches."""
+    monkeypatch.setattr(retrieval, "BATCH", batch)
     reader = Reader(shard_folder, "val")
     context = evaluated(reader, reader, params, Colour(), tmp_path)
     metrics = retrieval.evaluate(config, context)

@@ -94,7 +94,7 @@ def test_features_that_are_not_finite_end_the_run_with_the_name_of_the_image(ima
     begun = job(images)
     (images / "3.jpg").write_bytes(b"no image")  # whose features do not count
     with torch.no_grad():
-        begun.encoder.network.layer4[1].bn2.weight.fill_(3e38)
+        begun.encoder.network.layer4[1].bn2.weight.fill_(torch.inf)
     with pytest.raises(ValueError, match=r"images/0.jpg gives features that are not finite"):
         compute(begun)
     assert not begun.path(0).exists()

@@ -111,7 +111,7 @@ def test_features_that_are_not_finite_are_refused_with_the_image(encoder, tmp_pa
     with pytest.raises(ValueError, match="image 2 gives features that are not finite: .*; choose"):
         encoder.embed(images, batch_size=2)
     with torch.no_grad():
-        encoder.network.layer4[1].bn2.weight.fill_(3e38)
+        encoder.network.layer4[1].bn2.weight.fill_(torch.inf)
     with pytest.raises(ValueError, match=f"^{tmp_path}/1.jpg gives features that are not finite"):
         encoder.embed(paths[1:], batch_size=1)
     with pytest.raises(ValueError, match="batch_size=0, expected at least 1"):

@@ -13,6 +13,7 @@ from cl.hub import export, foreign
 from cl.networks import backbones, two_streams
 from cl.networks.backbones import resnet
 from cl.runtime.tensor_files import save_tensors
+from tests.support import backbones as tiny
 from tests.support.project import compose
 
 MEAN, STD = (0.4, 0.5, 0.45), (0.2, 0.25, 0.3)
@@ -152,6 +153,21 @@ def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     save_tensors(two("lab").state_dict(), tmp_path / "backbone.safetensors", {})
     with pytest.raises(ValueError, match="holds the two networks of a backbone with streams"):
         foreign.load(str(tmp_path / "backbone.safetensors"))
+
+
+def test_a_trained_backbone_is_loaded_in_eval_mode(tmp_path) -> None:
+    described, file = tiny.config("test_resnet"), tmp_path / "a.safetensors"
+    network, samples = backbones.build(described), torch.randn(2, 3, 64, 64)
+    save_tensors(network.state_dict(), file, {})
+    torch.testing.assert_close(backbones.load(described, file)(samples), network.eval()(samples))
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "vit"])
+def test_a_network_to_fill_draws_no_random_numbers(name) -> None:
+    """Which would take longer than reading the weights."""
+    before = torch.get_rng_state()
+    backbones.build_to_fill(tiny.config(name))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_network_that_gives_maps_or_tokens_is_refused() -> None:

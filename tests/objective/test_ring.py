@@ -143,7 +143,7 @@ def work(folder: Path, rank: int) -> None:
         found[f"{reduction} {way} {layout}"] = [gather(part) for part in parts]
     found["two views"] = two_views()
     for number in STEPS:
-        found[name(number)] = trajectory(number, image_groups=True, steps=1)
+        found[name(number)] = trajectory(number, grouped=0, steps=1)
     assert isinstance(of_all_ranks(torch.zeros(3, 2)), Sharded)
     ring.GATHERED = RANKS * 6
     assert isinstance(of_all_ranks(torch.zeros(3, 2)), Tensor)
@@ -173,7 +173,7 @@ def test_four_ranks_reduce_as_one(found, reduction, way, layout) -> None:
 @pytest.mark.parametrize("number", STEPS, ids=name)
 def test_four_ranks_take_the_step_of_one(found, number) -> None:
     """Methods whose negatives are the keys of the step, with groups of images."""
-    expected = trajectory(number, image_groups=True, steps=1)
+    expected = trajectory(number, grouped=0, steps=1)
     assert_equal(found[name(number)], expected)
 
 

@@ -5,8 +5,6 @@ import json
 import re
 import resource
 import shutil
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -29,7 +27,6 @@ from cl.training import start
 from pipeline.support.composition import write
 from pipeline.support.locations import transform
 from tests.support.clone import KNN, SIZES, Clone, finished
-from tests.support.commands import environment
 from tests.support.project import ROOT
 from tests.support.readers import READERS
 from tests.support.stages import Stage, answers
@@ -174,6 +171,7 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
     assert "pretrain" in running
     assert "evaluate@knn" in running
     assert "No file hash info" not in output
+    assert "is empty" not in output
     assert "open report/index.html" in output
     assert not {"prepare", "baseline@random"} & set(running)
     overrides = [*KNN, *few, "loss=dclw"]
@@ -280,19 +278,14 @@ def test_other_overrides_that_give_the_same_parameters_train_nothing(clone) -> N
 def test_a_failed_write_is_reported_and_leaves_no_file(clone, tmp_path) -> None:
     """Of a checkpoint, on what looks like a full disk; tests/pipeline/test_prepare.py does it to shards."""
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, 5_000_000))
-
     before = clone.files()
-    result = subprocess.run(
-        [sys.executable, "-m", "pipeline.pretrain"],
-        cwd=clone.folder,
-        env={**environment(), "CL_SCRATCH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        preexec_fn=limit,
-    )
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("Error: File too large")
-    assert "Traceback" not in result.stderr
+    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, most))
+    try:
+        (answer,) = answers(clone.folder, [Stage(("pretrain",), {"CL_SCRATCH": str(tmp_path)})])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+    assert answer.code == 1
+    assert answer.stderr.splitlines()[-1].startswith("Error: File too large")
+    assert "Traceback" not in answer.stderr
     assert clone.files() == before

@@ -175,11 +175,10 @@ def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, mon
         folder = tmp_path / run.folder.name
     before = {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")}
     with files.exclusive(folder, folder):
-        second = pretrain(prepared, tmp_path, CL_PROCESSES="1")
-        _, output = second.communicate(timeout=120)
-        assert second.returncode == 1
-        assert f"Error: another process is writing into {folder}" in output
-        assert "Traceback" not in output
+        (second,) = answers(prepared, [Stage(("pretrain",), {"CL_SCRATCH": str(tmp_path)})])
+        assert second.code == 1
+        assert f"Error: another process is writing into {folder}" in second.stderr
+        assert "Traceback" not in second.stderr
     assert {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")} == before
     assert [path.name for path in folder.iterdir()] == ["lock"]
 

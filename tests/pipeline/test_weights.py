@@ -25,6 +25,7 @@ SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.querie
 SETTINGS += ["evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]"]
 HASHES = ["md5:a1", "md5:b2"]  # of the parent's method and optimizer
 MODELS = ("backbone", "method", "optimizer")
+SMALLER = ("backbone=timm", "backbone.name=test_resnet")  # whose files are a thirtieth of ResNet-18's
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +66,14 @@ def saved(parent: Path, folder: Path) -> None:
 
 def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, tmp_path) -> None:
     """Weights, target, queue, batch-norm statistics and momenta; order, augmentation and shuffling."""
-    assert run(prepared, "optim.epochs=2") == ""
+    assert run(prepared, *SMALLER, "optim.epochs=2") == ""
     expected, rows = models(prepared), epochs(prepared)
-    assert run(prepared, "optim.epochs=1") == ""
+    assert run(prepared, *SMALLER, "optim.epochs=1") == ""
     shutil.copytree(prepared / "models", tmp_path / "parent")
     saved(tmp_path / "parent", prepared)
-    assert "run `dvc repro weights`" in run(prepared, "optim.epochs=1", stages=("pretrain",))
-    assert run(prepared, "optim.epochs=1", stages=("pretrain",), start_from="parent") == ""
+    assert "run `dvc repro weights`" in run(prepared, *SMALLER, "optim.epochs=1", stages=("pretrain",))
+    continued = run(prepared, *SMALLER, "optim.epochs=1", stages=("pretrain",), start_from="parent")
+    assert continued == ""
     assert [row["epoch"] for row in epochs(prepared)] == ["2"]
     assert [row["loss"] for row in epochs(prepared)] == [row["loss"] for row in rows[1:]]
     assert [row["step"] for row in epochs(prepared)] == [row["step"] for row in rows[1:]]
@@ -84,7 +86,7 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
     assert json.loads(metadata["parent"]) == parent
     changed = ("temperature=0.3", "optim.base_lr=0.1", "seed=3")
     assert "Error: start_from continues an experiment with temperature=0.2, found 0.3; only seed," in run(
-        prepared, *changed, stages=("pretrain",), start_from="parent"
+        prepared, *SMALLER, *changed, stages=("pretrain",), start_from="parent"
     )
     (beginning, origin) = start.load(prepared / "models" / "start.safetensors"), {"data": "other"}
     with pytest.raises(ValueError, match="start_from requires the images .*differs; init=<experiment>"):
@@ -116,7 +118,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
 
 def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) -> None:
     file = tmp_path / "given.safetensors"
-    save_encoder(file)
+    save_encoder(file, stem="small")
     adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
     assert "init has untrained weights" in run(prepared, *adapt)
     tensors, metadata = load_tensors(file)
@@ -132,7 +134,7 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) 
 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path) -> None:
     file = tmp_path / "given.safetensors"
-    save_encoder(file)
+    save_encoder(file, stem="small")
     followed = config.check(compose(tmp_path, f"init={file}", "hand_over=better"))
     assert followed.backbone.title == "resnet18 of width 1 with small stem"
     assert followed.dataset.mean == TRANSFORM.mean
@@ -151,7 +153,7 @@ def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path) -> None:
 
 def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) -> None:
     file = tmp_path / "given.pth"
-    save_encoder(file)
+    save_encoder(file, stem="small")
     write(prepared / "params.yaml", [*SETTINGS, f"init={file}"])
     file.write_bytes(b"another")
     changed, *_ = answers(prepared, [Stage(("weights",))])

@@ -1,6 +1,7 @@
 """The number of processes, and of microbatches a batch is encoded in, changes no result.
 
-Every method with every loss takes two steps as one process and as two that share the batch, two as four.
+Every method with every loss takes two steps as one process and as two that share the batch, some as four. In
+the second step, images belong to groups.
 """
 
 import json
@@ -19,8 +20,7 @@ from tests.support.ranks import ALL, ONE_OF_EACH, WAYS, WEIGHTS, name
 
 single = cache(ranks.trajectory)
 SOME = ONE_OF_EACH[::3]
-# Four processes take far longer than two: a sixth of the methods has its groups of images divided among four.
-GROUPS_AMONG = [(number, 4 if number in SOME[::2] else 2) for number in ONE_OF_EACH]
+AMONG_FOUR = SOME[::2]  # which take far longer than two
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def folder(tmp_path_factory, shard_folder, scenes_folder) -> Path:
     return folder
 
 
-# How each test takes the steps, on two processes unless its parameter says otherwise.
+# How each test takes the steps, and on how many processes.
 COMPARED = {
-    "test_two_processes_take_the_steps_of_one": "plain",
-    "test_processes_with_groups_of_images_take_the_steps_of_one": "groups",
-    "test_two_processes_in_float32": "float32",
-    "test_microbatches_on_two_processes": "microbatches",
+    "test_two_processes_take_the_steps_of_one": ("plain", 2),
+    "test_four_processes_take_the_steps_of_one": ("plain", 4),
+    "test_two_processes_in_float32": ("float32", 2),
+    "test_microbatches_on_two_processes": ("microbatches", 2),
 }
 
 
@@ -66,8 +66,8 @@ def found(folder, request) -> dict[int, dict[str, dict[str, Tensor]]]:
                 wanted[processes].append(job)
     for item in selected:
         if item.originalname in COMPARED:
-            way, given = COMPARED[item.originalname], item.callspec.params
-            wanted[given.get("processes", 2)].append(f"{way} {given['number']}")
+            way, processes = COMPARED[item.originalname]
+            wanted[processes].append(f"{way} {item.callspec.params['number']}")
     (folder / "wanted.json").write_text(json.dumps(wanted))
     run_ranks(4, ranks.work, folder)
     return {processes: torch.load(folder / f"{processes}.pt", weights_only=True) for processes in (2, 4)}
@@ -105,15 +105,13 @@ def test_every_process_hears_of_a_request_at_the_same_step(found) -> None:
 
 @pytest.mark.parametrize("number", ALL, ids=name)
 def test_two_processes_take_the_steps_of_one(found, number) -> None:
+    """A query's own group never counts as negatives, whichever rank has it; the mean loss is the same."""
     assert_equal(found[2][f"plain {number}"], single(number))
 
 
-@pytest.mark.parametrize(
-    ("number", "processes"), GROUPS_AMONG, ids=[f"{name(number)} on {n}" for number, n in GROUPS_AMONG]
-)
-def test_processes_with_groups_of_images_take_the_steps_of_one(found, number, processes) -> None:
-    """A query's own group never counts as negatives, whichever rank has it; the mean loss is the same."""
-    assert_equal(found[processes][f"groups {number}"], single(number, **WAYS["groups"]))
+@pytest.mark.parametrize("number", AMONG_FOUR, ids=name)
+def test_four_processes_take_the_steps_of_one(found, number) -> None:
+    assert_equal(found[4][f"plain {number}"], single(number))
 
 
 @pytest.mark.parametrize("number", ALL, ids=name)

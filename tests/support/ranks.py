@@ -56,7 +56,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "float32": SINGLE,
     "microbatches": {"microbatches": 3, "groups": 12},
-    "groups": {"image_groups": True},
 }
 # Every method with every loss; options with the usual one, patches with those that fit in rotation.
 CELLS = [
@@ -95,12 +94,13 @@ def trajectory(
     groups: int | None = None,
     dtype: torch.dtype = torch.float64,
     lr: float = 0.05,
-    image_groups: bool = False,
+    grouped: int = 1,
     steps: int = STEPS,
 ) -> dict[str, Tensor]:
     """The state after the steps, and the losses, of this process's part of the batches.
 
-    groups: of batch norm. image_groups: images of one group, a fifth each, are never negatives of each other.
+    groups: of batch norm. grouped: the first step whose images have groups, a fifth each; images of one group
+        are never negatives of each other.
     """
     (kind, option, cut), loss = CELLS[number]
     bn_groups = groups or GROUPS[number % 3]
@@ -111,7 +111,7 @@ def trajectory(
     losses = []
     for step in range(steps):
         batch = training_batch(kind, option, IMAGES, step)
-        if image_groups:
+        if step >= grouped:
             batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
         task.begin_step(step, step / steps)
         if step == 0:

@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 import torch
@@ -15,15 +16,21 @@ from cl.networks import backbones
 from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import save_tensors
 
+Stem = Literal["imagenet", "small"]
 TRANSFORM = Transform(resize=20, crop=16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=False)
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
-def save_encoder(path: Path, seed: int = 0, metadata: dict[str, str] | None = None) -> dict[str, Tensor]:
-    """Write a network for images of 16 px as `pretrain` does; returns its tensors."""
+def save_encoder(
+    path: Path, seed: int = 0, metadata: dict[str, str] | None = None, stem: Stem = "imagenet"
+) -> dict[str, Tensor]:
+    """Write a network as `pretrain` does, with a transform to 16 px; returns its tensors.
+
+    With the small stem, made for such images, it takes 16 times as many operations.
+    """
     torch.manual_seed(seed)
     network = backbones.build(
-        Config(kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False)
+        Config(kind="resnet", name="resnet18", width=1, stem=stem, zero_init_residual=False)
     )
     recorded = {"transform": TRANSFORM.model_dump_json()} if metadata is None else metadata
     save_tensors(network.state_dict(), path, recorded)

@@ -18,7 +18,7 @@ from cl.runtime.tensor_files import check_values, load_state, load_tensors
 # residual stages that can run one by one; a network that detectron2 can build.
 Trait = Literal["one network", "two networks", "residual stages", "in detectron2"]
 # What draws weights, in torch.nn.init and of tensors; `erfinv_` makes a normal distribution of a uniform one.
-DRAWN = {"erfinv_", "kaiming_normal_", "kaiming_uniform_", "normal_", "uniform_", "xavier_uniform_"}
+DRAWN = {"erfinv_", "kaiming_uniform_", "normal_", "uniform_"}
 Colours = tuple[float, float, float]  # of red, green and blue in [0, 1]
 
 
