@@ -16,19 +16,29 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 
 
 class Pair(BaseConfig):
-    """The difference of the metric: that of `arm` minus that of `than`."""
+    """The difference of the metric: that of `arm`, or the mean of several, minus that of `than`."""
 
-    arm: Name
+    arm: Name | Annotated[list[Name], Field(min_length=2)]
     than: Name
 
     @model_validator(mode="after")
     def _two_arms(self) -> Self:
-        if self.arm == self.than:
-            raise ValueError(f"{self.arm} is compared with itself; name two arms")
+        if self.than in self.names:
+            raise ValueError(f"{self.than} is compared with itself; name two arms")
         return self
 
+    @property
+    def names(self) -> list[str]:
+        """The arms whose mean is compared."""
+        return [self.arm] if isinstance(self.arm, str) else self.arm
+
+    def difference(self, values: dict[str, dict[int, float]], seed: int) -> float:
+        """Of one seed; `values` holds the metric by arm and seed."""
+        return fmean(values[name][seed] for name in self.names) - values[self.than][seed]
+
     def __str__(self) -> str:
-        return f"{self.arm} - {self.than}"
+        mean = self.arm if isinstance(self.arm, str) else f"mean({', '.join(self.arm)})"
+        return f"{mean} - {self.than}"
 
 
 class Comparison(Pair):
@@ -62,16 +72,15 @@ class Comparison(Pair):
     @property
     def arms(self) -> list[str]:
         """Every arm whose runs it needs."""
-        return [name for pair in (self, self.minus) if pair for name in (pair.arm, pair.than)]
+        return [name for pair in (self, self.minus) if pair for name in (*pair.names, pair.than)]
 
     def differences(self, values: dict[str, dict[int, float]]) -> dict[int, float]:
         """By seed, for the seeds that all of its arms have; `values` holds the metric by arm and seed."""
         seeds = set.intersection(*(set(values[name]) for name in self.arms))
-        found = {seed: values[self.arm][seed] - values[self.than][seed] for seed in sorted(seeds)}
-        if self.minus is None:
-            return found
-        arm, than = values[self.minus.arm], values[self.minus.than]
-        return {seed: difference - (arm[seed] - than[seed]) for seed, difference in found.items()}
+        return {
+            seed: self.difference(values, seed) - (self.minus.difference(values, seed) if self.minus else 0)
+            for seed in sorted(seeds)
+        }
 
     def verdict(self, interval: Interval | None) -> str:
         """Shown, refuted or undecided, or that nothing is claimed."""

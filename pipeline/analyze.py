@@ -43,6 +43,7 @@ def main(name: str) -> None:
             scale=params.method.scale,
             batch_size=params.optim.batch_size,
             epochs=_epochs(command.RESULTS / "pretrain" / "epochs.csv"),
+            kept=locations.kept_methods(),
             seed=params.seed,
             machine=here,
             progress=progress,

@@ -77,6 +77,13 @@ def main() -> None:
             progress.say(f"each epoch's row is added to {checkpoints.epochs}")
         progress.trial = f"{TRIAL} -S optim.least_steps=null" if params.optim.least_steps else TRIAL
         measure = monitoring(params, task, data, queries)
+        kept = checkpoints.folder / locations.KEPT.name
+
+        def each_epoch(epoch: int) -> dict[str, float]:
+            if params.optim.keep_every and epoch % params.optim.keep_every == 0 and command.is_main_process():
+                save_tensors(task.method.state_dict(), kept / f"{epoch}.safetensors")
+            return measure(progress=progress, trained=epoch - data.plan.first_epoch)
+
         rows = train(
             task,
             cropped(params, data, here, progress.say),
@@ -84,11 +91,14 @@ def main() -> None:
             optimizer,
             progress=progress,
             checkpoints=checkpoints,
-            each_epoch=lambda epoch: measure(progress=progress, trained=epoch - data.plan.first_epoch),
+            each_epoch=each_epoch,
         )
         outcome = tested.finish(params.seed) if tested else None
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
+            if kept.exists():
+                last = f"{rows[-1]['epoch']}.safetensors"  # which is models/method.safetensors
+                shutil.copytree(kept, results.folder / kept.name, ignore=shutil.ignore_patterns(last))
             if outcome:
                 results.notes["adaptation"] = outcome.notes
                 progress.say(outcome.sentence)

@@ -1,7 +1,8 @@
 """Analyses of a finished run, one file each: a pydantic `Config` and `analyze(config, context)`."""
 
+import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -24,6 +25,7 @@ from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.machine import Machine
+from cl.runtime.tensor_files import load_state, load_tensors
 
 
 class AnalysisConfig(MeasurementConfig):
@@ -55,6 +57,7 @@ class Context:
 
     scale: factor of the loss in training.
     epochs: the rows of results/pretrain/epochs.csv.
+    kept: files of the method after earlier epochs (`optim.keep_every`), by epoch.
     """
 
     method: BaseMethod
@@ -66,10 +69,19 @@ class Context:
     scale: float
     batch_size: int
     epochs: list[dict[str, float]]
+    kept: dict[int, Path]
     seed: int
     machine: Machine
     progress: Progress
     out: Path
+
+    def by_epoch(self) -> Iterator[tuple[int, Self]]:
+        """Contexts of the kept epochs, in order, then the finished one; use each before taking the next."""
+        method = copy.deepcopy(self.method) if self.kept else self.method
+        for epoch, path in sorted(self.kept.items()):
+            load_state(method, load_tensors(path)[0], path, "run `dvc repro pretrain`")
+            yield epoch, replace(self, method=method)
+        yield int(self.epochs[-1]["epoch"]), self
 
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Norm of the loss gradient at a query by number of negatives, with and without margin (EqCo, Fig. 4)."""
+"""Norm of the loss gradient at a query, by number of negatives and epoch, and its bound (EqCo, Fig. 4)."""
 
 import math
 from typing import Literal
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cl.analyses import Context
 from cl.analyses._shared.sampling import Sample, Sampling, by_count
+from cl.console.wording import counted
 from cl.report.charts import Chart
 from cl.runtime.metric_info import MetricInfo
 
@@ -28,34 +29,65 @@ class Config(Sampling):
 
     def numbers(self) -> dict[str, MetricInfo]:
         meaning = "mean gradient with the fewest negatives / with the most; 1: their number does not matter"
+        bound = "largest mean gradient with the margin / its bound; at most 1 (EqCo, Theorem 2)"
         return {
             "margin_ratio": MetricInfo("ratio with the margin", meaning),
             "plain_ratio": MetricInfo("ratio without the margin", meaning),
+            "bound_ratio": MetricInfo("ratio to the bound", bound),
         }
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """Mean and standard deviation of the norm over queries, with margin (alpha) and without (alpha = K).
 
-    The paper plots them by epoch; this measures the finished encoder.
+    One chart shows them with their bounds by K for the finished encoder; two others, with margin and without,
+    by epoch, if `optim.keep_every` kept some.
 
     Returns:
         margin_ratio and plain_ratio: mean norm with the fewest negatives divided by that with the most.
+        bound_ratio: the largest mean norm with the margin divided by its bound.
     """
-    chart = Chart(
-        "norms",
-        "Gradient at a query, finished encoder",
-        "negatives",
-        "norm, mean ± standard deviation",
-        log=True,
-    )
-    labels = (f"with the margin, alpha {config.alpha:g}", "without")
-    for count, measured in by_count(config, context, norms).items():
-        for label, values in zip(labels, measured, strict=True):
-            chart.add(label, count, values.mean(), values.std(correction=0))
-    chart.save(context.out)
-    margin, plain = chart.series.values()
-    return {"margin_ratio": margin[0].y / margin[-1].y, "plain_ratio": plain[0].y / plain[-1].y}
+    axis = "norm, mean ± standard deviation"
+    labels = (f"with the margin, alpha {config.alpha:g}", "without the margin")
+    by_epoch = [
+        Chart(name, f"Gradient at a query, {label}", "epoch", axis)
+        for name, label in zip(("by_epoch_margin", "by_epoch_plain"), labels, strict=True)
+    ]
+    for epoch, at_epoch in context.by_epoch():
+        measured = by_count(config, at_epoch, norms_and_bounds)
+        for count, settings in measured.items():
+            for chart, (norm, _) in zip(by_epoch, settings, strict=True):
+                chart.add(counted(count, "negatives"), epoch, norm.mean(), norm.std(correction=0))
+        by_epoch[0].add("bound", epoch, float(settings[0, 1].mean()))  # of any number of negatives
+    if context.kept:
+        for chart in by_epoch:
+            chart.save(context.out)
+    finished = Chart("norms", "Gradient at a query, finished encoder", "negatives", axis, log=True)
+    for count, settings in measured.items():
+        for label, (norm, bound) in zip(labels, settings, strict=True):
+            finished.add(label, count, norm.mean(), norm.std(correction=0))
+            finished.add(f"bound {label}", count, bound.mean())
+    finished.save(context.out)
+    margin, bound, plain, _ = ([point.y for point in points] for points in finished.series.values())
+    return {
+        "margin_ratio": margin[0] / margin[-1],
+        "plain_ratio": plain[0] / plain[-1],
+        "bound_ratio": max(margin) / bound[0],
+    }
+
+
+def norms_and_bounds(sample: Sample, count: int, alpha: float, temperature: float) -> Tensor:
+    """(2, b): the norms, and their bounds."""
+    return torch.stack([norms(sample, count, alpha, temperature), bounds(sample, alpha, temperature)])
+
+
+def bounds(sample: Sample, alpha: float, temperature: float) -> Tensor:
+    """(b,): (2 / tau) (1 - s_0 / (s_0 + alpha E[s])), which bounds the expected norm (EqCo, eq. 7).
+
+    E[s] is the mean of exp(q . k / tau) over all negatives drawn for the query, whatever K is.
+    """
+    expected = sample.negative_logits.logsumexp(1) - math.log(sample.negative_logits.shape[1])
+    return (math.log(alpha) + expected - sample.positive_logits).sigmoid() * 2 / temperature
 
 
 def norms(sample: Sample, count: int, alpha: float, temperature: float) -> Tensor:

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from cl.hub._checkpoints import Recognised, fill
 from cl.networks import backbones
-from cl.networks.backbones.resnet import BLOCKS, Config, Name
+from cl.networks.backbones.resnet import BLOCKS, WIDTHS, Config, Name
+from cl.runtime.base_config import one_of
 from cl.runtime.tensor_files import below
 
 # The first or last word, without digits, in the name of a module that follows the features.
@@ -116,12 +117,13 @@ def _config(tensors: dict[str, Tensor], file: str) -> Config:
     ]
     name = next((name for name, blocks in BLOCKS.items() if blocks == (block, counts)), None)
     channels = len(first) if first is not None and first.ndim == 4 else 0
-    if name is None or first is None or channels not in (64, 128, 256):
+    if name is None or first is None or channels / 64 not in WIDTHS:
         raise ValueError(
             f"{file} holds a network with {counts} blocks ({block}) and {channels} channels after "
-            "its first convolution; expected resnet18, 34, 50, 101 or 152, with 64, 128 or 256 channels"
+            "its first convolution; expected resnet18, 34, 50, 101 or 152, with "
+            f"{one_of([str(int(64 * width)) for width in WIDTHS])} channels"
         )
     stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"
     return Config(
-        kind="resnet", name=cast(Name, name), width=channels // 64, stem=stem, zero_init_residual=False
+        kind="resnet", name=cast(Name, name), width=channels / 64, stem=stem, zero_init_residual=False
     )

@@ -147,7 +147,7 @@ def crop_share(crop: int, resize: int) -> float:
 
 def _write_detectron2(network: Backbone, path: Path) -> None:
     network = cast(Network, network)
-    if network.width > 1 or network.conv1.kernel_size != (7, 7):
+    if network.width != 1 or network.conv1.kernel_size != (7, 7):
         raise ValueError(
             f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem and "
             f"{network.conv1.out_channels} channels; detectron2's ResNet needs a 7x7 stem and 64 channels"

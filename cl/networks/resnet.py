@@ -5,7 +5,7 @@ from torchvision.models import resnet
 
 
 class Network(resnet.ResNet):
-    """The network with layers `width` times as wide (ResNet-50: 24, 94 or 375 million parameters).
+    """The network with layers `width` times as wide (ResNet-50 of 1, 2, 4: 24, 94, 375 million weights).
 
     kind, counts: the name of torchvision's block, and the number of blocks in each stage.
     channels: of the images.
@@ -15,7 +15,7 @@ class Network(resnet.ResNet):
         self,
         kind: str,
         counts: list[int],
-        width: int,
+        width: float,
         stem: str,
         *,
         zero_init_residual: bool,
@@ -24,7 +24,7 @@ class Network(resnet.ResNet):
         self.width = width
         block = getattr(resnet, kind)
         super().__init__(block, counts, zero_init_residual=zero_init_residual)
-        first = 64 * width
+        first = int(64 * width)
         if stem == "small":
             self.maxpool = nn.Identity()
         if stem == "small" or (width, channels) != (1, 3):
@@ -42,5 +42,5 @@ class Network(resnet.ResNet):
 
     def _make_layer(self, block, planes: int, *args, **kwargs) -> nn.Sequential:  # type: ignore[no-untyped-def]
         if planes == 64:  # the first stage's input has the stem's channels
-            self.inplanes = 64 * self.width
-        return super()._make_layer(block, planes * self.width, *args, **kwargs)
+            self.inplanes = int(64 * self.width)
+        return super()._make_layer(block, int(planes * self.width), *args, **kwargs)

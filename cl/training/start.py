@@ -15,7 +15,13 @@ from cl.training.checkpoints import load_optimizer_state
 FILE = Path("models/start.safetensors")  # written by `save`; named in messages
 SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
 # The parameters that may differ between a run and the run that it continues.
-CHANGEABLE = ("seed", "optim.epochs", "optim.base_lr", *(f"optim.{name}" for name in SCHEDULE))
+CHANGEABLE = (
+    "seed",
+    "optim.epochs",
+    "optim.base_lr",
+    "optim.keep_every",
+    *(f"optim.{name}" for name in SCHEDULE),
+)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,13 @@ SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
 START, OPTIMIZER = Path("models/start.safetensors"), Path("models/optimizer.safetensors")
 PREPARED = Path("results/prepare.provenance.json")
+KEPT = Path("results/pretrain/methods")  # after earlier epochs: <epoch>.safetensors
 AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # data set parameters that `prepare` ignores
+
+
+def kept_methods() -> dict[int, Path]:
+    """The files of the method after earlier epochs, by epoch."""
+    return {int(path.stem): path for path in KEPT.glob("*.safetensors")}
 
 
 def is_temporary_copy() -> bool:

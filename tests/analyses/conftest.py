@@ -46,6 +46,7 @@ def analysed(shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress)
             "scale": params.method.scale,
             "batch_size": params.optim.batch_size,
             "epochs": [row | {"uniformity": -2.0, "effective_rank": 20.0} for row in LOG],
+            "kept": {},
             "seed": 0,
             "machine": here,
             "progress": quiet,

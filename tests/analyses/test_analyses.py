@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from cl import config
 from cl.analyses import (
     alignment_uniformity,
     embedding,
+    gradient_norm,
     knn_curve,
     mi_bound,
     neighbours,
@@ -25,7 +27,8 @@ from cl.data.reader import Reader
 from cl.data.views import View, centre
 from cl.losses import infonce
 from cl.report.charts import Chart
-from tests.support.analyses import SIZES, SMALL, l2_normalize
+from cl.runtime.tensor_files import save_tensors
+from tests.support.analyses import GENERATOR, SIZES, SMALL, l2_normalize, tiny_params
 from tests.support.project import compose
 
 TAU = 0.2
@@ -86,6 +89,32 @@ def test_the_bound_by_epoch_is_that_of_the_training(analysed, shipped, tmp_path)
     mi_bound.analyze(settings, analysed(params, loss=margin))
     (points,) = Chart.load(context.out / "by_epoch.chart.json").series.values()
     assert points[0].y == pytest.approx(math.log(1001) - 4, rel=1e-5)
+
+
+def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) -> None:
+    """Each as of a run that ended there; the finished method is left as it was."""
+    settings = gradient_norm.Config.model_validate({**shipped["gradient_norm"], **SMALL["gradient_norm"]})
+    context = analysed(tiny_params("moco_v2"))
+    expected, kept = {}, {}
+    for epoch in (20, 3, 40):  # 3 as the first, although written second; 40 is the finished run
+        for parameter in context.method.parameters():
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=GENERATOR)
+        gradient_norm.analyze(settings, context)
+        expected[epoch] = Chart.load(context.out / "norms.chart.json").series
+        assert not (context.out / "by_epoch_margin.chart.json").exists()
+        kept[epoch] = tmp_path / f"{epoch}.safetensors"
+        save_tensors(context.method.state_dict(), kept[epoch])
+    del kept[40]
+    context = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
+    gradient_norm.analyze(settings, context)
+    assert Chart.load(context.out / "norms.chart.json").series == expected[40]
+    for name, label in (("margin", "with the margin, alpha 65536"), ("plain", "without the margin")):
+        drawn = Chart.load(context.out / f"by_epoch_{name}.chart.json").series
+        for number, count in enumerate((2, 8, 16)):
+            points = [(epoch, *expected[epoch][label][number][1:]) for epoch in (3, 20, 40)]
+            assert drawn[f"{count} negatives"] == points
+        bound = [(epoch, expected[epoch][f"bound {label}"][0].y, None) for epoch in (3, 20, 40)]
+        assert drawn.get("bound") == (bound if name == "margin" else None)
 
 
 def test_the_best_epoch_is_found(analysed, params) -> None:

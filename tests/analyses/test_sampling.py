@@ -44,6 +44,25 @@ def test_the_gradient_of_equal_negatives_is_known() -> None:
             assert gradient_norm.norms(sample, count, alpha, TAU).item() == pytest.approx(expected, rel=1e-12)
 
 
+def test_the_bound_of_the_gradient_depends_on_the_margin_alone() -> None:
+    """EqCo, eq. 7, as a loop: on average over draws, it holds for any number of negatives."""
+    contrast = Contrast(l2_normalize(5, 4), l2_normalize(5, 1, 4), Negatives(l2_normalize(300, 4)), TAU)
+    draws = [next(samples(contrast, 300, TAU, GENERATOR)) for _ in range(300)]
+    for alpha in (2.0, 500.0):
+        for row in range(5):
+            positive = math.exp(contrast.queries[row] @ contrast.positives[row, 0] / TAU)
+            similarities = contrast.negatives.rows @ contrast.queries[row] / TAU
+            expected = sum(map(math.exp, similarities.tolist())) / 300
+            bound = 2 / TAU * (1 - positive / (positive + alpha * expected))
+            assert gradient_norm.bounds(draws[0], alpha, TAU)[row].item() == pytest.approx(bound, rel=1e-9)
+        for count in (1, 20, 300):
+            norms, bounds = torch.stack(
+                [gradient_norm.norms_and_bounds(draw, count, alpha, TAU) for draw in draws]
+            ).mean(0)
+            torch.testing.assert_close(bounds, gradient_norm.bounds(draws[0], alpha, TAU))
+            assert (norms <= bounds).all()
+
+
 @pytest.mark.parametrize("alpha", [None, 300.0])
 def test_bound_and_gradient_are_those_of_the_loss(alpha) -> None:
     """`cl.losses.infonce` on the same negatives, differentiated by autograd at the query as a free vector."""

@@ -64,6 +64,16 @@ def test_a_gain_is_compared_with_another_gain() -> None:
     assert str(decision.comparison) == "a - b - (c - b)"
 
 
+def test_the_mean_of_several_arms_is_compared() -> None:
+    """Also in a gain; for the seeds that all of them have."""
+    comparison = {"arm": ["a", "c"], "than": "b", "minus": {"arm": ["b", "c"], "than": "a"}}
+    study = config.validated(Study, VALUES | {"comparisons": [comparison]})
+    (decision,) = studies.decide(study, rows(a=A, b=B, c=C[:2]))
+    expected = [(a + c) / 2 - b - ((b + c) / 2 - a) for a, b, c in zip(A, B, C[:2], strict=False)]
+    assert decision.differences == dict(enumerate(expected))
+    assert str(decision.comparison) == "mean(a, c) - b - (mean(b, c) - a)"
+
+
 def test_only_seeds_that_both_arms_have_are_compared() -> None:
     study = config.validated(Study, VALUES)
     decision, *_ = studies.decide(study, rows(a=A, b=B[:1]))
@@ -101,6 +111,7 @@ def test_a_study_that_compares_unknown_arms_is_refused() -> None:
     ("change", "message"),
     [
         ({"comparisons": [{"arm": "a", "than": "a"}]}, "a is compared with itself"),
+        ({"comparisons": [{"arm": ["b", "a"], "than": "a"}]}, "a is compared with itself"),
         ({"comparisons": [{"arm": "a", "than": "b", "within": 2, "tested": False}]}, "makes none"),
         ({"arms": {"a": ["x=1", "y=2"], "b": ["y=2", "x=1"]}}, "b and a have the same overrides"),
         ({"settings": ["seed=1"]}, "must not set the seed"),

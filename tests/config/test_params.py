@@ -101,6 +101,10 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
             {f"{VOC}engine": "detectron2", "backbone.stem": "small"},
             "engine=detectron2 needs .*imagenet.*small",
         ),
+        (
+            {f"{VOC}engine": "detectron2", "backbone.stem": "imagenet", "backbone.width": 0.25},
+            r"engine=detectron2 needs .*width=1, but .*resnet18 of width 0.25 .*choose .*engine=torchvision",
+        ),
     ],
 )
 def test_mistakes_are_named(changes, message) -> None:

@@ -19,10 +19,12 @@ KINDS = [
     ("resnet18", 1, "small"),
     ("resnet50", 1, "imagenet"),
     ("resnet18", 2, "imagenet"),
+    ("resnet18", 0.25, "small"),
+    ("resnet50", 0.125, "imagenet"),
 ]
 
 
-def ours(kind: str = "resnet18", width: int = 1, stem: str = "imagenet") -> nn.Module:
+def ours(kind: str = "resnet18", width: float = 1, stem: str = "imagenet") -> nn.Module:
     torch.manual_seed(0)
     network = backbones.build(
         Config(kind="resnet", name=kind, width=width, stem=stem, zero_init_residual=False)
@@ -112,9 +114,9 @@ def test_timm_resizes_as_we_do() -> None:
 
 def test_networks_that_timm_lacks_are_refused() -> None:
     transform = Transform(resize=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2), upright=True)
-    for _, width, stem in (KINDS[1], KINDS[3]):
-        small = Config(kind="resnet", name="resnet18", width=width, stem=stem, zero_init_residual=False)
-        with pytest.raises(ValueError, match=f"resnet18 of width {width} with {stem} stem; choose torch"):
+    for kind, width, stem in (KINDS[1], *KINDS[3:]):
+        small = Config(kind="resnet", name=kind, width=width, stem=stem, zero_init_residual=False)
+        with pytest.raises(ValueError, match=f"{kind} of width {width} with {stem} stem; choose torch"):
             export.describe(small, 512, transform)
 
 
@@ -157,7 +159,7 @@ def test_detectron2_reads_an_export(kind, tmp_path) -> None:
 
 
 def test_networks_that_detectron2_lacks_are_refused(tmp_path) -> None:
-    for kind, width, stem in (KINDS[1], KINDS[3]):
+    for kind, width, stem in (KINDS[1], *KINDS[3:]):
         with pytest.raises(ValueError, match="detectron2's ResNet needs a 7x7 stem and 64 channels"):
             export.write(ours(kind, width, stem), "detectron2", tmp_path / "out.pkl", 64, {})
     assert not list(tmp_path.iterdir())

@@ -79,17 +79,18 @@ def test_checkpoints_of_other_programs_are_read(program, tmp_path) -> None:
     assert not found.network.training
 
 
-def test_a_backbone_built_by_lightly_is_read(tmp_path) -> None:
+@pytest.mark.parametrize("width", [1, 0.25])
+def test_a_backbone_built_by_lightly_is_read(width, tmp_path) -> None:
     """For small images, by its own ResNetGenerator."""
     from lightly.models import ResNetGenerator
 
     torch.manual_seed(0)
     theirs = nn.Sequential(
-        *list(ResNetGenerator("resnet-18").children())[:-1], nn.AdaptiveAvgPool2d(1)
+        *list(ResNetGenerator("resnet-18", width=width).children())[:-1], nn.AdaptiveAvgPool2d(1)
     ).eval()
     torch.save({"state_dict": below("backbone.", theirs.state_dict())}, tmp_path / "small.ckpt")
     found = foreign.load(str(tmp_path / "small.ckpt"))
-    assert found.config.stem == "small"
+    assert (found.config.stem, found.config.width) == ("small", width)
     with torch.no_grad():
         torch.testing.assert_close(found.network(IMAGES), theirs(IMAGES).flatten(1))
 

@@ -1,10 +1,11 @@
 """Encoders."""
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
+import torchvision
 from skimage.color import rgb2lab, rgb2ycbcr
 from torch import nn
 
@@ -66,11 +67,39 @@ def test_wide_networks_have_the_papers_size(width, parameters) -> None:
     assert network.fc_features == 2048 * width
 
 
-def test_a_wide_network_runs() -> None:
+@pytest.mark.parametrize("name", get_args(resnet.Name))
+@pytest.mark.parametrize("width", resnet.WIDTHS)
+def test_weights_grow_with_the_square_of_the_width(name, width) -> None:
+    """Except those of norms and of the stem, which has three input channels: they grow with the width."""
+    with torch.device("meta"):
+        network = backbones.build(
+            resnet.Config(kind="resnet", name=name, width=width, stem="imagenet", zero_init_residual=False)
+        )
+        theirs = torchvision.models.get_model(name)
+        theirs.fc = nn.Identity()
+    linear = sum(p.numel() for name, p in theirs.named_parameters() if p.ndim == 1 or name == "conv1.weight")
+    square = sum(p.numel() for p in theirs.parameters()) - linear
+    assert sum(p.numel() for p in network.parameters()) == width * linear + width**2 * square
+
+
+@pytest.mark.parametrize(("width", "features"), [(0.125, 64), (0.5, 256), (2, 1024)])
+def test_networks_of_other_widths_run(width, features) -> None:
     network = backbones.build(
-        resnet.Config(kind="resnet", name="resnet18", width=2, stem="small", zero_init_residual=False)
+        resnet.Config(kind="resnet", name="resnet18", width=width, stem="small", zero_init_residual=False)
     )
-    assert network(torch.randn(2, 3, 16, 16)).shape == (2, network.fc_features) == (2, 1024)
+    assert network(torch.randn(2, 3, 16, 16)).shape == (2, network.fc_features) == (2, features)
+
+
+def test_widths_are_checked_and_integers_stay_integers(tmp_path) -> None:
+    for given, expected in (("1", "1"), ("1.0", "1"), ("0.25", "0.25")):
+        found = config.check(compose(tmp_path, "backbone=resnet18_small", f"backbone.width={given}")).backbone
+        assert f'"width":{expected},' in found.model_dump_json()
+        assert found.architecture == f"resnet18 of width {expected} with small stem"
+    for refused in (0.3, 3, "wide"):
+        with pytest.raises(
+            ValueError, match=f"backbone.width: found {refused}, expected 0.125, 0.25, 0.5, 1, 2 or 4"
+        ):
+            config.check(compose(tmp_path, "backbone=resnet18_small", f"backbone.width={refused}"))
 
 
 @pytest.mark.parametrize(("space", "theirs"), [("lab", rgb2lab), ("ycbcr", rgb2ycbcr)])

@@ -65,15 +65,23 @@ def saved(parent: Path, folder: Path) -> None:
 
 
 def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, tmp_path) -> None:
-    """Weights, target, queue, batch-norm statistics and momenta; order, augmentation and shuffling."""
-    assert run(prepared, *SMALLER, "optim.epochs=2") == ""
+    """Weights, target, queue, batch-norm statistics and momenta; order, augmentation and shuffling.
+
+    The method that the long run keeps after its first epoch is that of the short one.
+    """
+    assert run(prepared, *SMALLER, "optim.epochs=2", "optim.keep_every=1") == ""
     expected, rows = models(prepared), epochs(prepared)
+    (kept,) = (prepared / "results" / "pretrain" / "methods").iterdir()
+    after_one, _ = load_tensors(kept)
     assert run(prepared, *SMALLER, "optim.epochs=1") == ""
+    assert not kept.exists()
+    torch.testing.assert_close(after_one, models(prepared)["method"], rtol=0, atol=0)
+    assert kept.name == "1.safetensors"
     shutil.copytree(prepared / "models", tmp_path / "parent")
     saved(tmp_path / "parent", prepared)
     assert "run `dvc repro weights`" in run(prepared, *SMALLER, "optim.epochs=1", stages=("pretrain",))
-    continued = run(prepared, *SMALLER, "optim.epochs=1", stages=("pretrain",), start_from="parent")
-    assert continued == ""
+    more = (*SMALLER, "optim.epochs=1", "optim.keep_every=1")
+    assert run(prepared, *more, stages=("pretrain",), start_from="parent") == ""
     assert [row["epoch"] for row in epochs(prepared)] == ["2"]
     assert [row["loss"] for row in epochs(prepared)] == [row["loss"] for row in rows[1:]]
     assert [row["step"] for row in epochs(prepared)] == [row["step"] for row in rows[1:]]

@@ -62,10 +62,10 @@ class Sampling(BatchesConfig):
 def by_count(
     config: Sampling, context: Context, measure: Callable[[Sample, int, float, float], Tensor]
 ) -> dict[int, Tensor]:
-    """`measure(sample, K, alpha, temperature)` of N queries for each K.
+    """`measure(sample, K, alpha, temperature)`, (..., b), of N queries for each K.
 
     Returns:
-        By K: (2, N), with the margin and without it (alpha = K).
+        By K: (2, ..., N), with the margin and without it (alpha = K).
     """
     temperature = context.temperature(config.temperature)
     generator = torch.Generator().manual_seed(context.seed)
@@ -79,7 +79,7 @@ def by_count(
             with_margin = measure(sample, count, config.alpha, temperature)
             without = measure(sample, count, count, temperature)
             measured[count].append(torch.stack([with_margin, without]))
-    return {count: torch.cat(parts, 1) for count, parts in measured.items()}
+    return {count: torch.cat(parts, -1) for count, parts in measured.items()}
 
 
 def samples(

@@ -1,10 +1,12 @@
 """torchvision's residual networks without their classifier."""
 
 from collections.abc import Set
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator
 
 from cl.networks.backbones import Backbone, BackboneConfig, Colours, Trait
-from cl.runtime.base_config import BaseConfig
+from cl.runtime.base_config import BaseConfig, one_of
 
 Name = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 BLOCKS: dict[
@@ -16,6 +18,13 @@ BLOCKS: dict[
     "resnet101": ("Bottleneck", [3, 4, 23, 3]),
     "resnet152": ("Bottleneck", [3, 8, 36, 3]),
 }
+WIDTHS = (0.125, 0.25, 0.5, 1, 2, 4)
+
+
+def _width(found: Any) -> float:
+    if found not in WIDTHS:
+        raise ValueError(f"found {found}, expected {one_of([str(width) for width in WIDTHS])}")
+    return WIDTHS[WIDTHS.index(found)]  # 1.0 becomes 1, as encoder files and messages write it
 
 
 class Streams(BaseConfig):
@@ -33,13 +42,14 @@ class Streams(BaseConfig):
 class Config(BackboneConfig):
     """A residual network.
 
+    width: of every layer, relative to torchvision's; 1 has 64 channels after the stem.
     stem: small is for images of 32 to 96 pixels: a 3x3 convolution of stride 1, without pooling.
     streams: two networks, for lightness and colour; null for one network, which sees RGB.
     """
 
     kind: Literal["resnet"]
     name: Name
-    width: Literal[1, 2, 4]
+    width: Annotated[int | float, BeforeValidator(_width)]
     stem: Literal["imagenet", "small"]
     zero_init_residual: bool
     streams: Streams | None = None
