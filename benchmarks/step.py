@@ -198,7 +198,7 @@ class Theirs(nn.Module):
 
 def network(params: Params) -> nn.Module:
     """A ResNet of torchvision, with the usual stem for small images where `stem: small`."""
-    backbone = getattr(torchvision.models, params.backbone.kind)()
+    backbone = getattr(torchvision.models, params.backbone.name)()
     backbone.fc = nn.Identity()
     if params.backbone.stem == "small":
         backbone.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
