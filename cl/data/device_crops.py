@@ -92,8 +92,6 @@ class CropOnDevice(ToDevice):
     def __init__(self, data: DeviceTrainSet, here: Machine) -> None:
         super().__init__(data.plain.transform, data.plain.views, here)
         self.data = data
-        if self.stream:
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))  # it copies resident images
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
         """The crops of each view, (N, 3, S, S) uint8."""
