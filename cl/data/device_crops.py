@@ -104,8 +104,7 @@ class CropOnDevice(ToDevice):
             return
         decoded = self._decoded(batch)
         for view, view_boxes in zip(self.views, batch.boxes.tolist(), strict=True):
-            pairs = zip(decoded, view_boxes, strict=True)
-            yield torch.stack([resample.crop(x, box, view.size, view.interpolation) for x, box in pairs])
+            yield resample.crop_each(decoded, view_boxes, view.size, view.interpolation)
 
     def _decoded(self, batch: UncutBatch) -> list[Tensor]:
         """The images (3, H, W). If the device fails, the CPU decodes them, and its errors name the image."""
