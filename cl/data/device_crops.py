@@ -92,8 +92,6 @@ class CropOnDevice(ToDevice):
     def __init__(self, data: DeviceTrainSet, here: Machine) -> None:
         super().__init__(data.plain.transform, data.plain.views, here)
         self.data = data
-        if self.stream:
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))  # it copies resident images
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
         """The crops of each view, (N, 3, S, S) uint8."""
@@ -106,8 +104,7 @@ class CropOnDevice(ToDevice):
             return
         decoded = self._decoded(batch)
         for view, view_boxes in zip(self.views, batch.boxes.tolist(), strict=True):
-            pairs = zip(decoded, view_boxes, strict=True)
-            yield torch.stack([resample.crop(x, box, view.size, view.interpolation) for x, box in pairs])
+            yield resample.crop_each(decoded, view_boxes, view.size, view.interpolation)
 
     def _decoded(self, batch: UncutBatch) -> list[Tensor]:
         """The images (3, H, W). If the device fails, the CPU decodes them, and its errors name the image."""

@@ -37,6 +37,8 @@ class ToDevice:
         self.device, self.views, self.fused = here.device, views, here.fused
         self.mean, self.std = transform.mean_and_std(here.device)
         self.stream = torch.cuda.Stream(here.device) if here.device.type == "cuda" else None
+        if self.stream:  # mean, std and resident images are still being copied
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
         if self.fused:
             require_fused(self.device)
 

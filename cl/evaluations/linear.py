@@ -22,7 +22,7 @@ from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
-from cl.runtime.machine import Machine
+from cl.runtime.machine import Machine, to_device
 from cl.runtime.metric_info import BACKBONE, MetricInfo, Share
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import fingerprint
@@ -133,7 +133,7 @@ class Stored:
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Batch]:
         """Batches of steps start to stop - 1."""
         for step in range(start, stop):
-            rows = torch.from_numpy(self.plan.step(step)[1]).to(self.features.device)
+            rows = to_device(torch.from_numpy(self.plan.step(step)[1]), self.features.device)
             yield Batch([self.features[rows]], self.labels[rows], positions=rows)
 
     def inputs(self, here: Machine) -> Callable[[Batch], Batch]:

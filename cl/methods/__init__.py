@@ -13,7 +13,7 @@ from cl.networks import backbones, heads, patches
 from cl.networks.passes import l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
-from cl.objective.ring import of_all_ranks
+from cl.objective.ring import Sharded, of_all_ranks
 from cl.objective.terms import Contrast
 from cl.objective.traits import Traits
 from cl.runtime.base_config import BaseConfig
@@ -137,15 +137,19 @@ class BaseMethod(nn.Module):
         assert self.temperature is not None, "contrasts have a temperature"
         return Contrast(queries, positives, negatives, self.temperature, log_normalizer=log_normalizer)
 
-    def contrast_in_batch(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
+    def contrast_in_batch(
+        self, queries: Tensor, keys: Tensor, batch: Batch, everyones: Tensor | Sharded | None = None
+    ) -> Contrast:
         """Queries against all ranks' keys; the key of the query's own image is the positive.
 
         Args:
             queries: (N, E, D), E queries per image.
             keys: (N, D).
+            everyones: those of all ranks, from `of_all_ranks`, if they are known already.
         """
         e = queries.shape[1]
-        negatives = Negatives.of_other_images(of_all_ranks(keys), batch, queries=e)
+        rows = of_all_ranks(keys) if everyones is None else everyones
+        negatives = Negatives.of_other_images(rows, batch, queries=e)
         return self.contrast(queries.flatten(0, 1), keys.repeat_interleave(e, 0)[:, None], negatives)
 
     def generator(self, purpose: str) -> torch.Generator:

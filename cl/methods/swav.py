@@ -61,8 +61,8 @@ class Method(PrototypeMethod):
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         prototypes = self.trained_prototypes()  # (K, D)
         with torch.autocast(prototypes.device.type, enabled=False):  # bfloat16 is too coarse for 1 / epsilon
-            means = [self._codes(x.detach(), number) @ prototypes for number, x in enumerate(embeddings[:2])]
-        self._new = gather(torch.cat(embeddings[:2], 1).detach())  # (W N, 2 D)
+            means = [codes @ prototypes for codes in self._codes([x.detach() for x in embeddings[:2]])]
+        self._new = torch.cat(embeddings[:2], 1).detach()  # (N, 2 D)
         return self.contrasts(embeddings, means, prototypes)
 
     def after_step(self, progress: float) -> None:
@@ -71,17 +71,19 @@ class Method(PrototypeMethod):
             self.prototypes.copy_(l2_normalize(self.prototypes))
         assert self._new is not None
         if self.queue:
-            self.queue.enqueue(self._new, None, self.generator("queue"))
-        self.queued += len(self._new)
+            self.queue.enqueue(gather(self._new), None, self.generator("queue"))
+        self.queued += ranks() * len(self._new)
 
     @torch.no_grad()
-    def _codes(self, embeddings: Tensor, view: int) -> Tensor:
-        """(N, K): the codes of this rank's embeddings (N, D)."""
-        rows, counted = embeddings, torch.ones(len(embeddings), dtype=torch.bool, device=embeddings.device)
+    def _codes(self, embeddings: list[Tensor]) -> Tensor:
+        """(2, N, K): the codes of this rank's embeddings of the first two views, (N, D) each."""
+        rows, n = embeddings, len(embeddings[0])
+        counted = torch.ones(n, dtype=torch.bool, device=rows[0].device)
         if self.queue:
-            queued = self.queue.rows.chunk(2, 1)[view]
+            queued = self.queue.rows
             in_use = (self.epoch >= self.queue_epoch) & (self.queued >= len(queued))
-            share = queued[rank() :: ranks()]
-            rows, counted = torch.cat([rows, share]), torch.cat([counted, in_use.expand(len(share))])
-        codes = sinkhorn(rows @ self.prototypes.T / self.epsilon, counted, self.iterations)
-        return codes[: len(embeddings)]
+            shares = queued[rank() :: ranks()].chunk(2, 1)
+            rows = [torch.cat(each) for each in zip(rows, shares, strict=True)]
+            counted = torch.cat([counted, in_use.expand(len(shares[0]))])
+        logits = torch.stack([each @ self.prototypes.T for each in rows]) / self.epsilon
+        return sinkhorn(logits, counted, self.iterations)[:, :n]

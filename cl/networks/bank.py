@@ -1,6 +1,8 @@
 """A memory bank: an embedding of every image of the data set."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 
 from cl.networks.queue import NO_GROUP
 from cl.runtime.distributed import gather, local_part, ranks
-from cl.runtime.machine import to_device
+from cl.runtime.machine import empty_for, to_device
 
 
 class Bank(nn.Module):
@@ -63,10 +65,13 @@ class Bank(nn.Module):
         """
         size = len(self.rows) if own else len(self.rows) - 1
         seeds = torch.randint(2**32, (len(positions) * ranks(),), generator=generator)  # one per image
-        generators = [torch.Generator().manual_seed(seed) for seed in local_part(seeds).tolist()]
-        samples = torch.stack([torch.randint(size, (count,), generator=each) for each in generators])
-        samples = to_device(samples, positions.device)
-        return samples if own else samples + (samples >= positions[:, None])
+        samples = empty_for(positions.device, (len(positions), count), torch.int32)  # half of int64's bytes
+        threads = torch.get_num_threads()
+        with ThreadPoolExecutor(threads) as pool:  # PyTorch draws in one thread
+            fill = partial(_fill, below=size)
+            list(pool.map(fill, samples.chunk(threads), local_part(seeds).chunk(threads)))
+        samples = to_device(samples, positions.device).long()
+        return samples if own else samples.add_(samples >= positions[:, None])
 
     def has_normalizer(self) -> bool:
         """Whether `log_normalizer` has been estimated."""
@@ -83,3 +88,9 @@ class Bank(nn.Module):
         """
         self.log_normalizer.copy_(gather(log_sums).logsumexp(0) - gather(counts).sum().log())
         self._normalized = True
+
+
+def _fill(samples: Tensor, seeds: Tensor, below: int) -> None:
+    """Draw each row of `samples` with its seed."""
+    for row, seed in zip(samples, seeds.tolist(), strict=True):
+        torch.randint(below, row.shape, generator=torch.Generator().manual_seed(seed), out=row)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cl.runtime.distributed import gather, rank, ranks
+from cl.runtime.distributed import gather, gather_together, rank, ranks
 
 GATHERED = 2**27  # the most numbers that are gathered from all ranks; 512 MiB in float32
 
@@ -34,6 +34,13 @@ def of_all_ranks(x: Tensor) -> Tensor | Sharded:
     if ranks() == 1 or ranks() * x.numel() <= GATHERED:
         return gather(x)
     return Sharded(x)
+
+
+def of_all_ranks_together(tensors: list[Tensor]) -> list[Tensor | Sharded]:
+    """`of_all_ranks` of each of several tensors of one shape, in one collective if they are gathered."""
+    if ranks() == 1 or ranks() * tensors[0].numel() <= GATHERED:
+        return [*gather_together(tensors)]
+    return [Sharded(x) for x in tensors]
 
 
 def local_rows(rows: Tensor | Sharded) -> Tensor:

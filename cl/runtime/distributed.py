@@ -4,9 +4,10 @@ A batch of N images is split over W ranks in order: rank r has rows r N / W to (
 loss is the mean over its queries. Gradients are averaged over ranks, so they equal one process's gradients.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -34,6 +35,19 @@ def ranks() -> int:
     return dist.get_world_size() if shared else 1
 
 
+def gradient_group() -> dist.ProcessGroup:
+    """All ranks, with a communicator of its own: other exchanges do not queue behind gradients.
+
+    The first call is collective; it costs a communicator's memory on each GPU.
+    """
+    return _another_group(dist.group.WORLD)
+
+
+@lru_cache(maxsize=1)
+def _another_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    return dist.new_group()
+
+
 def rank() -> int:
     """The number of this process, from 0."""
     return dist.get_rank() if ranks() > 1 else 0
@@ -55,6 +69,14 @@ def gather(x: Tensor) -> Tensor:
     Backward, a rank's part receives the sum of its gradients from the losses of all ranks.
     """
     return x if ranks() == 1 else _Gather.apply(x)
+
+
+def gather_together(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`gather` of each of several tensors of one shape, in one collective."""
+    if ranks() == 1:
+        return list(tensors)
+    of_ranks = gather(torch.stack(list(tensors))[None])  # (W, T, n, ...)
+    return [part.flatten(0, 1) for part in of_ranks.unbind(1)]
 
 
 def mean_over_ranks(x: Tensor) -> Tensor:

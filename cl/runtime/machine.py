@@ -132,6 +132,11 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
+def empty_for(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory on the CPU that `to_device` copies directly; allocating it again each step is cheap."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type != "cpu")
+
+
 def slow_bf16() -> bool:
     """Whether bfloat16 is emulated on this hardware, many times slower than float32."""
     if torch.cuda.is_available():

@@ -16,27 +16,35 @@ from torch.optim import Optimizer
 from cl.runtime.tensor_files import PARTIAL, DamagedError, below, load_state, load_tensors, save_tensors
 
 KEEP = 2
+SHARE = 0.02  # of the time, for saving
+RAREST = 30  # times `seconds`
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder, named by step; one is due every `seconds`."""
+    """The checkpoints of one run in one folder, named by step.
+
+    One is due every `seconds`, or less often, up to `RAREST` times, if saving would take more than `SHARE`.
+    """
 
     def __init__(self, folder: Path, seconds: float = 60.0) -> None:
         self.folder, self.seconds = folder, seconds
-        self._saved = time.monotonic()
+        self._saved, self._took = time.monotonic(), 0.0
 
     def due(self) -> bool:
         """Whether it is time to save."""
-        return time.monotonic() - self._saved >= self.seconds
+        longest = min(self._took / SHARE, RAREST * self.seconds)
+        return time.monotonic() - self._saved >= max(self.seconds, longest)
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
         """Save everything that the next step depends on, then remove all but the newest KEEP."""
+        began = time.monotonic()
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_state(model, optimizer).items()}
         save_tensors(tensors, self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)})
         for old in self._files()[:-KEEP]:
             old.unlink(missing_ok=True)
         self._saved = time.monotonic()
+        self._took = self._saved - began
 
     def restore(
         self, model: nn.Module, optimizer: Optimizer, say: Callable[[str], None] = lambda text: None

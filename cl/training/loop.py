@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from cl.console.progress import Meter, Progress
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
-from cl.runtime.distributed import gather, max_over_ranks, rank, ranks
+from cl.runtime.distributed import gather, gradient_group, max_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
@@ -174,7 +174,11 @@ def replicated(task: Task) -> nn.Module:
     # Without `find_unused_parameters`, DDP packs gradients in another order after the first step. A sum over
     # three ranks or more depends on that order, so a resumed run would differ in the last digit.
     return DistributedDataParallel(
-        task, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
+        task,
+        process_group=gradient_group(),
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=True,
     )
 
 

@@ -25,13 +25,21 @@ for fused in (False, True):
     transform, view, here, batch = torch.load(sys.argv[1 + fused], weights_only=False)
     torch.save(ToDevice(transform, [view], here)(batch).views[0], sys.argv[1 + fused])
     print("triton" in sys.modules)
+from cl.data.augment_gpu import fused_jitter
+from cl.data.views import ColourParams
+params = ColourParams(*batch.colour_params[0, :4].unbind(1))
+x = batch.images[0][:4] / 255
+layouts = torch.contiguous_format, torch.channels_last
+first, last = (fused_jitter(x.clone(memory_format=layout), params) for layout in layouts)
+print(torch.equal(first, last))
 """
 
 
 def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_path) -> None:
     """Each image takes a block of pixels and part of a second; the last but one is gray, the last stays.
 
-    Without `fused`, OpenCV's operations on the CPU give the same, and Triton is not even imported.
+    Without `fused`, OpenCV's operations on the CPU give the same, and Triton is not even imported. The
+    kernels take images in either layout.
     """
     pytest.importorskip("triton")
     orders = list(itertools.permutations(range(4)))
@@ -52,7 +60,7 @@ def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_
         torch.save((plain, view, replace(here, fused=bool(fused)), batch), path)
     command = [sys.executable, "-c", IN_INTERPRETER, *map(str, files)]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    assert subprocess.check_output(command, env=environment, text=True).split() == ["False", "True"]
+    assert subprocess.check_output(command, env=environment, text=True).split() == ["False", "True", "True"]
     operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
     for found in map(torch.load, files):
         for image, row, result in zip(images / 255, rows, found, strict=True):

@@ -37,7 +37,7 @@ def together(image: torch.Tensor, boxes: list, size: int, interpolation: str) ->
 
 
 def one_by_one(image: torch.Tensor, boxes: list, size: int, interpolation: str) -> torch.Tensor:
-    return torch.stack([resample.crop(image, box, size, interpolation) for box in boxes])
+    return resample.crop_each([image] * len(boxes), boxes, size, interpolation)
 
 
 def by_worker(pixels: np.ndarray, boxes: list, view: View) -> np.ndarray:
@@ -76,9 +76,9 @@ def test_an_image_that_shrinks_much_is_cropped_by_products(params) -> None:
     """PyTorch's kernels would not have enough shared memory for their weights."""
     pixels = RNG.integers(0, 256, (4, 16 * resample.FURTHEST + 1, 3), dtype=np.uint8)
     view = params.views["random"].model_copy(update={"size": 16})
-    box = (0, 0, pixels.shape[1], 4)
-    found = resample.crop(torch.from_numpy(pixels).permute(2, 0, 1), box, 16, "bilinear")
-    difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - by_worker(pixels, [box], view)[0])
+    boxes = [(0, 0, pixels.shape[1], 4), (3, 0, 90, 3)]
+    found = one_by_one(torch.from_numpy(pixels).permute(2, 0, 1), boxes, 16, "bilinear")
+    difference = np.abs(found.permute(0, 2, 3, 1).numpy().astype(int) - by_worker(pixels, boxes, view))
     assert difference.max() <= 1
 
 
@@ -87,9 +87,19 @@ def test_cropping_never_waits_for_the_gpu() -> None:
     boxes = torch.empty((64, 4), dtype=torch.int64, device=GPU)
     with Counting() as counting:
         assert resample.crop_all(images, boxes, 64, "bicubic").shape == (64, 3, 64, 64)
-        assert resample.crop(images[0], (5, 7, 80, 90), 64, "bicubic").shape == (3, 64, 64)
-        assert resample.crop(images[0], (5, 7, 80, 90), 1, "bilinear").shape == (3, 1, 1)
+        assert one_by_one(images[0], [(5, 7, 80, 90)], 64, "bicubic").shape == (1, 3, 64, 64)
+        assert one_by_one(images[0], [(5, 7, 80, 90)], 1, "bilinear").shape == (1, 3, 1, 1)
     assert not counting.waits
+
+
+def test_an_image_of_any_size_takes_three_operations() -> None:
+    image = torch.empty((3, 96, 96), dtype=torch.uint8, device=GPU)
+    found = []
+    for number in (4, 8):
+        with Counting() as counting:
+            one_by_one(image, [(0, 0, 50 + n, 60 + n) for n in range(number)], 32, "bilinear")
+        found.append(counting.operations.total())
+    assert found[1] - found[0] == 3 * 4
 
 
 def test_the_products_use_all_bits_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:

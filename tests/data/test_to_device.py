@@ -5,6 +5,7 @@ import torch
 
 from cl import config
 from cl.data.to_device import HostBatch, ToDevice
+from cl.data.transform import Transform
 from cl.data.views import RandomNumbers, View, draw_colour_params
 from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
@@ -41,6 +42,27 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices) -> None:
     assert more.operations == counting.operations
     assert [tuple(x.shape) for x in ready.views] == [(IMAGES, 3, view.size, view.size) for view in views]
     assert {x.device for x in (*ready.views, ready.labels, ready.positions, ready.groups)} == {GPU}
+
+
+def test_another_stream_waits_for_what_it_reads(params, monkeypatch) -> None:
+    """For the copy of mean and standard deviation."""
+    events: list[str] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None: ...
+
+        def wait_stream(self, other: str) -> None:
+            events.append(f"waits for {other}")
+
+    def copied(*_: object) -> tuple[None, None]:
+        events.append("copied")
+        return None, None
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"that of {device}")
+    monkeypatch.setattr(Transform, "mean_and_std", copied)
+    ToDevice(transform(params.dataset), [], Machine(torch.device("cuda"), 0, "fp32"))
+    assert events == ["copied", "waits for that of cuda"]
 
 
 def test_views_are_normalised_by_the_statistics_of_the_data(params, here) -> None:

@@ -23,6 +23,7 @@ from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
 from tests.support.backbones import config as backbone
+from tests.support.counting import GPU, Counting
 from tests.support.evaluations import model_tensors, read_heads, short, trained
 from tests.support.project import compose
 
@@ -212,3 +213,11 @@ def test_one_weight_decay_can_follow_a_schedule_and_several_are_refused(context,
     several = {**settings.model_dump(), "weight_decays": [0.0, 0.1], "optim": optimizer.model_dump()}
     with pytest.raises(ValueError, match="final_weight_decay=5.0 .* weight_decays=.*; choose"):
         linear.Config.model_validate(several)
+
+
+def test_batches_of_stored_features_make_no_step_wait_for_the_gpu() -> None:
+    features, labels = torch.empty(8, 5, device=GPU), torch.empty(8, dtype=torch.int64, device=GPU)
+    with Counting() as counting:
+        batches = list(linear.Stored(features, labels, Plan(8, 4, 0)).batches(0, 2, 0))
+    assert [tuple(batch.views[0].shape) for batch in batches] == [(4, 5), (4, 5)]
+    assert not counting.waits

@@ -68,11 +68,12 @@ def test_codes_use_prototypes_equally_and_survive_large_scores() -> None:
     ours = prototypes.sinkhorn
     scores = torch.randn(12, 4, dtype=torch.float64)
     everything = torch.ones(12, dtype=torch.bool)
-    torch.testing.assert_close(ours(scores / EPSILON, everything, 3), sinkhorn(scores))
-    codes = ours(scores, everything, 200)
+    (found,) = ours(scores[None] / EPSILON, everything, 3)
+    torch.testing.assert_close(found, sinkhorn(scores))
+    (codes,) = ours(scores[None], everything, 200)
     torch.testing.assert_close(codes.sum(0), torch.full((4,), 3.0, dtype=torch.float64))
     torch.testing.assert_close(codes.sum(1), torch.ones(12, dtype=torch.float64))
-    large = ours((1e4 * scores).float(), everything, 3)
+    (large,) = ours((1e4 * scores[None]).float(), everything, 3)
     assert torch.isfinite(large).all()
     torch.testing.assert_close(large.sum(1), torch.ones(12))
 

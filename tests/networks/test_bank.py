@@ -7,6 +7,7 @@ import torch
 
 from cl.networks.bank import Bank
 from cl.networks.queue import NO_GROUP
+from tests.support.counting import GPU, Counting
 
 
 def bank_of(images: int, momentum: float = 0.5) -> Bank:
@@ -66,6 +67,26 @@ def test_rows_are_drawn_with_replacement(own) -> None:
 
 def test_more_may_be_drawn_than_there_are_rows() -> None:
     assert bank_of(3).sample(torch.tensor([0]), 50, torch.Generator(), own=False).unique().tolist() == [1, 2]
+
+
+def test_threads_draw_what_one_would() -> None:
+    """The rows of each are drawn in parts."""
+    samples, threads = [], torch.get_num_threads()
+    for number in (1, 3):
+        torch.set_num_threads(number)
+        samples.append(bank_of(20).sample(torch.arange(7), 11, torch.Generator().manual_seed(0), own=False))
+    torch.set_num_threads(threads)
+    assert torch.equal(*samples)
+
+
+def test_samples_are_drawn_where_the_gpu_reads_them() -> None:
+    """In pinned memory: copying the rows there would take longer than drawing them."""
+    bank = Bank(20, 5, 0.5).to(GPU)
+    with Counting() as counting:
+        samples = bank.sample(torch.arange(7, device=GPU), 11, torch.Generator(), own=False)
+    assert (samples.shape, samples.dtype) == ((7, 11), torch.int64)
+    assert not counting.waits
+    assert not counting.operations["pin_memory"]
 
 
 def test_the_normalizer_is_the_log_of_the_mean_exponential_and_is_saved() -> None:

@@ -12,7 +12,7 @@ from benchmarks.memory import growth
 from cl.objective import blocks, ring
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
-from cl.objective.ring import Sharded, of_all_ranks
+from cl.objective.ring import Sharded, of_all_ranks, of_all_ranks_together
 from cl.runtime.distributed import gather, local_part, mean_over_ranks
 from tests.support.methods import WHOLE, batch_of, build, task_of, views
 from tests.support.objective import SUMS, dense, dense_sum, exclusions, l2_normalize, masked
@@ -147,6 +147,8 @@ def work(folder: Path, rank: int) -> None:
     assert isinstance(of_all_ranks(torch.zeros(3, 2)), Sharded)
     ring.GATHERED = RANKS * 6
     assert isinstance(of_all_ranks(torch.zeros(3, 2)), Tensor)
+    both = [torch.arange(6.0).view(3, 2) + 10 * rank, torch.full((3, 2), float(rank))]
+    assert all(map(torch.equal, of_all_ranks_together(both), map(gather, both)))
     if rank == 0:
         torch.save(found, folder / "found.pt")
     dist.destroy_process_group()

@@ -66,8 +66,14 @@ class Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         kwargs, name = kwargs or {}, function._schema.name.split("::")[1]
+        if name == "is_pinned":
+            return self._is_pinned(args[0])
         if name in ("pin_memory", "_pin_memory"):
+            self.operations["pin_memory"] += 1  # a copy by the CPU
             self._pinned.append(args[0].clone())
+            return self._pinned[-1]
+        if name == "empty" and kwargs.pop("pin_memory", False):
+            self._pinned.append(function(*args, **kwargs))
             return self._pinned[-1]
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         on_gpu = any(x.device == GPU for x in tensors)

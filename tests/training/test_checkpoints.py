@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from cl.training import checkpoints
 from cl.training.checkpoints import Checkpoints
 from tests.support.files import flip_bit
 
@@ -101,6 +102,29 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path, other) -
         f": it was written by another version of cl or for other parameters; remove {tmp_path} to start again"
     )
     assert list(tmp_path.iterdir()), "it is the user who removes it"
+
+
+@pytest.mark.parametrize(
+    ("took", "seconds", "expected"), [(0.5, 60, 60), (5, 60, 250), (100, 60, 1800), (5, 600, 600)]
+)
+def test_saving_takes_two_percent_of_the_time(tmp_path, monkeypatch, took, seconds, expected) -> None:
+    """Or more, if checkpoints would be 30 times as rare as asked for."""
+    now = 0.0
+    real = checkpoints.save_tensors
+
+    def save_slowly(*args: object) -> None:
+        nonlocal now
+        now += took
+        real(*args)
+
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now)
+    monkeypatch.setattr(checkpoints, "save_tensors", save_slowly)
+    store = Checkpoints(tmp_path, seconds)
+    trained(1, store)
+    now += expected - 0.01
+    assert not store.due()
+    now += 0.01
+    assert store.due()
 
 
 WIDTH = 2000  # 16 MB: writing it takes a while

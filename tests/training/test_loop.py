@@ -10,12 +10,15 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from cl.console.stop import signals
 from cl.data.order import Plan
 from cl.training import optim, tasks
 from cl.training.checkpoints import Checkpoints
-from cl.training.loop import MetricBuffer
+from cl.training.loop import MetricBuffer, replicated
+from tests.support.counting import pretended_ranks
 from tests.support.tiny import TinyBackbone
 from tests.support.training import train_tiny
 
@@ -199,3 +202,13 @@ def test_what_a_network_draws_depends_on_the_seed_and_the_step(here) -> None:
     assert torch.equal(drawn(1, 5), drawn(1, 5))
     assert not torch.equal(drawn(1, 5), drawn(2, 5))
     assert not torch.equal(drawn(1, 5), drawn(1, 6))
+
+
+def test_other_exchanges_do_not_queue_behind_gradients() -> None:
+    """All trainings of a run share one more group; a later run has its own."""
+    for ranks in (2, 4):
+        with pretended_ranks(ranks):
+            first, second = (replicated(nn.Linear(2, 2)).process_group for _ in range(2))
+            assert first is second
+            assert first is not dist.group.WORLD
+            assert first.size() == ranks

@@ -70,14 +70,14 @@ def sinkhorn(logits: Tensor, counted: Tensor, iterations: int) -> Tensor:
     Sinkhorn and Knopp's iterations in logarithms, over the rows of all ranks.
 
     Args:
-        logits: (n, K), this rank's rows of scores / epsilon.
+        logits: (V, n, K), for each of V views this rank's rows of scores / epsilon.
         counted: (n,) bool, the rows that enter the sums over columns.
 
     Returns:
-        (n, K).
+        (V, n, K).
     """
     for _ in range(iterations):
-        local = logits.masked_fill(~counted[:, None], -torch.inf).logsumexp(0)  # (K,)
-        logits = logits - gather(local[None]).logsumexp(0)
-        logits = logits - logits.logsumexp(1, keepdim=True)
+        local = logits.masked_fill(~counted[:, None], -torch.inf).logsumexp(1)  # (V, K)
+        logits = logits - gather(local[None]).logsumexp(0)[:, None]
+        logits = logits - logits.logsumexp(2, keepdim=True)
     return logits.exp()
