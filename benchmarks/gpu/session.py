@@ -1,6 +1,7 @@
 """What checks and measurements share: the device, a table of results, seconds, memory and kernel launches."""
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -134,6 +135,8 @@ def command(parts: dict[str, Callable[[Session], None]], purpose: str) -> click.
             raise click.ClickException(
                 "this needs a CUDA GPU, and PyTorch finds none; --device cpu only tries the program"
             )
+        if device == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         session = Session(torch.device(device), output)
         if session.tiny:
             print("no GPU: all sizes are tiny, and the figures say nothing")
