@@ -29,8 +29,8 @@ from pipeline.support import locations, outputs, provenance, typed_names
 T = TypeVar("T")
 RESULTS = Path("results")
 LESS_MEMORY = (
-    "choose precision=bf16, a smaller batch, or in pretraining optim.microbatches=4 with bn_group=16; "
-    "`python -m pipeline.plan` measures what fits"
+    "choose precision=bf16, a smaller batch, or in pretraining optim.microbatches=4 with bn_group=16 (for a "
+    "vision transformer backbone.checkpointing=true); `python -m pipeline.plan` measures what fits"
 )
 
 
