@@ -15,6 +15,9 @@ import click
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from cl.console.command import entry_point
+from cl.runtime import machine
+
 WARM, REPEATS = 2, 5
 EVENTS = {
     "launches": ("cudaLaunchKernel", "cuLaunchKernel"),
@@ -130,9 +133,10 @@ def command(parts: dict[str, Callable[[Session], None]], purpose: str) -> click.
         help="cpu: only try the program, at a tiny size.",
     )
     @click.option("--output", type=click.Path(path_type=Path), help="Append results here, as lines of JSON.")
+    @entry_point
     def main(chosen: tuple[str, ...], device: str, output: Path | None) -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            raise click.ClickException(
+        if device == "cuda" and not machine.gpus():
+            raise ValueError(
                 "this needs a CUDA GPU, and PyTorch finds none; --device cpu only tries the program"
             )
         if device == "cpu":
