@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: repro table help test test-slow golden check clean-scratch format bench bench-gpu .venv detectron2 lock
+.PHONY: repro table help test test-gpu test-slow golden check clean-scratch format bench bench-gpu .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	@git rev-parse --is-inside-work-tree > /dev/null 2>&1 || { echo "DVC needs Git: run \`git init && git add -A && git commit -m start\` here first"; exit 1; }
@@ -22,6 +22,9 @@ help:  ## List the targets.
 
 test: $(ready)  ## Run the fast tests, in minutes.
 	python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+
+test-gpu: $(ready)  ## Run the tests that need an NVIDIA GPU, which the others do not use.
+	python -m pytest -m gpu -rs
 
 test-slow: $(ready)  ## Run the slow tests, for example learning over three seeds, in hours.
 	python -m pytest -m slow

@@ -92,6 +92,8 @@ supervise() {
   exit "$code"
 }
 
+find_libcuda /usr/lib/*-linux-gnu/libcuda.so.1 /usr/lib64/libcuda.so.1
+
 case ${1:-help} in
   help | --help | -h) help ;;
   init) init ;;

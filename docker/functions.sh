@@ -7,6 +7,19 @@ fail() {
   exit 1
 }
 
+# Triton finds libcuda through the linker's cache, which nobody can refresh in a read-only image. Then name its folder, if one of the
+# given files exists.
+find_libcuda() {
+  local file
+  [[ -z ${TRITON_LIBCUDA_PATH:-} && $(PATH=$PATH:/sbin ldconfig -p 2> /dev/null) != *libcuda.so.1* ]] || return 0
+  for file in "$@"; do
+    if [[ -e $file ]]; then
+      export TRITON_LIBCUDA_PATH=${file%/*}
+      return
+    fi
+  done
+}
+
 # Wait for a child, even if a trap interrupts `wait`, and return its exit code.
 wait_for() {
   local code

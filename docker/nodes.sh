@@ -21,7 +21,8 @@ start() {
   local stage=$1 processes arguments
   mapfile -d '' -t arguments < "$stage"
   cd "${arguments[0]}"
-  processes=$(python -c 'from cl.console import launch; print(launch.processes())')
+  processes=$(python -c 'import click; from cl.console import command, launch
+click.command()(command.entry_point(lambda: print(launch.processes())))([])')
   unset CL_PROCESSES
   exec torchrun --signals-to-handle=SIGINT --nnodes="$CL_NODES" --node-rank="$node" --nproc-per-node="$processes" \
     --rdzv-id="${stage##*/}" --master-addr="$CL_FIRST_NODE" --master-port="${CL_PORT:-29500}" "${arguments[@]:1}"

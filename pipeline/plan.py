@@ -17,6 +17,7 @@ from rich.console import Console
 from cl import config
 from cl.config import Params
 from cl.config.rules import check_data
+from cl.console.command import is_out_of_memory
 from cl.console.progress import Progress
 from cl.console.wording import counted, memory
 from cl.data.reader import Reader
@@ -61,7 +62,9 @@ def main() -> None:
             if len(used) > 1 and largest_batch(used, free) < size:
                 raise MemoryError  # do not try: the system might kill this process without a message
             trial = _try(tried, here, bank, queries, measured=tried is params)
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             raise ValueError(_remedy(size, used, free)) from error
         used[size] = trial.used
     if command.is_main_process():

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -22,6 +23,17 @@ from tests.support.tiny import SCENES, TinyBackbone, write_shards
 
 if TYPE_CHECKING:
     from tests.support.object_store import ObjectStore
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs, except from `make test-gpu`: tests fork, and CUDA cannot start in a fork of its process."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not machine.gpus():
+        pytest.skip("no GPU, or hidden: `make test-gpu` runs this")
 
 
 def pytest_collection_finish() -> None:

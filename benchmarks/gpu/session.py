@@ -1,6 +1,7 @@
 """What checks and measurements share: the device, a table of results, seconds, memory and kernel launches."""
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -13,6 +14,9 @@ from typing import Any
 import click
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from cl.console.command import entry_point
+from cl.runtime import machine
 
 WARM, REPEATS = 2, 5
 EVENTS = {
@@ -129,11 +133,14 @@ def command(parts: dict[str, Callable[[Session], None]], purpose: str) -> click.
         help="cpu: only try the program, at a tiny size.",
     )
     @click.option("--output", type=click.Path(path_type=Path), help="Append results here, as lines of JSON.")
+    @entry_point
     def main(chosen: tuple[str, ...], device: str, output: Path | None) -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            raise click.ClickException(
+        if device == "cuda" and not machine.gpus():
+            raise ValueError(
                 "this needs a CUDA GPU, and PyTorch finds none; --device cpu only tries the program"
             )
+        if device == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         session = Session(torch.device(device), output)
         if session.tiny:
             print("no GPU: all sizes are tiny, and the figures say nothing")

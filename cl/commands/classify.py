@@ -214,10 +214,9 @@ class _Images:
         *,
         finetune: bool,
     ) -> None:
-        import torch
-
         from cl.hub import encoder as files
         from cl.hub import listing
+        from cl.runtime.machine import default_device
 
         self._inputs, self._resize, self._crop = listing.paths(images), resize, crop
         self.root, left_out = listing.root_of(self._inputs), Counter[str]()
@@ -227,8 +226,7 @@ class _Images:
                 f"no images in {self._inputs[0]}; give images, a folder, a list or a table of images"
             )
         if isinstance(encoder, str | PathLike):
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            encoder = files.load(fspath(encoder), prefix).to(device)
+            encoder = files.load(fspath(encoder), prefix).to(default_device())
         if finetune and encoder.config is None:
             raise ValueError(
                 "--finetune cannot record this encoder, whose layers differ from those of its architecture; "

@@ -126,14 +126,13 @@ class _Loaded:
 def _load(
     given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
 ) -> _Loaded:
-    import torch
-
     from cl.hub import encoder as files
+    from cl.runtime.machine import default_device
 
     name = f"encoder {letter}"
     if isinstance(given, str | PathLike):
         encoder, name = files.load(fspath(given)), f"{name}, {given},"
-        encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+        encoder = encoder.to(default_device())
     else:
         encoder = copy.copy(given)
     return _Loaded(encoder, name, *((None, None) if encoder.records_size else (resize, crop)))

@@ -75,15 +75,14 @@ def evaluate(
             than k training images.
     """
     import numpy as np
-    import torch
 
     from cl.features.scores import knn_accuracy, linear_probe
     from cl.hub import encoder as files
     from cl.hub import labelled
+    from cl.runtime.machine import default_device
 
     if isinstance(encoder, str | PathLike):
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        encoder = files.load(fspath(encoder), prefix).to(device)
+        encoder = files.load(fspath(encoder), prefix).to(default_device())
     embedded = partial(embed, encoder=encoder, resize=resize, crop=crop)
     bank, queries = labelled.read(
         train, val, embedded, labels=labels, holdout=holdout, say=progress("evaluate").say

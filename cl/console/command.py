@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE}
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
+# What CUDA, NCCL, PyTorch on the CPU, cuDNN and cuBLAS say.
+NO_MEMORY = re.compile("out of memory|can't allocate memory|(CUDNN|CUBLAS)_STATUS_ALLOC_FAILED")
 
 
-def entry_point(function: Callable[..., Any]) -> Callable[..., None]:
+def entry_point(function: Callable[..., Any], less_memory: str = "") -> Callable[..., None]:
     """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
 
     Once the file CL_STOP exists, the process gets SIGTERM (see docker/entrypoint.sh). Pillow's notes about
     images are hidden, since commands count the images that cannot be read.
+
+    Args:
+        less_memory: what to do for the command to use less memory.
     """
 
     @functools.wraps(function)
@@ -40,14 +45,14 @@ def entry_point(function: Callable[..., Any]) -> Callable[..., None]:
         logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        with _one_line_errors():
+        with _one_line_errors(less_memory):
             function(*args, **kwargs)
 
     return wrapped
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def _one_line_errors(less_memory: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, FloatingPointError) as error:
@@ -61,7 +66,9 @@ def _one_line_errors() -> Iterator[None]:
             raise
         where = f" ({error.filename or f'here or in {tempfile.gettempdir()}, which TMPDIR sets'})"
         raise click.ClickException(f"{error.strerror}{where}: no half-written file is left") from error
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise click.ClickException(_memory_full(error, less_memory)) from error
         if not re.match(r"DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
             raise
         raise click.ClickException(
@@ -75,6 +82,20 @@ def _one_line_errors() -> Iterator[None]:
         if is_main_process():
             click.echo(str(error), err=True)
         sys.exit(error.exit_code)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the memory of a GPU or of the machine is full."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)) is not None
+    )
+
+
+def _memory_full(error: Exception, less_memory: str) -> str:
+    if re.search("cuda|cudnn|cublas", str(error), re.IGNORECASE):
+        less = less_memory or "put CUDA_VISIBLE_DEVICES= before the command to use the CPU"
+        return f"a GPU's memory is full: end other programs on it, which `nvidia-smi` lists, or {less}"
+    return f"memory is full: end other programs, or {less_memory or 'start fewer processes'}"
 
 
 def is_main_process() -> bool:

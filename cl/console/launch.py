@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 import torch.distributed as dist
 from torch.distributed.elastic import multiprocessing as elastic
 
 from cl.console import command, stop
 from cl.console.wording import counted
+from cl.runtime import machine
 
 BEAT = 2.0  # seconds between signs of life
 LOST = 20.0  # seconds without a sign of life after which a process counts as lost
@@ -106,7 +106,7 @@ def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
 
 def processes() -> int:
     """The number of processes on this machine: CL_PROCESSES, or one per visible GPU, at least one."""
-    asked, gpus = os.environ.get("CL_PROCESSES"), torch.cuda.device_count()
+    asked, gpus = os.environ.get("CL_PROCESSES"), machine.gpus()
     if not asked:
         return max(1, gpus)
     if not asked.isdecimal() or int(asked) < 1:
@@ -180,7 +180,7 @@ def joined() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's signal must not change the exit code
         raise
     except Exception as error:
-        is_lost = any(sign in str(error) for sign in LOST_CONTACT)
+        is_lost = not command.is_out_of_memory(error) and any(sign in str(error) for sign in LOST_CONTACT)
         if is_lost and stop.requests:  # the launcher has already sent SIGTERM
             sys.exit(128 + stop.requests[0])
         if is_lost or os.environ.get("LOCAL_RANK", "0") != "0":  # if all fail alike, one of them reports it
@@ -201,7 +201,7 @@ def _connect() -> tuple[Any, int, int]:
     _check_address()
     try:
         store, rank, ranks = next(dist.rendezvous("env://", timeout=START))
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if machine.gpus() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
     except RuntimeError as error:  # also if GLOO_SOCKET_IFNAME is not an interface of this node
         environ = os.environ

@@ -4,6 +4,7 @@ The workers of one `DataLoader` fill a batch together, a slice of rows each, and
 no pickle, and no file in /dev/shm, which is small in containers.
 """
 
+import gc
 import math
 import mmap
 import os
@@ -123,6 +124,7 @@ def _start_worker(worker: int) -> None:
     The main process handles signals and finishes its step first. Workers therefore ignore Ctrl-C and survive
     a scheduler's SIGTERM for GRACE seconds.
     """
+    gc.freeze()  # the main process's garbage may hold CUDA tensors, which only that process can free
     os.nice(19)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))

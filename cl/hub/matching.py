@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from cl.data.transform import Transform
 from cl.hub import feature_files
 from cl.hub.encoder import IMAGENET, Encoder, load
 from cl.hub.feature_files import Features
+from cl.runtime.machine import default_device
 
 ROWS = 2**14  # checked at a time
 
@@ -61,7 +61,7 @@ def encoder_of(
     name, given, width = "the encoder", encoder, features.features.shape[1]
     if not isinstance(given, Encoder):
         name = fspath(given)
-        given = load(name, prefix).to("cuda" if torch.cuda.is_available() else "cpu")
+        given = load(name, prefix).to(default_device())
     notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
     if given.width != width:
         raise ValueError(f"{path} has {width} features per image, but {name} gives {given.width}; {advice}")

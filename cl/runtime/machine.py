@@ -4,8 +4,11 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
@@ -17,6 +20,9 @@ Precision = Literal["fp32", "tf32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
 MOST_WORKERS = 16  # data workers per process
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+DEVICE_FILES = Path("/dev")
+DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
+LEAST_DRIVERS = {"13": 580, "12": 525}  # by CUDA's major version, from the release notes of CUDA
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,66 @@ def channels_last(module: M) -> M:
     return module
 
 
+def gpus() -> int:
+    """The number of GPUs that this process may use, as CUDA counts them.
+
+    `torch.cuda.device_count` asks the driver instead, which also counts GPUs that CUDA cannot start, and all
+    cards where CUDA offers one MIG instance.
+
+    Raises:
+        ValueError: CUDA cannot start the GPUs, and CUDA_VISIBLE_DEVICES does not hide them.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the error below says it
+        if torch.cuda.is_available():
+            return torch._C._cuda_getDeviceCount()
+        shown = torch.cuda.device_count()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = chosen is not None and not re.match(r"\d|GPU-|MIG-", chosen)
+    if hidden or not (shown or any(DEVICE_FILES.glob("nvidia[0-9]*"))) or not torch.backends.cuda.is_built():
+        return 0
+    reason = _cuda_error()
+    if not shown and not chosen and "No CUDA GPUs" in reason:
+        return 0  # a batch system shows the files of GPUs that it has not lent
+    raise ValueError(_unusable(reason, chosen))
+
+
+def _cuda_error() -> str:
+    """Why CUDA does not start."""
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        return str(error)
+    return "unknown error"
+
+
+def _unusable(reason: str, chosen: str | None) -> str:
+    """What is wrong with the GPUs, and what to do."""
+    cuda, driver = torch.version.cuda or "", driver_version() or "(unknown version)"
+    needed = LEAST_DRIVERS.get(cuda.partition(".")[0], "(see CUDA's release notes)")
+    on_cpu = "or put CUDA_VISIBLE_DEVICES= before the command to use the CPU"
+    if "too old" in reason:
+        return (
+            f"the NVIDIA driver {driver} is too old for CUDA {cuda} of PyTorch {torch.__version__}, which "
+            f"needs driver {needed} or newer; update it, install a PyTorch for an older CUDA, {on_cpu}"
+        )
+    names = f" that CUDA_VISIBLE_DEVICES={chosen} names" if chosen else ""
+    return (
+        f"CUDA {cuda} cannot start the GPUs{names} (NVIDIA driver {driver}): {reason.partition('. ')[0]}; "
+        f"see what `nvidia-smi` says, {on_cpu}"
+    )
+
+
+def driver_version() -> str | None:
+    """The version of the NVIDIA driver, such as 580.65.06; None if unknown."""
+    return DRIVER.read_text().strip() if DRIVER.exists() else None
+
+
+def default_device() -> torch.device:
+    """The first GPU, or the CPU if there is none."""
+    return torch.device("cuda" if gpus() else "cpu")
+
+
 def find(
     precision: Precision, *, deterministic: bool, fixed_shapes: bool = True, fused: bool = False
 ) -> Machine:
@@ -62,19 +128,19 @@ def find(
         fused: as in `Machine`; no effect on a CPU.
 
     Raises:
-        ValueError: the precision needs a GPU, or there are fewer GPUs than processes.
+        ValueError: the precision needs a GPU, there are fewer GPUs than processes, or see `gpus`.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    gpus = torch.cuda.device_count()
-    if precision == "tf32" and not torch.cuda.is_available():
+    found = gpus()
+    if precision == "tf32" and not found:
         raise ValueError("precision=tf32 needs an NVIDIA GPU, and none is available; choose fp32")
-    if torch.cuda.is_available() and processes > gpus:
+    if found and processes > found:
         raise ValueError(
-            f"{processes} processes need as many GPUs, found {gpus}; start at most one process per GPU"
+            f"{processes} processes need as many GPUs, found {found}; start at most one process per GPU"
         )
     share = max(1, cores() // processes)
-    if torch.cuda.is_available():
+    if found:
         device, read_every = torch.device("cuda", local_rank), 20
         torch.cuda.set_device(device)
     else:
@@ -139,7 +205,7 @@ def empty_for(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) 
 
 def slow_bf16() -> bool:
     """Whether bfloat16 is emulated on this hardware, many times slower than float32."""
-    if torch.cuda.is_available():
+    if gpus():
         return not torch.cuda.is_bf16_supported(including_emulation=False)
     if platform.machine() in ("x86_64", "AMD64"):
         return not torch.cpu._is_avx512_bf16_supported()

@@ -28,12 +28,16 @@ from pipeline.support import locations, outputs, provenance, typed_names
 
 T = TypeVar("T")
 RESULTS = Path("results")
+LESS_MEMORY = (
+    "choose precision=bf16, a smaller batch, or in pretraining optim.microbatches=4 with bn_group=16 (for a "
+    "vision transformer backbone.checkpointing=true); `python -m pipeline.plan` measures what fits"
+)
 
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     """As `cl.console.command.entry_point`, with the loggers in CL_LOG; DVC's users learn how to go on."""
 
-    @command.entry_point
+    @functools.partial(command.entry_point, less_memory=LESS_MEMORY)
     def run(*args: Any, **kwargs: Any) -> None:
         with _logging():
             fused()

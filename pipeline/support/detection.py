@@ -4,8 +4,6 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from cl.config import Params
 from cl.detection.config import Config
 from cl.detection.data import DataSet, read
@@ -38,7 +36,7 @@ def transfer(
     progress = command.progress(name)
     for line in dataset.findings.lines():
         progress.say(line)
-    deterministic = params.deterministic and not torch.cuda.is_available()
+    deterministic = params.deterministic and not machine.gpus()
     if deterministic != params.deterministic:
         progress.say("deterministic=true has no effect here: RoIAlign is not deterministic on a GPU")
     here = machine.find(config.precision, deterministic=deterministic, fixed_shapes=False)

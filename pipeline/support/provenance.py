@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from cl.config import read
+from cl.runtime import machine
 from pipeline.support.locations import SHARDS, file_sha256, manifest_hash
 
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code: recorded elsewhere, or results
 VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
 OPTIONAL = ("detectron2",)  # recorded if installed
-DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
 
 
 def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
@@ -105,15 +105,15 @@ def _versions() -> dict[str, str]:
     for package in OPTIONAL:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    if torch.cuda.is_available():
+    if machine.gpus():
         versions["cuda"] = torch.version.cuda
         versions["cudnn"] = torch.backends.cudnn.version()
-        versions["driver"] = DRIVER.read_text().strip() if DRIVER.exists() else None
+        versions["driver"] = machine.driver_version()
     return {name: str(version) for name, version in versions.items() if version}
 
 
 def _hardware() -> dict[str, Any]:
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
+    gpus = range(machine.gpus())
     return {
         "cpu": _cpu(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),

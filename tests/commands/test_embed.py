@@ -49,7 +49,7 @@ def encoder(images) -> Path:
 def embed(images: Path, encoder: Path, to: Path, *options: str) -> Stage:
     """The stage, in small parts."""
     arguments = ("embed", str(images), "--to", str(to), "--encoder", str(encoder), *options)
-    return Stage(arguments, {"CUDA_VISIBLE_DEVICES": ""}, "tests.support")
+    return Stage(arguments, package="tests.support")
 
 
 def run(images: Path, encoder: Path, to: Path, *options: str) -> str:
@@ -63,7 +63,7 @@ def run(images: Path, encoder: Path, to: Path, *options: str) -> str:
 def run_in_two_processes(images: Path, encoder: Path, to: Path, module: str = "embed") -> None:
     _, *arguments = embed(images, encoder, to).arguments
     command = [sys.executable, "-m", f"tests.support.{module}", *arguments]
-    variables = {**os.environ, "CL_PROCESSES": "2", "CUDA_VISIBLE_DEVICES": ""}
+    variables = {**os.environ, "CL_PROCESSES": "2"}
     subprocess.run(command, cwd=ROOT, env=variables, check=True, timeout=PATIENCE)
     assert not list(to.parent.glob("*.partial"))
 

@@ -6,13 +6,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 import pytest
 import torch.distributed as dist
 
-from cl.console import launch
+from cl.console import command, launch
 from tests.support.processes import start_fork
 
 SLEEP = "import os, signal, sys, time; from pathlib import Path; rank = int(os.environ['RANK'])\n"
@@ -115,11 +116,38 @@ def test_a_process_whose_launcher_is_gone_ends(store, capfd) -> None:
     neighbour.kill()
 
 
-def test_an_error_of_nccl_is_told_with_its_cause() -> None:
-    error = ValueError(
-        "NCCL error in: utils.cpp:94, unhandled cuda error\nmore\nLast error:\nout of memory\n"
+NCCL = (
+    "NCCL error in: utils.cpp:94, {}, NCCL version 2.28.9\nncclRemoteError: a call failed\nLast error:\n{}\n"
+)
+
+
+@pytest.fixture
+def fail(store, monkeypatch) -> Callable[[Exception], None]:
+    """Raises an error in a process that has joined others."""
+    monkeypatch.setattr(launch, "_connect", lambda: (store, 0, 1))
+    monkeypatch.setattr(launch, "GRACE", 0.0)
+
+    def raise_among_others(error: Exception) -> None:
+        with launch.joined():
+            raise error
+
+    return raise_among_others
+
+
+def test_an_error_of_nccl_is_told_with_its_cause(fail) -> None:
+    error = dist.DistBackendError(NCCL.format("remote process exited", "NET/IB: completion\nwith status=12"))
+    told = (
+        r"lost contact .*94, remote process exited, NCCL version 2.28.9 NET/IB: completion with status=12\)"
     )
-    assert launch._cause(error) == "NCCL error in: utils.cpp:94, unhandled cuda error out of memory"
+    with pytest.raises(ValueError, match=told):
+        fail(error)
+
+
+def test_full_memory_in_nccl_is_not_a_lost_process(fail) -> None:
+    error = dist.DistBackendError(NCCL.format("unhandled cuda error", "Cuda failure 2 'out of memory'"))
+    with pytest.raises(dist.DistBackendError) as raised:
+        fail(error)
+    assert command.is_out_of_memory(raised.value)
 
 
 def _node(monkeypatch, address: str, **variables: str) -> None:

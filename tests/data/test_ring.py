@@ -1,5 +1,7 @@
 """Batches filled by worker processes in shared memory."""
 
+import gc
+import mmap
 import multiprocessing
 import os
 import signal
@@ -51,6 +53,34 @@ def test_a_batch_is_valid_until_two_batches_later(size) -> None:
         time.sleep(0.005)  # time for the workers to run ahead
         assert np.array_equal(before, 1000 * (number - 1) + np.arange(size))
         before = batch
+
+
+class Cycle:
+    """An object that only the garbage collector frees."""
+
+    def __init__(self, freed: mmap.mmap) -> None:
+        self.itself, self.freed = self, freed
+
+    def __del__(self) -> None:
+        self.freed[0] = 1
+
+
+def test_workers_leave_the_garbage_of_the_main_process_alone() -> None:
+    """It may hold tensors of a GPU, which only the process that started CUDA can free."""
+
+    def collect(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
+        gc.collect()
+
+    freed = mmap.mmap(-1, 1)  # shared with the workers
+    gc.disable()
+    try:
+        Cycle(freed)
+        list(ring.filled(collect, range(3), lambda _: 4, ARRAYS, 1))
+        assert freed[0] == 0
+        gc.collect()
+        assert freed[0] == 1
+    finally:
+        gc.enable()
 
 
 def test_memory_is_reused() -> None:

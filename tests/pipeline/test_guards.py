@@ -4,10 +4,13 @@ import errno
 import io
 
 import click
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from cl import config
+from cl.console.command import entry_point as cl_entry_point
 from cl.console.progress import Progress
 from cl.report.files import ResultFiles
 from cl.runtime.metric_info import Measurement
@@ -79,6 +82,42 @@ def test_endings_are_told_in_one_sentence(error, message) -> None:
 
     with pytest.raises(click.ClickException, match=message):
         main()
+
+
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
+CUDA_FULL, FULL = "a GPU's memory is full: .*nvidia-smi.*", "^memory is full: "
+LESS = "or choose precision=bf16, a smaller batch, .*optim.microbatches=4.*`python -m pipeline.plan`"
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "allocate", "message"),
+    [
+        (command.entry_point, lambda: raise_(torch.OutOfMemoryError(CUDA)), CUDA_FULL + LESS),
+        (command.entry_point, lambda: raise_(RuntimeError("CUDA error: out of memory")), CUDA_FULL + LESS),
+        (
+            command.entry_point,
+            lambda: raise_(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")),
+            CUDA_FULL + LESS,
+        ),
+        (command.entry_point, lambda: torch.empty(10**17), FULL + ".*" + LESS),
+        (command.entry_point, lambda: np.empty(10**17), FULL + ".*" + LESS),
+        (cl_entry_point, lambda: raise_(torch.OutOfMemoryError(CUDA)), CUDA_FULL + "CUDA_VISIBLE_DEVICES= "),
+        (cl_entry_point, lambda: torch.empty(10**17), FULL + "end other programs, or start fewer processes"),
+    ],
+)
+def test_full_memory_is_told_with_what_to_change(entry_point, allocate, message) -> None:
+    with pytest.raises(click.ClickException, match=message) as told:
+        entry_point(allocate)()
+    assert told.value.exit_code == 1
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="sizes differ"):
+        command.entry_point(lambda: raise_(RuntimeError("sizes differ")))()
 
 
 @pytest.mark.parametrize("text", ["nan", "-1", "soon", "1e9"])

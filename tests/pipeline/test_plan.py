@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from cl.data.order import Plan
 from cl.data.ring import batches_ahead
@@ -84,6 +85,13 @@ def test_a_batch_too_large_for_the_memory_is_not_tried(prepared, monkeypatch) ->
     assert "optim.batch_size=64" in answer.stderr
     assert "optim.microbatches" in answer.stderr
     assert not answer.stdout
+
+
+def test_a_step_for_which_there_is_no_memory_is_told_as_such(prepared, monkeypatch) -> None:
+    monkeypatch.setattr(plan, "_try", lambda *args, **kwargs: torch.empty(10**17))
+    answer = planned(prepared)
+    assert answer.code == 1
+    assert re.search(r"optim.batch_size=\d+ does not fit into .*optim.microbatches", answer.stderr)
 
 
 def test_without_shards_a_plan_asks_for_them(project) -> None:

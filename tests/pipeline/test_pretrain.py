@@ -62,9 +62,9 @@ def prepared(project_with_shards) -> Path:
 
 
 def pretrain(folder: Path, scratch: Path, **variables: str) -> subprocess.Popen:
-    """The stage in two processes on the CPU, or as the variables say."""
+    """The stage in two processes, or as the variables say."""
     usual = {"CL_SCRATCH": str(scratch), "CL_CHECKPOINT_SECONDS": "0", "CL_PROCESSES": "2"}
-    usual |= {"CL_LOG": "recorder", "CUDA_VISIBLE_DEVICES": ""}
+    usual |= {"CL_LOG": "recorder"}
     command = [sys.executable, "-m", "pipeline.pretrain"]
     return subprocess.Popen(
         command, cwd=folder, env={**os.environ, **usual, **variables}, stderr=subprocess.PIPE, text=True

@@ -1,11 +1,15 @@
 """What a process sets up on its machine."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from cl.console import launch
 from cl.runtime import machine
+from tests.support.project import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +25,106 @@ def _restored() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your driver."
+MISMATCH = "Unexpected error from cudaGetDeviceCount(). Error 803: unsupported driver combination"
+NO_DEVICE = "No CUDA GPUs are available"
+
+
+@pytest.fixture
+def machine_with(monkeypatch, tmp_path):
+    """Makes PyTorch answer as on a machine with GPUs that CUDA cannot start."""
+
+    def pretend(reason: str, by_driver: int, device_files: int = 8, chosen: str | None = None) -> None:
+        def init() -> None:
+            raise RuntimeError(reason)
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: by_driver)
+        monkeypatch.setattr(torch.cuda, "init", init)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(machine, "DRIVER", tmp_path / "version")
+        machine.DRIVER.write_text("550.54.15\n")
+        monkeypatch.setattr(machine, "DEVICE_FILES", tmp_path)
+        for number in range(device_files):
+            (tmp_path / f"nvidia{number}").touch()
+        (tmp_path / "nvidiactl").touch()
+        monkeypatch.delenv("CL_PROCESSES", raising=False)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if chosen is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("reason", "by_driver", "chosen", "told"),
+    [
+        (TOO_OLD, 8, None, "NVIDIA driver 550.54.15 is too old for CUDA 13.0 .* needs driver 580 or newer"),
+        (MISMATCH, 0, None, r"\(NVIDIA driver 550.54.15\): Unexpected error .* `nvidia-smi`"),
+        (NO_DEVICE, 0, "9", "the GPUs that CUDA_VISIBLE_DEVICES=9 names .*: No CUDA GPUs are available;"),
+    ],
+    ids=["old driver", "broken driver", "no such GPU"],
+)
+def test_gpus_that_cuda_cannot_start_are_refused_and_the_driver_is_named(
+    reason, by_driver, chosen, told, machine_with
+) -> None:
+    """Otherwise, eight processes would train on the CPU."""
+    machine_with(reason, by_driver, chosen=chosen)
+    for ask in (launch.processes, machine.default_device, lambda: machine.find("fp32", deterministic=False)):
+        with pytest.raises(ValueError, match=f"{told}.* CUDA_VISIBLE_DEVICES= before the command"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("reason", "by_driver", "device_files", "chosen"),
+    [
+        (TOO_OLD, 0, 8, ""),
+        (TOO_OLD, 0, 8, "-1"),
+        (TOO_OLD, 0, 8, "NoDevFiles"),
+        (NO_DEVICE, 0, 8, None),
+        (NO_DEVICE, 0, 0, None),
+        (NO_DEVICE, 0, 0, "0"),
+    ],
+    ids=["hidden", "hidden by -1", "hidden by Slurm", "not lent", "no GPU", "no GPU, one chosen"],
+)
+def test_without_gpus_or_with_hidden_ones_the_cpu_is_used(
+    reason, by_driver, device_files, chosen, machine_with
+) -> None:
+    machine_with(reason, by_driver, device_files, chosen)
+    assert (launch.processes(), machine.default_device().type) == (1, "cpu")
+
+
+def test_gpus_are_counted_as_cuda_counts_them(monkeypatch) -> None:
+    """The driver counts eight cards, whose MIG instances CUDA offers one at a time."""
+    monkeypatch.delenv("CL_PROCESSES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
+    assert launch.processes() == 1
+    monkeypatch.setenv("CL_PROCESSES", "2")
+    with pytest.raises(ValueError, match="only 1 GPU visible"):
+        launch.processes()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/clusters.md"])
+def test_the_documentation_names_the_driver_that_the_locked_torch_needs(page) -> None:
+    (major,) = set(re.findall(r"nvidia-cudnn-cu(\d+)==", (ROOT / "requirements.lock").read_text()))
+    needed = re.escape(f"{machine.LEAST_DRIVERS[major]} or newer")
+    assert re.search(f"NVIDIA driver (of version )?{needed}", (ROOT / page).read_text())
+
+
+def test_everything_asks_the_machine_for_gpus() -> None:
+    """PyTorch's own answer is 0 for a driver that is too old, and does not say so."""
+    asks = re.compile(r"cuda\.(is_available|device_count)|accelerator\.")
+    found = {
+        path.relative_to(ROOT)
+        for folder in ("cl", "pipeline")
+        for path in (ROOT / folder).rglob("*.py")
+        if asks.search(path.read_text())
+    }
+    assert found == {Path("cl/runtime/machine.py")}
+
+
 @pytest.mark.parametrize(
     ("deterministic", "fixed_shapes", "tried"),
     [(False, True, True), (False, False, False), (True, True, False)],
@@ -34,7 +138,7 @@ def test_cudnn_tries_its_algorithms_where_shapes_repeat(deterministic, fixed_sha
 
 def test_fused_kernels_are_for_gpus_and_off_by_default() -> None:
     assert not machine.find("fp32", deterministic=False).fused
-    assert machine.find("fp32", deterministic=False, fused=True).fused == torch.cuda.is_available()
+    assert machine.find("fp32", deterministic=False, fused=True).fused == (machine.gpus() > 0)
 
 
 @pytest.mark.parametrize(

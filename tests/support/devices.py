@@ -1,7 +1,7 @@
-"""The devices on which contracts hold: the CPU, and a GPU where there is one."""
+"""The devices on which contracts hold: the CPU, and with `make test-gpu` a GPU."""
 
 import pytest
-import torch
 
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-on_all_devices = pytest.mark.parametrize("here", ["cpu", pytest.param("cuda:0", marks=NO_GPU)], indirect=True)
+on_all_devices = pytest.mark.parametrize(
+    "here", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)], indirect=True
+)

@@ -1,0 +1,82 @@
+"""docker/check_gpu.py on this machine: what it says in the image is part of `docker/check`."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import environment
+from tests.support.project import ROOT
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
+LIBRARIES = ("libibverbs.so.1", "libmlx5.so.1")
+
+
+def check(folder: Path, *libraries: str, **variables: str) -> list[str]:
+    """The lines that it prints where these of the LIBRARIES can be loaded."""
+    c_library = next(
+        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line
+    )
+    for library in LIBRARIES:
+        if library in libraries:
+            (folder / library).symlink_to(c_library)
+        else:
+            (folder / library).touch()  # the loader does not look for another one
+    environ = environment() | {"TRITON_CACHE_DIR": str(folder / "cache"), "LD_LIBRARY_PATH": str(folder)}
+    result = subprocess.run(
+        [sys.executable, ROOT / "docker/check_gpu.py"],
+        env=environ | {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility,video", "CC": "gcc"} | variables,
+        capture_output=True,
+        text=True,
+    )
+    lines = result.stdout.splitlines()
+    assert result.returncode == bool(lines), result.stderr
+    return lines
+
+
+def test_an_environment_with_everything_passes(tmp_path: Path) -> None:
+    assert check(tmp_path, *LIBRARIES) == []
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_missing_library_of_infiniband_is_named(library: str, tmp_path: Path) -> None:
+    others = [other for other in LIBRARIES if other != library]
+    (line,) = check(tmp_path, *others)
+    assert line.startswith(f"missing: {library}, without which NCCL uses TCP")
+
+
+def test_a_missing_driver_capability_and_compiler_are_named(tmp_path: Path) -> None:
+    capability, compiler = check(
+        tmp_path, *LIBRARIES, NVIDIA_DRIVER_CAPABILITIES="compute,utility", CC="no-compiler"
+    )
+    assert capability.startswith("missing: video in NVIDIA_DRIVER_CAPABILITIES")
+    assert compiler.startswith("missing: something that Triton needs (FileNotFoundError")
+
+
+def test_the_image_has_what_it_checks() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert " ibverbs-providers " in dockerfile
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in dockerfile
+    assert "docker/check_gpu.py" in (ROOT / "docker/check").read_text()
+
+
+@pytest.mark.parametrize(
+    ("cached", "given", "expected"),
+    [("", "", "{folder}"), ("libcuda.so.1 => /lib/libcuda.so.1", "", ""), ("", "/elsewhere", "/elsewhere")],
+    ids=["cache not refreshed", "in the cache", "given"],
+)
+def test_triton_is_told_where_libcuda_is(cached: str, given: str, expected: str, tmp_path: Path) -> None:
+    """A read-only image keeps the linker's cache from before libcuda was mounted."""
+    (tmp_path / "libcuda.so.1").touch()
+    (tmp_path / "ldconfig").write_text(f"#!/bin/sh\necho '{cached}'\n")
+    (tmp_path / "ldconfig").chmod(0o755)
+    script = f". {ROOT}/docker/functions.sh; find_libcuda /no/libcuda.so.1 {tmp_path}/libcuda.so.1; "
+    environ = environment()
+    environ |= {"PATH": f"{tmp_path}:{environ['PATH']}", "TRITON_LIBCUDA_PATH": given}
+    found = subprocess.check_output(
+        ["bash", "-euc", script + 'echo "$TRITON_LIBCUDA_PATH"'], env=environ, text=True
+    )
+    assert found.strip() == expected.format(folder=tmp_path)
