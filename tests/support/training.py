@@ -38,7 +38,7 @@ def train_tiny(
     training = params.baselines["supervised"].training
     config = training.optim.model_copy(update={"epochs": 4, "batch_size": BATCH, **(settings or {})})
     reader = Reader(shards, "train")
-    plan = Plan(len(reader), BATCH, 0, rank(), ranks())
+    plan = Plan(len(reader), config.batch_size, 0, rank(), ranks())
     data = TrainSet(reader, transform(params.dataset), list(training.views.values()), plan)
     optimizer = optim.build(config, [optim.Part(task)])
     rows = train(task, data, config, optimizer, progress=progress, checkpoints=checkpoints, **arguments)
