@@ -120,7 +120,7 @@ def _config(tensors: dict[str, Tensor], file: str) -> Config:
     if name is None or first is None or channels / 64 not in WIDTHS:
         raise ValueError(
             f"{file} holds a network with {counts} blocks ({block}) and {channels} channels after "
-            "its first convolution; expected resnet18, 34, 50, 101 or 152, with "
+            "its first convolution; expected resnet10, 18, 34, 50, 101 or 152, with "
             f"{one_of([str(int(64 * width)) for width in WIDTHS])} channels"
         )
     stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torchvision.models.resnet import ResNet
 
+from cl.console.wording import counted
 from cl.data.transform import Transform
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
@@ -147,10 +148,11 @@ def crop_share(crop: int, resize: int) -> float:
 
 def _write_detectron2(network: Backbone, path: Path) -> None:
     network = cast(Network, network)
-    if network.width != 1 or network.conv1.kernel_size != (7, 7):
+    if network.width != 1 or network.conv1.kernel_size != (7, 7) or len(network.layer1) < 2:
         raise ValueError(
-            f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem and "
-            f"{network.conv1.out_channels} channels; detectron2's ResNet needs a 7x7 stem and 64 channels"
+            f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem, "
+            f"{network.conv1.out_channels} channels and {counted(len(network.layer1), 'blocks')} in its "
+            "first stage; detectron2's ResNet needs a 7x7 stem, 64 channels and at least 2 blocks"
         )
     tensors = {name: value.numpy() for name, value in in_detectron2(network.state_dict()).items()}
     with path.open("wb") as file:

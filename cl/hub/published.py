@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from cl.hub._descriptions import metadata
-from cl.networks.backbones.resnet import BLOCKS
+from cl.networks.backbones.resnet import PUBLISHED
 
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of weights
 
@@ -50,9 +50,9 @@ def torchvision_url(name: str) -> str:
     from torchvision.models import get_model_weights
 
     _, network, *version = name.split(":")
-    if network not in BLOCKS:
+    if network not in PUBLISHED:
         raise ValueError(
-            f"{name} is not supported; choose one of torchvision:{', torchvision:'.join(BLOCKS)}"
+            f"{name} is not supported; choose one of torchvision:{', torchvision:'.join(PUBLISHED)}"
         )
     known = get_model_weights(network).__members__
     chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network

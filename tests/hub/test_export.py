@@ -21,6 +21,7 @@ KINDS = [
     ("resnet18", 2, "imagenet"),
     ("resnet18", 0.25, "small"),
     ("resnet50", 0.125, "imagenet"),
+    ("resnet10", 1, "imagenet"),
 ]
 
 
@@ -160,6 +161,6 @@ def test_detectron2_reads_an_export(kind, tmp_path) -> None:
 
 def test_networks_that_detectron2_lacks_are_refused(tmp_path) -> None:
     for kind, width, stem in (KINDS[1], *KINDS[3:]):
-        with pytest.raises(ValueError, match="detectron2's ResNet needs a 7x7 stem and 64 channels"):
+        with pytest.raises(ValueError, match="detectron2's ResNet needs a 7x7 stem, 64 channels"):
             export.write(ours(kind, width, stem), "detectron2", tmp_path / "out.pkl", 64, {})
     assert not list(tmp_path.iterdir())

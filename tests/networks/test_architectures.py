@@ -1,7 +1,5 @@
 """Networks of timm that kind=resnet or kind=vit builds as well: `init` goes from either to the other."""
 
-from typing import get_args
-
 import pytest
 import timm
 import torch
@@ -13,7 +11,7 @@ from cl.networks.backbones import timm as timm_backbone
 from cl.training import start
 from tests.support import backbones as tiny
 
-RESNETS = get_args(resnet.Name)
+RESNETS = resnet.PUBLISHED
 TRANSFORMERS = [name for name in timm.list_models() if timm_backbone.PLAIN_VIT.fullmatch(name)]
 FAST = ("resnet18", "resnet50", "vit_tiny_patch16_224", "vit_small_patch16_224")
 WIDTHS = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}  # with heads (DeiT, Table 1; ViT, Table 1)

@@ -1,6 +1,6 @@
 """Encoders."""
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_wide_networks_have_the_papers_size(width, parameters) -> None:
     assert network.fc_features == 2048 * width
 
 
-@pytest.mark.parametrize("name", get_args(resnet.Name))
+@pytest.mark.parametrize("name", resnet.PUBLISHED)
 @pytest.mark.parametrize("width", resnet.WIDTHS)
 def test_weights_grow_with_the_square_of_the_width(name, width) -> None:
     """Except those of norms and of the stem, which has three input channels: they grow with the width."""
@@ -80,6 +80,18 @@ def test_weights_grow_with_the_square_of_the_width(name, width) -> None:
     linear = sum(p.numel() for name, p in theirs.named_parameters() if p.ndim == 1 or name == "conv1.weight")
     square = sum(p.numel() for p in theirs.parameters()) - linear
     assert sum(p.numel() for p in network.parameters()) == width * linear + width**2 * square
+
+
+def test_resnet10_is_the_first_block_of_each_stage_of_resnet18() -> None:
+    with torch.device("meta"):
+        ten, eighteen = (
+            backbones.build(
+                resnet.Config(kind="resnet", name=name, width=1, stem="imagenet", zero_init_residual=False)
+            )
+            for name in ("resnet10", "resnet18")
+        )
+    theirs = {name: value.shape for name, value in eighteen.state_dict().items() if ".1." not in name[:9]}
+    assert {name: value.shape for name, value in ten.state_dict().items()} == theirs
 
 
 @pytest.mark.parametrize(("width", "features"), [(0.125, 64), (0.5, 256), (2, 1024)])

@@ -50,7 +50,9 @@ def train(
     quiet = Progress("test", console=None)
     quiet.console.quiet = True
     checkpoints = Counting(scratch, seconds[rank])
-    task, _ = train_tiny(shards, params, here, quiet, checkpoints=checkpoints, settings={"epochs": epochs, "batch_size": 36})
+    task, _ = train_tiny(
+        shards, params, here, quiet, checkpoints=checkpoints, settings={"epochs": epochs, "batch_size": 36}
+    )
     if rank == 0:
         (folder / "saves").write_text(str(checkpoints.saves))
         save_tensors(task.state_dict(), folder / "finished.safetensors")

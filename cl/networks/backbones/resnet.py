@@ -8,16 +8,18 @@ from pydantic import BeforeValidator
 from cl.networks.backbones import Backbone, BackboneConfig, Colours, Trait
 from cl.runtime.base_config import BaseConfig, one_of
 
-Name = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+Name = Literal["resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 BLOCKS: dict[
     str, tuple[Literal["BasicBlock", "Bottleneck"], list[int]]
 ] = {  # torchvision's classes, by stage
+    "resnet10": ("BasicBlock", [1, 1, 1, 1]),
     "resnet18": ("BasicBlock", [2, 2, 2, 2]),
     "resnet34": ("BasicBlock", [3, 4, 6, 3]),
     "resnet50": ("Bottleneck", [3, 4, 6, 3]),
     "resnet101": ("Bottleneck", [3, 4, 23, 3]),
     "resnet152": ("Bottleneck", [3, 8, 36, 3]),
 }
+PUBLISHED = [name for name in BLOCKS if name != "resnet10"]
 WIDTHS = (0.125, 0.25, 0.5, 1, 2, 4)
 
 
@@ -48,7 +50,7 @@ class Config(BackboneConfig):
     """
 
     kind: Literal["resnet"]
-    name: Name
+    name: Name  # all but resnet10 are torchvision's
     width: Annotated[int | float, BeforeValidator(_width)]
     stem: Literal["imagenet", "small"]
     zero_init_residual: bool
@@ -59,10 +61,16 @@ class Config(BackboneConfig):
         return f"{self.name} of width {self.width} with {self.stem} stem"
 
     @property
+    def is_published(self) -> bool:
+        """Whether torchvision, timm and detectron2 have this network."""
+        usual = (self.width, self.stem, self.streams) == (1, "imagenet", None)
+        return usual and self.name in PUBLISHED
+
+    @property
     def gives(self) -> Set[Trait]:
         if self.streams:
             return {"two networks"}
-        if (self.width, self.stem) != (1, "imagenet"):
+        if not self.is_published:
             return {"one network", "residual stages"}
         return {"one network", "residual stages", "in detectron2"}
 
@@ -71,7 +79,7 @@ class Config(BackboneConfig):
         return (self.streams.mean, self.streams.std) if self.streams else None
 
     def in_timm(self) -> tuple[str, dict[str, Any]]:
-        if self.streams or (self.width, self.stem) != (1, "imagenet"):
+        if not self.is_published:
             raise ValueError(
                 f"timm does not know the {self.title}{' and two streams' if self.streams else ''}; choose "
                 f"{'' if self.streams else 'torchvision, '}hub or onnx"

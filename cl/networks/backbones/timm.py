@@ -3,7 +3,7 @@
 import difflib
 import re
 from functools import cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import field_validator
@@ -42,7 +42,7 @@ class Config(SizedConfig):
     def architecture(self) -> str:
         """As of kind=resnet or kind=vit if equal tensors give equal features there; otherwise timm's name."""
         parts: dict[str, Any]
-        if self.name in get_args(resnet.Name):
+        if self.name in resnet.PUBLISHED:
             parts = {"name": self.name, "width": 1, "stem": "imagenet"}
             return resnet.Config.model_construct(**parts).architecture
         match = PLAIN_VIT.fullmatch(self.name)
