@@ -31,7 +31,7 @@ def trace(params: Params, gpus: int = 1, images: int | None = None) -> FakeGpu:
     Without augmentation, the average of the gradients over GPUs, and `optim.compile`.
 
     Args:
-        images: number of training images; it matters to memory banks alone.
+        images: number of training images, if known; it matters to memory banks alone.
 
     Raises:
         AssertionError: the second step made the CPU wait for the GPU.
