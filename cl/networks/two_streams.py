@@ -49,15 +49,16 @@ class TwoStreams(Backbone):
 
 def normalised(rgb: Tensor, space: str) -> Tensor:
     """RGB in [0, 1] (N, 3, H, W) to the channels of `space`, normalised as in CMC."""
-    channels = lab(rgb) if space == "lab" else ycbcr(rgb)
-    mean, std = (rgb.new_tensor(values).view(3, 1, 1) for values in NORMALISATION[space])
-    return (channels - mean) / std
+    channels = (lab(rgb) if space == "lab" else ycbcr(rgb)).split(1, 1)
+    constants = zip(channels, *NORMALISATION[space], strict=True)
+    return torch.cat([(channel - mean) / std for channel, mean, std in constants], 1)
 
 
 def lab(rgb: Tensor) -> Tensor:
     """CIE L*a*b* of sRGB in [0, 1]: L in [0, 100]."""
     linear = torch.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
-    ratios = _mixed(linear, XYZ) / rgb.new_tensor(WHITE).view(3, 1, 1)
+    mixed = _mixed(linear, XYZ)
+    ratios = torch.cat([channel / white for channel, white in zip(mixed, WHITE, strict=True)], 1)
     root = torch.where(ratios > 0.008856, ratios.clamp(min=0.008856) ** (1 / 3), 7.787 * ratios + 16 / 116)
     x, y, z = root.split(1, 1)
     return torch.cat([116 * y - 16, 500 * (x - y), 200 * (y - z)], 1)
@@ -65,10 +66,13 @@ def lab(rgb: Tensor) -> Tensor:
 
 def ycbcr(rgb: Tensor) -> Tensor:
     """Y in [16, 235], Cb and Cr in [16, 240] of RGB in [0, 1]."""
-    return _mixed(rgb, YCBCR) + rgb.new_tensor(OFFSET).view(3, 1, 1)
+    return torch.cat([x + offset for x, offset in zip(_mixed(rgb, YCBCR), OFFSET, strict=True)], 1)
 
 
-def _mixed(x: Tensor, matrix: Sequence[Sequence[float]]) -> Tensor:
-    """Sums of the channels (N, 3, H, W), weighted by rows of the matrix; `@` might round to TF32."""
+def _mixed(x: Tensor, matrix: Sequence[Sequence[float]]) -> list[Tensor]:
+    """Sums of the channels (N, 3, H, W), weighted by rows of the matrix, (N, 1, H, W) each.
+
+    `@` might round to TF32. Constants stay numbers: copying them to a GPU would make the CPU wait.
+    """
     red, green, blue = x.split(1, 1)
-    return torch.cat([r * red + g * green + b * blue for r, g, b in matrix], 1)
+    return [r * red + g * green + b * blue for r, g, b in matrix]

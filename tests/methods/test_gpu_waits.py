@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cl.networks import backbones
+from cl.networks.batch_norm import set_groups, update_running_stats
+from cl.networks.two_streams import NORMALISATION
 from cl.runtime.machine import Machine
+from tests.support.backbones import DATASET, SHIPPED, shipped
 from tests.support.counting import GPU, Counting
 from tests.support.methods import CASES, Case, build, case_name, on, task_of, train_step, training_batch
 
@@ -32,3 +36,21 @@ def assert_no_wait(case: Case, groups: torch.Tensor | None) -> None:
         with Counting() as counting:
             train_step(task, step, batch)
     assert not counting.waits
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_backbone_waits(name: str) -> None:
+    """Forward and backward; two networks in each colour space."""
+    config = shipped(name)
+    streams = getattr(config, "streams", None)
+    spaces = [{"streams": streams.model_copy(update={"space": space})} for space in NORMALISATION if streams]
+    for change in spaces or [{}]:
+        with GPU:
+            network = backbones.build(config.model_copy(update=change)).train()
+        set_groups(network, 2)
+        images = torch.empty(4, 3, DATASET["crop"], DATASET["crop"], device=GPU)
+        with Counting() as counting:
+            network(images).sum().backward()
+            update_running_stats(network)
+        assert any(name.endswith("_backward") for name in counting.operations)
+        assert not counting.waits

@@ -1,9 +1,17 @@
-"""Tiny backbones of the kinds vit and timm."""
+"""Tiny backbones of the kinds vit and timm, and those of `pipeline/conf` at their size."""
 
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from cl.config import read
 from cl.networks.backbones import BackboneConfig
 from cl.runtime.registry import module_of
+from tests.support.project import ROOT
+
+FOLDER = ROOT / "pipeline/conf/backbone"
+SHIPPED = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+DATASET = {"crop": 224, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 VIT: dict[str, Any] = {
     "size": 64,
@@ -41,3 +49,22 @@ def config(name: str, **changes: Any) -> BackboneConfig:
     values = (PLAIN | HIERARCHICAL)[name] | changes
     found: BackboneConfig = module_of("networks.backbones", values["kind"]).Config(**values)
     return found
+
+
+def shipped(name: str) -> BackboneConfig:
+    """What `-S backbone=<name>` chooses; composing all parameters takes seconds."""
+    resolved = OmegaConf.create({"dataset": DATASET, "backbone": _settings(name)})
+    values: Any = OmegaConf.to_container(resolved, resolve=True)
+    found: BackboneConfig = module_of("networks.backbones", values["backbone"]["kind"]).Config(
+        **values["backbone"]
+    )
+    return found
+
+
+def _settings(name: str) -> dict[str, Any]:
+    """Those of a file, on top of those of the file that it builds on."""
+    values = read(FOLDER / f"{name}.yaml")
+    defaults = values.pop("defaults", ["_self_"])
+    return (
+        _settings(defaults[0]) if isinstance(defaults[0], str) and defaults[0] in SHIPPED else {}
+    ) | values
