@@ -87,17 +87,21 @@ def lines(params: Params, name: str, gpus: int, images: int | None = None) -> It
     card, size = GPUS[name], params.optim.batch_size
     images = images or images_of(params)
     gpu = trace(params, gpus, images)
-    seconds, operations = gpu.floor(card), gpu.operations
+    seconds = gpu.floor(card)
+    read_and_written = sum(each.bytes for each in gpu.operations) / 1e9
     yield (
-        f"calculated for {gpus} x {name} in {params.precision}; a bound, not a measurement: every operation runs "
-        "at the card's best rate, and augmentation, launches and exchanges between GPUs take no time"
+        f"calculated for {gpus} x {name} in {params.precision}: a bound, not a measurement, as if every "
+        "operation ran at the card's best rate, and augmentation, launches and exchanges took no time"
     )
     yield f"step: at least {1000 * seconds:.3g} ms for {size} images, at most {size / seconds:.3g} images/s"
     yield (
-        f"per GPU and step: {len(operations)} operations, {sum(each.bytes for each in operations) / 1e9:.3g} GB, "
-        f"{sum(each.flops for each in operations) / 1e12:.3g} TFLOP, {gpu.collectives().total()} exchanges"
+        f"per GPU and step: {len(gpu.operations)} operations, {read_and_written:.3g} GB, "
+        f"{sum(each.flops for each in gpu.operations) / 1e12:.3g} TFLOP, "
+        f"{gpu.collectives().total()} exchanges besides the gradients"
     )
-    costs = [f"{family} {100 * cost / seconds:.0f} %" for family, cost in gpu.costs(card).most_common(LARGEST)]
+    costs = [
+        f"{family} {100 * cost / seconds:.0f} %" for family, cost in gpu.costs(card).most_common(LARGEST)
+    ]
     yield f"largest costs: {', '.join(costs)}"
     yield f"memory: at least {memory(gpu.peak)} per GPU, without CUDA's and cuDNN's own"
     if images:

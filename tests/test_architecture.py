@@ -54,8 +54,8 @@ MAY_IMPORT = {
         "cl.sources cl.training"
     ),
     "pipeline": (
-        "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub cl.methods cl.networks "
-        "cl.objective cl.pretraining cl.report cl.roofline cl.runtime cl.shards cl.sources cl.training "
+        "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub cl.methods "
+        "cl.networks cl.objective cl.pretraining cl.report cl.roofline cl.runtime cl.shards cl.sources cl.training "
         "pipeline.support"
     ),
     "pipeline.hydra_plugins": "pipeline.support",

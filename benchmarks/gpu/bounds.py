@@ -1,7 +1,7 @@
 """What a training step of some configurations may ask of a GPU; tests compare it with the code.
 
-`python -m benchmarks.gpu.bounds` prints it beside the recorded values; `--write` records it in bounds.csv, after
-a change that is meant to alter it, or a new PyTorch.
+`python -m benchmarks.gpu.bounds` prints it beside the recorded values; `--write` records it in bounds.csv,
+after a change that is meant to alter it, or a new PyTorch.
 """
 
 import csv
@@ -33,11 +33,10 @@ CASES = {
     "MoCo v3 ViT-S 512": Case(
         (*MOCO_V3, "backbone=vit_small", "views=mocov3", "optim=adamw", "method=moco_v3_vit_imagenet")
     ),
-    "SwAV R50 64": Case((*SWAV, "optim.batch_size=64")),
     "CIFAR R18 256": Case(("recipe=dcl/table3_cifar10", "precision=bf16")),
+    "SwAV R50 8 x 64": Case((*SWAV, "optim.batch_size=512"), 8),
     "SimCLR R50 8 x 64": Case((*R50, "method=simclr_imagenet", "optim.batch_size=512"), 8),
     "MoCo v3 R50 8 x 64": Case(MOCO_V3, 8),
-    "SwAV R50 8 x 64": Case((*SWAV, "optim.batch_size=512"), 8),
 }
 
 
@@ -57,7 +56,9 @@ def measured(case: Case) -> dict[str, float]:
 def recorded() -> dict[str, dict[str, float]]:
     """The rows of the file, by name of case."""
     with FILE.open() as file:
-        return {row.pop("case"): {key: float(value) for key, value in row.items()} for row in csv.DictReader(file)}
+        return {
+            row.pop("case"): {key: float(value) for key, value in row.items()} for row in csv.DictReader(file)
+        }
 
 
 @click.command()

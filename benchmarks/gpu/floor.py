@@ -1,6 +1,6 @@
-"""The least time and memory of a recipe on GPUs: `python -m benchmarks.gpu.floor RECIPE [OVERRIDES] --gpu h100`.
+"""The least time and memory of a recipe on GPUs: `python -m benchmarks.gpu.floor RECIPE --gpu h100`.
 
-For params.yaml, `python -m pipeline.plan --gpu h100` prints the same.
+Overrides may follow the recipe. For params.yaml, `python -m pipeline.plan --gpu h100` prints the same.
 """
 
 import click

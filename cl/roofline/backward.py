@@ -1,7 +1,7 @@
 """The backward pass of tensors on a GPU that is not there."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -57,20 +57,18 @@ def _edges_to_each(root: Node) -> Counter[Node]:
     return expected
 
 
-def _outputs(
-    node: Node, gradients: list[Tensor | None]
-) -> Iterator[tuple[tuple[Node, int], Tensor | None]]:
+def _outputs(node: Node, gradients: list[Tensor | None]) -> Iterator[tuple[tuple[Node, int], Tensor | None]]:
     """The edges of a node, and the gradient that goes along each."""
-    call: Callable[..., Any] = getattr(node, "apply", node)
+    call: Any = getattr(node, "apply", node)  # a function in Python, or one of PyTorch's
     results = call(*gradients)
     results = results if isinstance(results, tuple) else (results,)
     edges = node.next_functions
     if call is not node:  # a function in Python returns None for arguments that are not tensors
         results = [x for x, wanted in zip(results, node.needs_input_grad, strict=True) if wanted]  # type: ignore[attr-defined]
         edges = tuple(edge for edge in edges if edge[0] is not None)
-    for edge, gradient in zip(edges, results, strict=True):
-        if edge[0] is not None:
-            yield edge, gradient
+    for (after, number), gradient in zip(edges, results, strict=True):
+        if after is not None:
+            yield (after, number), gradient
 
 
 def _fitting(gradient: Tensor, form: Any) -> Tensor:

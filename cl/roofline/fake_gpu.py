@@ -1,8 +1,9 @@
 """A GPU that is not there.
 
 Tensors on `GPU` have PyTorch's shapes, strides, types and choice of operations for CUDA, but no values
-(FakeTensorMode); tensors on the CPU are real. So a step on it shows which operations start, on which device and
-in which type, what memory is in use, and where the CPU waits. It shows neither values nor times.
+(FakeTensorMode); tensors on the CPU are real. So a step on it shows which operations start, on which device
+and in which type, what memory is in use, and where the CPU waits. It shows neither values nor times, and not
+whether kernels work.
 """
 
 import weakref
@@ -31,7 +32,12 @@ FREE = {  # these run nothing on the device
 }
 COPIES = {"_to_copy", "copy_"}
 ANSWERS = {"_local_scalar_dense": 1, "equal": True, "is_nonzero": True}  # to what the CPU asks
-FAMILIES = {"threshold": "relu", "addmm": "matrix products", "mm": "matrix products", "bmm": "matrix products"}
+FAMILIES = {
+    "threshold": "relu",
+    "addmm": "matrix products",
+    "mm": "matrix products",
+    "bmm": "matrix products",
+}
 SYNC_BATCH_NORM = {  # kernels that PyTorch knows for CUDA alone: number of results (C,), or rows
     "batch_norm_stats": 2,
     "batch_norm_gather_stats_with_counts": 2,
@@ -48,8 +54,8 @@ class FakeGpu(TorchDispatchMode):
         float32: how the GPU multiplies matrices of float32.
 
     Attributes:
-        may_wait: whether the CPU may ask for values, or copy memory that is not pinned; if not, doing so raises
-            an AssertionError.
+        may_wait: whether the CPU may ask for values, or copy memory that is not pinned; otherwise, doing so
+            raises an AssertionError.
         operations: those since the last `clear`, without those that only return views or reserve memory.
         used, peak: bytes in use now, and the most since the last `clear`.
     """
@@ -109,7 +115,7 @@ class FakeGpu(TorchDispatchMode):
         on_gpu = any(isinstance(x, FakeTensor) for x in tensors)
         if space == "prim":
             return function(*args, **kwargs)
-        if "pin_memory" in name or not on_gpu and (target.type == "cpu" or "device" not in kwargs):
+        if "pin_memory" in name or (not on_gpu and (target.type == "cpu" or "device" not in kwargs)):
             with unset_fake_temporarily():
                 return self._pin(args[0]) if "pin_memory" in name else function(*args, **kwargs)
         if not self.may_wait:

@@ -56,9 +56,7 @@ def operation(
     return Operation(name, flops, _bytes(name, function, args, kwargs, results), precision)
 
 
-def _bytes(
-    name: str, function: Any, args: Any, kwargs: dict[str, Any], results: dict[int, Tensor]
-) -> int:
+def _bytes(name: str, function: Any, args: Any, kwargs: dict[str, Any], results: dict[int, Tensor]) -> int:
     """What it reads and writes: each tensor once, and the rows of batch norm twice, first for statistics."""
     arguments = function._schema.arguments
     given = {**dict(zip((each.name for each in arguments), args, strict=False)), **kwargs}

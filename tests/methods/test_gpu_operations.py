@@ -7,8 +7,8 @@ import torch
 from benchmarks.parameters import parameters
 from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
-from cl.roofline.ranks import pretended_ranks
 from cl.objective.batch import Batch
+from cl.roofline.ranks import pretended_ranks
 from cl.runtime.machine import Machine
 from pipeline.pretrain import build
 from tests.support import batch_norm_kernels

@@ -8,29 +8,42 @@ Values, the kernels themselves and DistributedDataParallel are not tested.
 import pytest
 
 from benchmarks.parameters import parameters
+from cl.config import read
 from pipeline._floor import trace
 from tests.pipeline.test_recipes import RECIPES
 from tests.support.project import ROOT
 
 IMAGES = 4096  # in the training split
-LARGE = ("_imagenet", "_2x", "_4x", "_init", "101", "152", "34", "base")  # these differ in size alone
+CONF = ROOT / "pipeline/conf"
+BOUNDED = {"moco", "swav"}  # kinds of methods whose steps tests/benchmarks/test_bounds.py traces
+FAST = {
+    "resnet18",
+    "timm",
+    "vit_tiny_patch4",
+}  # backbones; others differ in size, or are traced with a method
 
 
-def names(group: str) -> list:
-    """The files of a group; the large ones are slow."""
-    found = sorted(path.stem for path in (ROOT / "pipeline/conf" / group).glob("*.yaml"))
-    return [
-        pytest.param(name, marks=[pytest.mark.slow] if any(part in name for part in LARGE) else [])
-        for name in found
-    ]
+def methods() -> list:
+    """All files; those after the first of a kind are slow."""
+    seen, found = {"", *BOUNDED}, []
+    for path in sorted((CONF / "method").glob("*.yaml")):
+        kind = read(path).get("method", {}).get("kind", "")  # none: it changes another file
+        found.append(pytest.param(path.stem, marks=[pytest.mark.slow] if kind in seen else []))
+        seen.add(kind)
+    return found
 
 
-@pytest.mark.parametrize("name", names("method"))
+def backbones() -> list:
+    names = sorted(path.stem for path in (CONF / "backbone").glob("*.yaml"))
+    return [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in names]
+
+
+@pytest.mark.parametrize("name", methods())
 def test_a_step_of_every_method(name) -> None:
     assert trace(parameters(f"method={name}", "precision=bf16"), images=IMAGES).operations
 
 
-@pytest.mark.parametrize("name", names("backbone"))
+@pytest.mark.parametrize("name", backbones())
 def test_a_step_of_every_backbone(name) -> None:
     method = "cmc" if "lab" in name else "simclr"
     size = "views.random.size=32" if "patch4" in name or "small" in name else "views.random.size=224"

@@ -36,7 +36,12 @@ def loss_of(x: Tensor, weight: Tensor, bias: Tensor, unused: Tensor) -> Tensor:
     first, second, _ = y.double().chunk(3, 1)
     z = checkpoint(torch.sin, y, use_reentrant=False)
     scaled, _ = Scaled.apply(z, 3.0, F.relu(y))
-    return (scaled @ weight.T).sum() + (first * second).sum().float() + bias.square().mean() + 0 * unused.detach()
+    return (
+        (scaled @ weight.T).sum()
+        + (first * second).sum().float()
+        + bias.square().mean()
+        + 0 * unused.detach()
+    )
 
 
 def test_backward_gives_pytorchs_gradients() -> None:
@@ -160,5 +165,9 @@ def test_afterwards_everything_is_as_before() -> None:
     with FakeGpu():
         attended = F.scaled_dot_product_attention(*torch.empty(3, 1, 2, 4, 8, device=GPU).unbind())
         assert attended.shape == (1, 2, 4, 8)
-    assert before == (F.scaled_dot_product_attention, torch.cuda.is_bf16_supported, torch.get_default_device())
+    assert before == (
+        F.scaled_dot_product_attention,
+        torch.cuda.is_bf16_supported,
+        torch.get_default_device(),
+    )
     assert type(torch.ones(1) + 1) is Tensor
