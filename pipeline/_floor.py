@@ -93,7 +93,8 @@ def lines(params: Params, name: str, gpus: int, images: int | None = None) -> It
         f"calculated for {gpus} x {name} in {params.precision}: a bound, not a measurement, as if every "
         "operation ran at the card's best rate, and augmentation, launches and exchanges took no time"
     )
-    yield f"step: at least {1000 * seconds:.3g} ms for {size} images, at most {size / seconds:.3g} images/s"
+    rate = float(f"{size / seconds:.3g}")
+    yield f"step: at least {1000 * seconds:.3g} ms for {size} images, at most {rate:g} images/s"
     yield (
         f"per GPU and step: {len(gpu.operations)} operations, {read_and_written:.3g} GB, "
         f"{sum(each.flops for each in gpu.operations) / 1e12:.3g} TFLOP, "

@@ -55,8 +55,8 @@ MAY_IMPORT = {
     ),
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub cl.methods "
-        "cl.networks cl.objective cl.pretraining cl.report cl.roofline cl.runtime cl.shards cl.sources cl.training "
-        "pipeline.support"
+        "cl.networks cl.objective cl.pretraining cl.report cl.roofline cl.runtime cl.shards cl.sources "
+        "cl.training pipeline.support"
     ),
     "pipeline.hydra_plugins": "pipeline.support",
 }

@@ -84,6 +84,7 @@ def _accumulate(parameter: Tensor, gradient: Tensor | None) -> None:
     if parameter.grad is not None:
         parameter.grad += gradient
         return
-    if gradient.stride() != parameter.stride():
+    strides = zip(parameter.shape, gradient.stride(), parameter.stride(), strict=True)
+    if any(size > 1 and found != expected for size, found, expected in strides):
         gradient = torch.empty_like(parameter).copy_(gradient)
     parameter.grad = gradient

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map_only
 
 from cl.roofline.operations import Gpu, Operation, operation
 from cl.runtime.machine import Precision
@@ -30,6 +30,7 @@ FREE = {  # these run nothing on the device
     *("select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold"),
     *("_unsafe_view", "unsqueeze", "view", "record_stream", "set_"),
 }
+CONVOLUTIONS = {"convolution", "convolution_backward"}  # in cuDNN's layout, which PyTorch asks on GPUs alone
 COPIES = {"_to_copy", "copy_"}
 ANSWERS = {"_local_scalar_dense": 1, "equal": True, "is_nonzero": True}  # to what the CPU asks
 FAMILIES = {
@@ -129,6 +130,8 @@ class FakeGpu(TorchDispatchMode):
             result = _batch_norm_results(args[0], SYNC_BATCH_NORM[name])
         else:
             result = function(*args, **kwargs) if function._schema.returns else None  # None: writes arguments
+        if name in CONVOLUTIONS and any(map(_is_channels_last, tensors)):
+            result = tree_map_only(Tensor, _channels_last, result)
         for x in tree_iter(result):
             if isinstance(x, FakeTensor):
                 self._hold(x)
@@ -172,6 +175,14 @@ def _copied(name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
     if name == "copy_":
         return args[0].fill_(1)
     return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _batch_norm_results(rows: Tensor, count: int | None) -> Tensor | list[Tensor]:

@@ -27,17 +27,18 @@ class Scaled(Function):
     @staticmethod
     def backward(ctx, gradient, _):
         x, y = ctx.saved_tensors
-        return ctx.factor * gradient * y, None, ctx.factor * gradient * x
+        return (ctx.factor * gradient * y).double(), None, ctx.factor * gradient * x
 
 
-def loss_of(x: Tensor, weight: Tensor, bias: Tensor, unused: Tensor) -> Tensor:
-    """Branches, a shared parameter, broadcasts, another type, several outputs, recomputation, in Python."""
+def loss_of(x: Tensor, weight: Tensor, bias: Tensor, turned: Tensor, unused: Tensor) -> Tensor:
+    """Branches, a shared parameter, broadcasts, types, layouts, several outputs, recomputation, Python."""
     y = x @ weight + bias
     first, second, _ = y.double().chunk(3, 1)
     z = checkpoint(torch.sin, y, use_reentrant=False)
     scaled, _ = Scaled.apply(z, 3.0, F.relu(y))
     return (
         (scaled @ weight.T).sum()
+        + (turned.T.clone() * torch.arange(6.0).view(3, 2)).sum()
         + (first * second).sum().float()
         + bias.square().mean()
         + 0 * unused.detach()
@@ -46,7 +47,7 @@ def loss_of(x: Tensor, weight: Tensor, bias: Tensor, unused: Tensor) -> Tensor:
 
 def test_backward_gives_pytorchs_gradients() -> None:
     rng = torch.Generator().manual_seed(0)
-    values = [torch.randn(shape, generator=rng) for shape in ((4, 6), (6, 6), (6,), ())]
+    values = [torch.randn(shape, generator=rng) for shape in ((4, 6), (6, 6), (6,), (2, 3), ())]
     found = []
     for form in (backward, Tensor.backward):
         leaves = [x.clone().requires_grad_() for x in values]
@@ -54,26 +55,31 @@ def test_backward_gives_pytorchs_gradients() -> None:
             form(loss_of(*leaves))
         found.append([x.grad for x in leaves])
     assert found[0][-1] is None
+    for ours, theirs in zip(found[0][:-1], found[1][:-1], strict=True):
+        assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
     torch.testing.assert_close(found[0][:-1], found[1][:-1], rtol=1e-6, atol=1e-6)
 
 
 def test_gradients_are_float32_and_laid_out_as_their_parameters() -> None:
     with FakeGpu() as gpu:
-        net = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 2))
+        net = nn.Sequential(
+            nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(32, 2)
+        )
         net = Machine(GPU, 0, "bf16").place(net)
         gpu.clear()
         with Machine(GPU, 0, "bf16").autocast():
-            y = net(torch.empty(2, 4, 4, 4, device=GPU))
+            images = torch.empty(2, 4, 4, 4, device=GPU).contiguous(memory_format=torch.channels_last)
+            y = net(images)
         assert y.dtype == torch.bfloat16
         backward(y.float().sum())
         for parameter in net.parameters():
             assert parameter.grad.dtype == torch.float32
             assert parameter.grad.device == GPU
-            assert parameter.grad.stride() == parameter.stride()
+    assert "copy_" not in {each.name for each in gpu.operations}  # cuDNN's gradients have the layout already
     products = {each.name: each for each in gpu.operations if each.flops}
     assert set(products) == {"convolution", "convolution_backward", "addmm", "mm"}
     assert {each.precision for each in products.values()} == {"bf16"}
-    assert products["convolution"].flops == 2 * (2 * 8 * 2 * 2) * (4 * 3 * 3)
+    assert products["convolution"].flops == 2 * (2 * 8 * 2 * 2) * 8  # of the second
 
 
 def test_bytes_of_operations() -> None:
