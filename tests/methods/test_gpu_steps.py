@@ -10,7 +10,6 @@ import pytest
 from benchmarks.parameters import parameters
 from cl.config import read
 from pipeline._floor import trace
-from tests.pipeline.test_recipes import RECIPES
 from tests.support.project import ROOT
 
 IMAGES = 4096  # in the training split
@@ -51,8 +50,13 @@ def test_a_step_of_every_backbone(name) -> None:
     assert trace(parameters(*overrides)).operations
 
 
+RECIPES = CONF / "recipe"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+)
 def test_a_step_of_every_recipe(recipe) -> None:
     start = ["init=torchvision:resnet50"] if recipe == "own/adapt" else []
     params = parameters(f"recipe={recipe}", *start, "precision=bf16")
