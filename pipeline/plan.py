@@ -23,12 +23,13 @@ from cl.console.wording import counted, memory
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
 from cl.report.experiments import result_names
+from cl.roofline.operations import GPUS
 from cl.runtime.distributed import max_over_ranks, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.memory import available, peak_of_tree, return_freed
 from cl.training.loop import Data, train
 from cl.training.start import Start
-from pipeline import pretrain
+from pipeline import _floor, pretrain
 from pipeline.support import command, locations, outputs
 
 WARM_UP = 4  # steps before the measurement
@@ -38,14 +39,31 @@ SMALLEST = 4  # images in the smallest batch that is tried
 
 
 @click.command()
+@click.option("--gpu", type=click.Choice(list(GPUS)), help="Calculate instead; needs neither GPU nor data.")
+@click.option("--gpus", type=click.IntRange(1), default=1, help="Their number, with --gpu.")
 @command.entry_point
-@command.on_all_devices
-def main() -> None:
+def main(gpu: str | None, gpus: int) -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
-    `pretrain` does. For the other stages, the time of their last run is shown.
+    `pretrain` does. For the other stages, the time of their last run is shown. With --gpu, nothing is
+    measured: bounds for such GPUs are calculated from the operations of a step.
     """
+    if gpu:
+        calculate(command.params(), gpu, gpus)
+    else:
+        measure()
+
+
+def calculate(params: Params, gpu: str, gpus: int) -> None:
+    """Print bounds for `gpus` GPUs of a kind."""
+    images = len(locations.reader("train", params.dataset)) if locations.SHARDS.exists() else None
+    click.echo("\n".join(_floor.lines(params, gpu, gpus, images)))
+
+
+@command.on_all_devices
+def measure() -> None:
+    """Print what steps on this machine took."""
     params = command.params()
     progress = command.progress("plan")
     params, bank, queries = locations.data(params, progress.say)

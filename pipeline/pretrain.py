@@ -139,9 +139,9 @@ def prepare(
 ) -> tuple[PretrainingTask, Optimizer, TrainSet]:
     """The task, its optimizer and the training images before the first step."""
     task = build(params, here, len(bank), start)
-    optimizer = _optimizer(params, task)
-    start.load_state(task.method, optimizer)
-    return task, optimizer, train_set(params, bank, start.epochs)
+    built = optimizer(params, task)
+    start.load_state(task.method, built)
+    return task, built, train_set(params, bank, start.epochs)
 
 
 def adaptation(params: Params, task: PretrainingTask, data: TrainSet, queries: Reader) -> Adaptation | None:
@@ -222,7 +222,8 @@ def cropped(
     return on_device(data, here, say)
 
 
-def _optimizer(params: Params, task: PretrainingTask) -> Optimizer:
+def optimizer(params: Params, task: PretrainingTask) -> Optimizer:
+    """What updates the task's parameters."""
     fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
     scale, rate_1d = params.optim.backbone_lr_scale, params.optim.lr_scale_1d
     backbone = task.method.backbone

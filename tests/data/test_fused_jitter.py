@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -43,7 +44,8 @@ def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_
     """
     pytest.importorskip("triton")
     orders = list(itertools.permutations(range(4)))
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator()
+    print("seed", rng.seed())  # other images and factors each time; pytest shows it if the test fails
     rows = torch.zeros(len(orders) + 2, DRAWS)
     rows[:-1, COLUMNS["jitter"]] = 1
     rows[:, COLUMNS["first"] : COLUMNS["fourth"] + 1] = torch.tensor([*orders, *orders[:2]])
@@ -70,19 +72,25 @@ def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_
             torch.testing.assert_close(result, image, atol=5e-6, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["_measure", "_change"])
-def test_kernels_compile_for_a_gpu(name, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("architecture", [75, 80, 86, 89, 90, 100, 103, 120])
+def test_kernels_compile_for_a_gpu_and_stay_in_registers(architecture, tmp_path, monkeypatch, capfd) -> None:
     triton = pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DUMP_PTXAS_LOG", "1")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from cl.data import _fused_jitter
 
-    kernel = getattr(_fused_jitter, name)
-    signature = {argument: TYPES.get(argument, "*fp32") for argument in kernel.arg_names}
-    source = ASTSource(kernel, signature, {"block_size": _fused_jitter.BLOCK})
-    assert triton.compile(source, GPUTarget("cuda", 90, 32)).asm["cubin"]
+    kernels = [each for each in vars(_fused_jitter).values() if hasattr(each, "arg_names")]
+    entries = [each for each in kernels if "pixels" in each.arg_names and "block_size" in each.arg_names]
+    assert len(entries) == 2
+    for kernel in entries:
+        signature = {argument: TYPES.get(argument, "*fp32") for argument in kernel.arg_names}
+        source = ASTSource(kernel, signature, {"block_size": _fused_jitter.BLOCK})
+        assert triton.compile(source, GPUTarget("cuda", architecture, 32)).asm["cubin"]
+    spills = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", capfd.readouterr().out)
+    assert spills == ["0"] * 3 * len(entries)
 
 
 def test_a_machine_without_triton_says_so(params, here, monkeypatch) -> None:

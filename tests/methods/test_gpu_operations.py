@@ -10,10 +10,11 @@ from benchmarks.parameters import parameters
 from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.objective.batch import Batch
+from cl.roofline.ranks import pretended_ranks
 from cl.runtime.machine import Machine
 from pipeline.pretrain import build
 from tests.support import batch_norm_kernels
-from tests.support.counting import GPU, Counting, pretended_ranks
+from tests.support.counting import GPU, Counting
 
 assert batch_norm_kernels.LIBRARIES
 IMAGES, SIZE = 8, 32  # per rank, in two views

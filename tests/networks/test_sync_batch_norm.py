@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from cl.networks import _reference_batch_norm, _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
+from cl.roofline.ranks import pretended_ranks
 from tests.support import batch_norm_kernels, batch_norm_ranks
 from tests.support.batch_norm_ranks import CASES, computed, expected
-from tests.support.counting import GPU, Counting, pretended_ranks
+from tests.support.counting import GPU, Counting
 
 assert batch_norm_kernels.LIBRARIES
 

@@ -101,6 +101,30 @@ def test_without_shards_a_plan_asks_for_them(project) -> None:
     assert len(answer.stderr.splitlines()) == 1
 
 
+def test_bounds_for_gpus_that_are_not_there(prepared) -> None:
+    """The batch and its exchanges are shared by two; 40 epochs of one step each."""
+    (answer,) = answers(prepared, [Stage(("plan", "--gpu", "h100", "--gpus", "2"))])
+    assert answer.code == 0, answer.stderr
+    found = dict(line.split(": ", 1) for line in answer.stdout.splitlines())
+    assert found["calculated for 2 x h100 in fp32"].startswith("a bound, not a measurement")
+    milliseconds, images, rate = numbers(found["step"])
+    assert images == 64
+    assert rate == pytest.approx(64_000 / milliseconds, rel=0.02)
+    operations, *_, exchanges = numbers(found["per GPU and step"])
+    assert 200 < operations < 2000
+    assert 40 < exchanges < 60
+    hours, steps = numbers(found["pretraining"])
+    assert (steps, hours) == (40, pytest.approx(40 * milliseconds / 3.6e6, rel=0.02))
+    assert numbers(found["memory"])[0] > 0
+    assert len(numbers(found["largest costs"])) >= 3
+
+
+def test_bounds_need_no_shards(project) -> None:
+    (answer,) = answers(project, [Stage(("plan", "--gpu", "a100"))])
+    assert answer.code == 0, answer.stderr
+    assert "pretraining" not in answer.stdout
+
+
 def test_a_plan_that_is_interrupted_leaves_nothing(prepared, tmp_path) -> None:
     before = contents(prepared)
     with subprocess.Popen(

@@ -178,7 +178,7 @@ def test_the_backbone_may_learn_at_its_own_rate(prepared, here) -> None:
     write(prepared / "params.yaml", [*SETTINGS, "optim.backbone_lr_scale=0.1"])
     params = config.load(prepared / "params.yaml")
     task = build(params, here, 120)
-    optimizer = pretrain._optimizer(params, task)
+    optimizer = pretrain.optimizer(params, task)
     optim.set_lr(optimizer, 1.0, 1.0)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     trained = {name: p for name, p in task.named_parameters() if p.requires_grad}

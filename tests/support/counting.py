@@ -8,16 +8,13 @@ import contextlib
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -102,16 +99,6 @@ class Counting(TorchDispatchMode):
         """Count a wait for `value`."""
         self.waits[_line()] += 1
         return value
-
-
-@contextlib.contextmanager
-def pretended_ranks(number: int) -> Iterator[None]:
-    """In the block, this process is rank 0 of several; what it exchanges with the others goes nowhere."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=number)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 @dataclass(frozen=True)

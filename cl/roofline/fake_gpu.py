@@ -1,0 +1,205 @@
+"""A GPU that is not there.
+
+Tensors on `GPU` have PyTorch's shapes, strides, types and choice of operations for CUDA, but no values
+(FakeTensorMode); tensors on the CPU are real. So a step on it shows which operations start, on which device
+and in which type, what memory is in use, and where the CPU waits. It shows neither values nor times, and not
+whether kernels work.
+"""
+
+import weakref
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from cl.roofline.operations import Gpu, Operation, operation
+from cl.runtime.machine import Precision
+
+GPU = torch.device("cuda", 0)
+FREE = {  # these run nothing on the device
+    *("alias", "as_strided", "chunk", "detach", "diagonal", "empty", "empty_like", "empty_strided", "expand"),
+    *("lift_fresh", "narrow", "new_empty", "new_empty_strided", "permute", "_reshape_alias", "reshape"),
+    *("select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold"),
+    *("_unsafe_view", "unsqueeze", "view", "record_stream", "set_"),
+}
+CONVOLUTIONS = {"convolution", "convolution_backward"}  # in cuDNN's layout, which PyTorch asks on GPUs alone
+COPIES = {"_to_copy", "copy_"}
+ANSWERS = {"_local_scalar_dense": 1, "equal": True, "is_nonzero": True}  # to what the CPU asks
+FAMILIES = {
+    "threshold": "relu",
+    "addmm": "matrix products",
+    "mm": "matrix products",
+    "bmm": "matrix products",
+}
+SYNC_BATCH_NORM = {  # kernels that PyTorch knows for CUDA alone: number of results (C,), or rows
+    "batch_norm_stats": 2,
+    "batch_norm_gather_stats_with_counts": 2,
+    "batch_norm_elemt": None,
+    "batch_norm_backward_reduce": 4,
+    "batch_norm_backward_elemt": None,
+}
+
+
+class FakeGpu(TorchDispatchMode):
+    """In this context, `GPU` exists; a value that the CPU asks for is 1, or True.
+
+    Args:
+        float32: how the GPU multiplies matrices of float32.
+
+    Attributes:
+        may_wait: whether the CPU may ask for values, or copy memory that is not pinned; otherwise, doing so
+            raises an AssertionError.
+        operations: those since the last `clear`, without those that only return views or reserve memory.
+        used, peak: bytes in use now, and the most since the last `clear`.
+    """
+
+    def __init__(self, float32: Precision = "fp32") -> None:
+        super().__init__()
+        self.float32, self.may_wait = float32, True
+        self.operations: list[Operation] = []
+        self.used = self.peak = 0
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._storages: set[int] = set()
+        self._pinned: list[Tensor] = []
+        self._contexts = ExitStack()
+
+    def __enter__(self) -> "FakeGpu":
+        foreach = [*_foreach_utils._foreach_supported_types, FakeTensor]
+        for place, name, value in (
+            (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+            (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
+            (_foreach_utils, "_foreach_supported_types", foreach),
+            (F, "scaled_dot_product_attention", _attention),
+        ):
+            self._contexts.enter_context(patch.object(place, name, value))
+        self._contexts.enter_context(self._fake)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._contexts.close()
+
+    def clear(self) -> None:
+        """Count from here."""
+        self.operations.clear()
+        self.peak = self.used
+
+    def collectives(self) -> Counter[str]:
+        """The exchanges between GPUs, by name."""
+        return Counter(each.name for each in self.operations if each.name.startswith("c10d."))
+
+    def floor(self, gpu: Gpu) -> float:
+        """Seconds that the operations take at least, one after the other."""
+        return sum(each.seconds(gpu) for each in self.operations)
+
+    def costs(self, gpu: Gpu) -> Counter[str]:
+        """The same by family of operations, forward and backward together."""
+        found: Counter[str] = Counter()
+        for each in self.operations:
+            name = each.name.removesuffix("_backward").removesuffix("_").removeprefix("_")
+            found[FAMILIES.get(name, name)] += each.seconds(gpu)  # type: ignore[assignment]
+        return found
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        space, name = function._schema.name.split("::")
+        tensors = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
+        target = torch.device(kwargs.get("device") or (args[0].device if name == "copy_" else GPU))
+        on_gpu = any(isinstance(x, FakeTensor) for x in tensors)
+        if space == "prim":
+            return function(*args, **kwargs)
+        if "pin_memory" in name or (not on_gpu and (target.type == "cpu" or "device" not in kwargs)):
+            with unset_fake_temporarily():
+                return self._pin(args[0]) if "pin_memory" in name else function(*args, **kwargs)
+        if not self.may_wait:
+            self._check_waits(name, tensors, kwargs, target)
+        if name in ANSWERS:
+            result = ANSWERS[name]
+        elif name in COPIES and target.type == "cpu":
+            with unset_fake_temporarily():
+                result = _copied(name, args, kwargs)
+        elif name in SYNC_BATCH_NORM:
+            result = _batch_norm_results(args[0], SYNC_BATCH_NORM[name])
+        else:
+            result = function(*args, **kwargs) if function._schema.returns else None  # None: writes arguments
+        if name in CONVOLUTIONS and any(map(_is_channels_last, tensors)):
+            result = tree_map_only(Tensor, _channels_last, result)
+        for x in tree_iter(result):
+            if isinstance(x, FakeTensor):
+                self._hold(x)
+        if name not in FREE:
+            title = f"{space}.{name}" if space == "c10d" else name
+            self.operations.append(operation(title, function, args, kwargs, result, self.float32))
+        return result
+
+    def _pin(self, x: Tensor) -> Tensor:
+        self._pinned.append(x.clone())
+        return self._pinned[-1]
+
+    def _check_waits(
+        self, name: str, tensors: list[Tensor], kwargs: dict[str, Any], target: torch.device
+    ) -> None:
+        pinned = {x.data_ptr() for x in self._pinned}
+        from_host = [x for x in tensors if not isinstance(x, FakeTensor) and (x.ndim or name in COPIES)]
+        if from_host and any(x.data_ptr() not in pinned for x in from_host):
+            raise AssertionError(f"the CPU waits for the GPU: {name} of memory that is not pinned")
+        if name in ANSWERS or (name in COPIES and target.type == "cpu"):
+            raise AssertionError(f"the CPU waits for the GPU: {name} asks for values")
+
+    def _hold(self, x: Tensor) -> None:
+        """Count a tensor's memory until it is freed."""
+        storage = x.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._storages:
+            return
+        self._storages.add(key)
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        weakref.finalize(storage, self._free, key, size).atexit = False
+
+    def _free(self, key: int, size: int) -> None:
+        self._storages.discard(key)
+        self.used -= size
+
+
+def _copied(name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """What the CPU gets if it copies from the GPU."""
+    if name == "copy_":
+        return args[0].fill_(1)
+    return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def _batch_norm_results(rows: Tensor, count: int | None) -> Tensor | list[Tensor]:
+    if count is None:
+        return torch.empty_like(rows)
+    return [rows.new_empty(rows.shape[1], dtype=torch.float32) for _ in range(count)]
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: None = None, dropout_p: float = 0.0, **options: Any
+) -> Tensor:
+    """The kernels that PyTorch chooses on a GPU; without one, it would choose several plain operations."""
+    assert attn_mask is None
+    scale = options.get("scale")
+    if torch.is_autocast_enabled("cuda"):
+        q, k, v = (x.to(torch.get_autocast_dtype("cuda")) for x in (q, k, v))
+    if q.dtype == torch.bfloat16:
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, scale=scale)[0]
+    arguments = q, k, v, None, True, dropout_p
+    return torch.ops.aten._scaled_dot_product_efficient_attention(*arguments, scale=scale)[0]
