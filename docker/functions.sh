@@ -7,8 +7,8 @@ fail() {
   exit 1
 }
 
-# Triton finds libcuda through the linker's cache, which nobody can refresh in a read-only image. Then name its folder, if one of the
-# given files exists.
+# Triton finds libcuda through the linker's cache, which nobody can refresh in a read-only image. If the cache lacks
+# it, name the folder of the first given file that exists.
 find_libcuda() {
   local file
   [[ -z ${TRITON_LIBCUDA_PATH:-} && $(PATH=$PATH:/sbin ldconfig -p 2> /dev/null) != *libcuda.so.1* ]] || return 0

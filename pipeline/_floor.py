@@ -1,6 +1,5 @@
 """The least that pretraining asks of GPUs, from training steps on a GPU that is not there."""
 
-import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -106,5 +105,5 @@ def lines(params: Params, name: str, gpus: int, images: int | None = None) -> It
     yield f"largest costs: {', '.join(costs)}"
     yield f"memory: at least {memory(gpu.peak)} per GPU, without CUDA's and cuDNN's own"
     if images:
-        steps = math.ceil(params.optim.epochs * (images // size))
+        steps = max(1, round(params.optim.epochs * (images // size)))
         yield f"pretraining: at least {steps * seconds / 3600:.3g} hours for {steps} steps, without kNN"

@@ -40,9 +40,9 @@ SMALLEST = 4  # images in the smallest batch that is tried
 
 @click.command()
 @click.option("--gpu", type=click.Choice(list(GPUS)), help="Calculate instead; needs neither GPU nor data.")
-@click.option("--gpus", type=click.IntRange(1), default=1, help="Their number, with --gpu.")
+@click.option("--gpus", type=click.IntRange(1), help="Their number, with --gpu; by default 1.")
 @command.entry_point
-def main(gpu: str | None, gpus: int) -> None:
+def main(gpu: str | None, gpus: int | None) -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
@@ -50,14 +50,19 @@ def main(gpu: str | None, gpus: int) -> None:
     measured: bounds for such GPUs are calculated from the operations of a step.
     """
     if gpu:
-        calculate(command.params(), gpu, gpus)
+        calculate(command.params(), gpu, gpus or 1)
+    elif gpus:
+        raise ValueError(f"--gpus={gpus} needs their kind, such as --gpu h100")
     else:
         measure()
 
 
 def calculate(params: Params, gpu: str, gpus: int) -> None:
     """Print bounds for `gpus` GPUs of a kind."""
-    images = len(locations.reader("train", params.dataset)) if locations.SHARDS.exists() else None
+    images = None
+    if locations.SHARDS.exists():
+        params, bank, _ = locations.data(params, click.echo)
+        images = len(bank)
     click.echo("\n".join(_floor.lines(params, gpu, gpus, images)))
 
 

@@ -94,15 +94,15 @@ def main() -> None:
             each_epoch=each_epoch,
         )
         outcome = tested.finish(params.seed) if tested else None
+        unchanged = outcome is not None and not outcome.is_better
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
             if kept.exists():
-                last = f"{rows[-1]['epoch']}.safetensors"  # which is models/method.safetensors
+                last = "" if unchanged else f"{rows[-1]['epoch']}.safetensors"  # models/method.safetensors
                 shutil.copytree(kept, results.folder / kept.name, ignore=shutil.ignore_patterns(last))
             if outcome:
                 results.notes["adaptation"] = outcome.notes
                 progress.say(outcome.sentence)
-            unchanged = outcome is not None and not outcome.is_better
             if unchanged:  # the last epoch measured another encoder
                 results.metrics.pop("pretrain_knn_top1", None)
             sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))

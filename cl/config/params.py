@@ -37,7 +37,7 @@ class PretrainingOptim(optim.Config):
     compile: run the encoder through torch.compile, which takes minutes to start.
     cropping: where images are decoded and cropped: in data workers, or on the training device
         (`cl.data.device_crops`), where pixels differ by rounding, and on a GPU by its JPEG decoder.
-    keep_every: number of epochs after which the method is kept, for analyses; null for the last epoch only.
+    keep_every: keep the method after every so many epochs, for analyses; null: after the last only.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]

@@ -58,6 +58,8 @@ def _one_line_errors(less_memory: str) -> Iterator[None]:
     except (ValueError, FloatingPointError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise click.ClickException(_memory_full(error, less_memory)) from error
         if error.errno in TOO_MANY_FILES:
             raise click.ClickException(
                 f"{error.strerror} ({error.filename}): allow more with `ulimit -n 4096`, then run again"

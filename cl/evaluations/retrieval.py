@@ -48,7 +48,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """
     metrics: dict[str, dict[str, float]] = {}
     queried = min(config.queries, len(context.val))
-    batch = queried // math.ceil(queried / BATCH)  # equal batches, since an incomplete one is left out
+    batch = queried // math.ceil(queried / BATCH)  # an incomplete batch, of a few images, is left out
     for names, encoder in context.encoder.passes():
         images = EvalSet(context.val, context.transform)
         banks = extract_all(encoder, images, context.machine, count=context.progress.count)

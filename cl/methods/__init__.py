@@ -138,17 +138,17 @@ class BaseMethod(nn.Module):
         return Contrast(queries, positives, negatives, self.temperature, log_normalizer=log_normalizer)
 
     def contrast_in_batch(
-        self, queries: Tensor, keys: Tensor, batch: Batch, everyones: Tensor | Sharded | None = None
+        self, queries: Tensor, keys: Tensor, batch: Batch, all_keys: Tensor | Sharded | None = None
     ) -> Contrast:
         """Queries against all ranks' keys; the key of the query's own image is the positive.
 
         Args:
             queries: (N, E, D), E queries per image.
             keys: (N, D).
-            everyones: those of all ranks, from `of_all_ranks`, if they are known already.
+            all_keys: the keys of all ranks, from `of_all_ranks`, if they are gathered already.
         """
         e = queries.shape[1]
-        rows = of_all_ranks(keys) if everyones is None else everyones
+        rows = of_all_ranks(keys) if all_keys is None else all_keys
         negatives = Negatives.of_other_images(rows, batch, queries=e)
         return self.contrast(queries.flatten(0, 1), keys.repeat_interleave(e, 0)[:, None], negatives)
 

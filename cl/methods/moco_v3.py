@@ -25,7 +25,8 @@ class Method(PredictorMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N E queries with the keys of the batch for each view and target view."""
         queries, keys = self.predictions_and_targets(batch.views)
-        rows = of_all_ranks_together(keys)
+        all_keys = of_all_ranks_together(keys)
         return [
-            self.contrast_in_batch(queries[a], keys[b], batch, rows[b]) for a, b in pairs(len(batch.views))
+            self.contrast_in_batch(queries[a], keys[b], batch, all_keys[b])
+            for a, b in pairs(len(batch.views))
         ]

@@ -29,8 +29,9 @@ from pipeline.support import locations, outputs, provenance, typed_names
 T = TypeVar("T")
 RESULTS = Path("results")
 LESS_MEMORY = (
-    "choose precision=bf16, a smaller batch, or in pretraining optim.microbatches=4 with bn_group=16 (for a "
-    "vision transformer backbone.checkpointing=true); `python -m pipeline.plan` measures what fits"
+    "train with a smaller batch_size, on a GPU with precision=bf16, or in pretraining with "
+    "optim.microbatches=4 and bn_group=16 (for a vision transformer backbone.checkpointing=true); "
+    "`python -m pipeline.plan` measures what fits"
 )
 
 
@@ -187,6 +188,7 @@ def results(
     shutil.rmtree(unfinished, ignore_errors=True)
     produced = Results(unfinished / "files")
     try:
+        machine.gpus()  # raises here, not when the work is done and the hardware is recorded
         produced.folder.mkdir(parents=True)
         total = usage()
         before = total.now()

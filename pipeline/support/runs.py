@@ -110,7 +110,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
             yield
             shutil.rmtree(folder, ignore_errors=True)
         finally:
-            if {path.name for path in folder.glob("*")} <= {files.LOCK, CODE}:
+            if {path.name for path in folder.glob("*")} <= {files.LOCK, CODE, locations.KEPT.name}:
                 shutil.rmtree(folder, ignore_errors=True)
 
 

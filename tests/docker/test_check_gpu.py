@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from tests.support.commands import environment
 from tests.support.project import ROOT
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
+HEADER = Path(sysconfig.get_path("include"), "Python.h")
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("gcc") and HEADER.exists()), reason="no C compiler or Python.h"
+)
 LIBRARIES = ("libibverbs.so.1", "libmlx5.so.1")
 
 

@@ -69,13 +69,12 @@ def test_more_may_be_drawn_than_there_are_rows() -> None:
     assert bank_of(3).sample(torch.tensor([0]), 50, torch.Generator(), own=False).unique().tolist() == [1, 2]
 
 
-def test_threads_draw_what_one_would() -> None:
+def test_threads_draw_what_one_would(monkeypatch) -> None:
     """The rows of each are drawn in parts."""
-    samples, threads = [], torch.get_num_threads()
+    samples = []
     for number in (1, 3):
-        torch.set_num_threads(number)
+        monkeypatch.setattr(torch, "get_num_threads", lambda number=number: number)
         samples.append(bank_of(20).sample(torch.arange(7), 11, torch.Generator().manual_seed(0), own=False))
-    torch.set_num_threads(threads)
     assert torch.equal(*samples)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import mmap
 
 import click
 import numpy as np
@@ -86,7 +87,7 @@ def test_endings_are_told_in_one_sentence(error, message) -> None:
 
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
 CUDA_FULL, FULL = "a GPU's memory is full: .*nvidia-smi.*", "^memory is full: "
-LESS = "or choose precision=bf16, a smaller batch, .*optim.microbatches=4.*`python -m pipeline.plan`"
+LESS = "or train with a smaller batch_size, .*optim.microbatches=4.*`python -m pipeline.plan`"
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,7 @@ LESS = "or choose precision=bf16, a smaller batch, .*optim.microbatches=4.*`pyth
         ),
         (command.entry_point, lambda: torch.empty(10**17), FULL + ".*" + LESS),
         (command.entry_point, lambda: np.empty(10**17), FULL + ".*" + LESS),
+        (command.entry_point, lambda: mmap.mmap(-1, 2**47), FULL + ".*" + LESS),
         (cl_entry_point, lambda: raise_(torch.OutOfMemoryError(CUDA)), CUDA_FULL + "CUDA_VISIBLE_DEVICES= "),
         (cl_entry_point, lambda: torch.empty(10**17), FULL + "end other programs, or start fewer processes"),
     ],
