@@ -116,9 +116,9 @@ class FakeGpu(TorchDispatchMode):
         on_gpu = any(isinstance(x, FakeTensor) for x in tensors)
         if space == "prim":
             return function(*args, **kwargs)
-        if "pin_memory" in name or (not on_gpu and (target.type == "cpu" or "device" not in kwargs)):
+        if "pin" in name or (not on_gpu and (target.type == "cpu" or "device" not in kwargs)):
             with unset_fake_temporarily():
-                return self._pin(args[0]) if "pin_memory" in name else function(*args, **kwargs)
+                return self._on_host(name, function, args, kwargs)
         if not self.may_wait:
             self._check_waits(name, tensors, kwargs, target)
         if name in ANSWERS:
@@ -140,9 +140,15 @@ class FakeGpu(TorchDispatchMode):
             self.operations.append(operation(title, function, args, kwargs, result, self.float32))
         return result
 
-    def _pin(self, x: Tensor) -> Tensor:
-        self._pinned.append(x.clone())
-        return self._pinned[-1]
+    def _on_host(self, name: str, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result of an operation on the CPU; pinning needs a driver, so pinned tensors are remembered."""
+        if name == "is_pinned":
+            return args[0].data_ptr() in {x.data_ptr() for x in self._pinned}
+        pins = "pin_memory" in name or kwargs.pop("pin_memory", False)
+        result = args[0].clone() if "pin_memory" in name else function(*args, **kwargs)
+        if pins:
+            self._pinned.append(result)
+        return result
 
     def _check_waits(
         self, name: str, tensors: list[Tensor], kwargs: dict[str, Any], target: torch.device
