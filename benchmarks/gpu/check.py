@@ -331,4 +331,4 @@ def backends(session: Session) -> None:
     session.report(backend, torch.equal(x.grad, 2 * x.detach()) and flags.tolist() == [1, 0])
 
 
-PARTS = (card, backends, batch_norm, partition, augmentation, cropping, loop, methods, resume, ranks)
+PARTS = (card, backends, batch_norm, partition, methods, resume, ranks, augmentation, cropping, loop)

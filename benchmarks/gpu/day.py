@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.gpu import check, speed
 from benchmarks.gpu.session import Session, read, short
+from benchmarks.sigterm import exits_on_sigterm
 from cl.console.command import entry_point
 from cl.runtime import machine
 from pipeline.support import provenance
@@ -33,18 +34,19 @@ PARTS: dict[str, Part] = {
     for module in (check, speed)
     for part in module.PARTS
 }
-# The share of the time that a part may take, and the seconds that each may take.
-SHARES = {
-    "check.methods": 0.2,
-    "check.resume": 0.15,
-    "check.ranks": 0.15,
-    "speed.step": 0.25,
-    "speed.cifar10": 0.3,
+# Minutes of 15 that a part may take; they overlap, as most parts need less. LEAST: seconds of a short day.
+MINUTES = {
+    "check.methods": 3.0,
+    "check.resume": 2.0,
+    "check.ranks": 2.0,
+    "speed.step": 4.0,
+    "speed.cifar10": 4.0,
 }
-SHARE, LEAST = 0.07, 30.0
+OVERLAP, LEAST = 2.0, 30.0
+MEASURED = 0.4  # of the time, what checks leave to measurements
 IN_TIME = 0.7  # of its limit, a part begins no further case
 GAIN = 1.1  # times as fast, from which on a default should change
-ALL = "the whole part"
+ALL, NO_TIME = "the whole part", "not run: no time left"
 PAGE, HEADING = Path("docs/results/gpu.md"), "## Measured\n"
 NOT_FIGURES = ("part", "what", "passed", "note", "error")
 # Parts are forked from a process that has imported them but not started CUDA.
@@ -74,20 +76,23 @@ def main(chosen: tuple[str, ...], minutes: float, to: Path | None) -> None:
     sys.exit(any(row["passed"] is False for row in rows))
 
 
-def run(parts: dict[str, Part], device: torch.device, seconds: float, least: float = LEAST) -> list[Row]:
+def run(parts: dict[str, Part], device: torch.device, seconds: float) -> list[Row]:
     """The results of the parts, one after another, until the time is over."""
     CONTEXT.set_forkserver_preload(["benchmarks.gpu.check", "benchmarks.gpu.speed"])
     end = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory(prefix="gpu-day-") as folder:
+    minutes = {name: MINUTES.get(name, 1.0) for name in parts}
+    reserved = MEASURED * seconds if any(name.startswith("speed.") for name in parts) else 0.0
+    with exits_on_sigterm(), tempfile.TemporaryDirectory(prefix="gpu-day-") as folder:
         output = Path(folder) / "results.jsonl"
         for name, part in parts.items():
-            left, share = end - time.monotonic(), max(least, SHARES.get(name, SHARE) * seconds)
+            share = max(LEAST, OVERLAP * minutes[name] / sum(minutes.values()) * seconds)
+            left = end - time.monotonic() - (reserved if name.startswith("check.") else 0.0)
             session = Session(device, output, name, time.monotonic() + IN_TIME * min(left, share))
             try:
                 if left > 0:
                     supervise(part, session, min(left, share))
                 else:
-                    session.report(ALL, note="not run: no time left")
+                    session.report(ALL, note=NO_TIME)
             except TimeoutError as error:
                 if left > share:
                     session.report(ALL, False, error=str(error))
@@ -144,7 +149,10 @@ def conclusions(rows: list[Row]) -> list[str]:
         for row in rows
         if row["passed"] is False
     ]
-    found += [f"{row['part']}, {row['what']}: {row['note']}" for row in rows if "note" in row]
+    notes = {f"{row['part']}, {row['what']}": row["note"] for row in rows if "note" in row}
+    found += [f"{what}: {note}" for what, note in notes.items() if note != NO_TIME]
+    if missing := [row["part"] for row in rows if row.get("note") == NO_TIME]:
+        found.append(f"not run, as the time was over: {', '.join(missing)}")
     for row in rows:
         gain = row.get("times_as_fast", 1.0)
         if not 1 / GAIN < gain < GAIN:
