@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: repro table help test test-gpu test-slow golden check clean-scratch format bench bench-gpu .venv detectron2 lock
+.PHONY: repro table help test test-gpu test-slow golden check clean-scratch format bench gpu-day .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	@git rev-parse --is-inside-work-tree > /dev/null 2>&1 || { echo "DVC needs Git: run \`git init && git add -A && git commit -m start\` here first"; exit 1; }
@@ -56,9 +56,8 @@ bench: $(ready)  ## Compare speed and memory with dense forms, other libraries a
 	python -m benchmarks.remote
 	python -W ignore -m benchmarks.versions
 
-bench-gpu: $(ready)  ## Check results on a CUDA GPU against the CPU, and measure its speed.
-	python -W ignore -m benchmarks.gpu.check
-	python -W ignore -m benchmarks.gpu.speed
+gpu-day: $(ready)  ## Check results on a GPU against the CPU, and measure its speed, in 15 minutes.
+	python -W ignore -m benchmarks.gpu.day
 
 .venv: $(ready)  ## Create only the environment.
 

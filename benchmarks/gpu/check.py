@@ -1,4 +1,4 @@
-"""Whether results on a GPU are correct: `python -m benchmarks.gpu.check [PARTS]...`.
+"""Whether results on a GPU are correct.
 
 The CPU is the reference, which the tests hold to the papers' formulas.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from benchmarks.gpu.images import photographs, squares, stored
-from benchmarks.gpu.session import Session, command, relative_error
+from benchmarks.gpu.session import Session, relative_error
 from benchmarks.gpu.steps import process_group
 from benchmarks.gpu.training import (
     CPU,
@@ -41,9 +41,11 @@ from cl.networks import _reference_batch_norm, _sync_batch_norm
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.runtime import machine
+from cl.runtime.cores import cores
 from cl.runtime.distributed import _Gather
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
+from pipeline.support import provenance
 from pipeline.support.locations import transform
 
 EXACT, SINGLE = 1e-8, 2e-3  # largest relative errors, in float64 and float32
@@ -55,7 +57,7 @@ ROWS = [
 ]
 # Largest mean and largest difference of crops, of 255: of the same pixels, and by two JPEG decoders.
 RESIDENT, DECODED = (0.2, 2), (2.0, 255)
-RANKS_TIMEOUT = 300  # seconds
+NCCL = "cpu:gloo,cuda:nccl"
 SMALL_RUN = (
     "dataset.train_patches=6",
     "dataset.val_patches=3",
@@ -68,11 +70,27 @@ SMALL_RUN = (
 TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.27")  # 4 steps
 
 
+def card(session: Session) -> None:
+    """The machine and the versions."""
+    found = None if session.tiny else torch.cuda.get_device_properties(0)
+    session.report(
+        "card",
+        gpu=found.name if found else "none",
+        gpus=0 if session.tiny else machine.gpus(),
+        gib=found.total_memory / 2**30 if found else 0.0,
+        **provenance.versions(),
+        cores=cores(),
+    )
+
+
 def methods(session: Session) -> None:
-    """Every method with every loss: some steps in float64 and one in float32, against the CPU in float64."""
+    """Every method with every loss: some steps in float64 and one in float32, against the CPU in float64.
+
+    First each method with one loss.
+    """
     machine.find("fp32", deterministic=False)  # no TF32
     steps = 1 if session.tiny else STEPS
-    for number, cell in enumerate(combinations(session)):
+    for number, cell in session.in_time(enumerate(combinations(session))):
         what = f"{cell.method}, {cell.loss}, {cell.views}, {cell.patches}"
         with session.attempt(what):
             params = params_of(session, cell, number)
@@ -244,11 +262,13 @@ def resume(session: Session) -> None:
         ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce", "precision=bf16"],
         ["backbone=resnet18", "method=byol", "optim=lars", "precision=bf16"],
         ["backbone=resnet18_small", "optim.microbatches=2", "bn_group=16", "precision=bf16"],
+        ["backbone=vit_tiny_patch4", "optim=adamw", "precision=bf16"],
         ["backbone=resnet18", "optim.compile=true", "precision=bf16"],
     ]
     with tempfile.TemporaryDirectory() as folder:
         shards = write_shards(parameters(*SMALL_RUN), Path(folder))
-        for number, choices in enumerate([["backbone=resnet18"]] if session.tiny else cases):
+        chosen = [["backbone=resnet18"]] if session.tiny else cases
+        for number, choices in session.in_time(enumerate(chosen)):
             with session.attempt(" ".join(choices)):
                 params = parameters(*SMALL_RUN, *choices, *(TINY_RUN if session.tiny else ()))
                 here = machine.find(params.precision, deterministic=True)
@@ -264,40 +284,42 @@ def resume(session: Session) -> None:
 
 
 def ranks(session: Session) -> None:
-    """Two processes on one GPU against one: batch norm, gathering and gradients over ranks.
+    """Two processes against one: batch norm, gathering and gradients over ranks.
 
-    NCCL refuses two processes on one GPU; gloo transports CUDA tensors.
+    With gloo on one GPU, which NCCL refuses; and with NCCL on two, if there are two.
     """
-    cells = combinations(session, every=24 if session.tiny else 6)
+    cells = combinations(session, 1)
     params = [params_of(session, cell, number) for number, cell in enumerate(cells)]
     method = "fork" if session.tiny else "spawn"  # CUDA cannot be forked
+    several = not session.tiny and machine.gpus() > 1
     with tempfile.TemporaryDirectory() as folder:
-        for number in (1, 2):
-            settings = (number, folder, str(session.device), params)
-            processes = mp.start_processes(_rank, settings, number, join=False, start_method=method)
-            while not processes.join(RANKS_TIMEOUT):
-                pass
-        single, shared = (torch.load(f"{folder}/{number}.pt", weights_only=True) for number in (1, 2))
-    for cell, expected, found in zip(cells, single, shared, strict=True):
-        error = relative_error(found, expected)
-        session.report(
-            f"{cell.method}, {cell.loss}, {cell.views}, {cell.patches}", error < EXACT, error=error
-        )
+        for name, device in [("gloo", str(session.device)), *([(NCCL, "cuda")] if several else [])]:
+            for number in (1, 2):
+                settings = (number, f"{folder}/{device}{number}", name, device, params)
+                mp.start_processes(_rank, settings, number, start_method=method)
+            single, shared = (torch.load(f"{folder}/{device}{n}.pt", weights_only=True) for n in (1, 2))
+            for cell, expected, found in zip(cells, single, shared, strict=True):
+                error = relative_error(found, expected)
+                what = f"{name}: {cell.method}, {cell.loss}, {cell.views}, {cell.patches}"
+                session.report(what, error < EXACT, error=error)
 
 
-def _rank(rank: int, ranks: int, folder: str, device: str, params: list[Params]) -> None:
+def _rank(rank: int, ranks: int, files: str, backend: str, device: str, params: list[Params]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks)
-    found = [trajectory(each, torch.device(device), torch.float64)[-1] for each in params]
+    here = torch.device("cuda", rank) if backend == NCCL else torch.device(device)
+    if backend == NCCL:
+        torch.cuda.set_device(here)
+    dist.init_process_group(backend, init_method=f"file://{files}", rank=rank, world_size=ranks)
+    found = [trajectory(each, here, torch.float64)[-1] for each in params]
     if rank == 0:
-        torch.save(found, f"{folder}/{ranks}.pt")
+        torch.save(found, f"{files}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 def backends(session: Session) -> None:
     """What `cl.console.launch` sets up, in one process: collectives on CPU and GPU tensors."""
-    backend = "gloo" if session.tiny else "cpu:gloo,cuda:nccl"
+    backend = "gloo" if session.tiny else NCCL
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
         x = torch.arange(6.0, device=session.device).view(2, 3).requires_grad_()
@@ -309,11 +331,4 @@ def backends(session: Session) -> None:
     session.report(backend, torch.equal(x.grad, 2 * x.detach()) and flags.tolist() == [1, 0])
 
 
-PARTS = {
-    part.__name__: part
-    for part in (batch_norm, methods, partition, augmentation, cropping, loop, resume, ranks, backends)
-}
-main = command(PARTS, "Check results on a GPU against those on the CPU.")
-
-if __name__ == "__main__":
-    main()
+PARTS = (card, backends, batch_norm, partition, methods, resume, ranks, augmentation, cropping, loop)

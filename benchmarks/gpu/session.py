@@ -1,23 +1,19 @@
-"""What checks and measurements share: the device, a table of results, seconds, memory and kernel launches."""
+"""What checks and measurements share: the device, results, seconds, memory and kernel launches."""
 
 import json
-import os
-import sys
+import math
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import click
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cl.console.command import entry_point
-from cl.runtime import machine
-
+T = TypeVar("T")
 WARM, REPEATS = 2, 5
 EVENTS = {
     "launches": ("cudaLaunchKernel", "cuLaunchKernel"),
@@ -29,12 +25,12 @@ EVENTS = {
 
 @dataclass
 class Session:
-    """A device, and the results so far. On a CPU, everything runs at a tiny size, only to try the program."""
+    """One part of the day: its device, and where its results go. On a CPU, everything runs at a tiny size."""
 
     device: torch.device
-    output: Path | None = None
-    part: str = ""
-    failed: list[str] = field(default_factory=list)
+    output: Path
+    part: str
+    end: float = math.inf  # on the clock of `time.monotonic`; after it, no further case begins
 
     @property
     def tiny(self) -> bool:
@@ -42,17 +38,30 @@ class Session:
         return self.device.type == "cpu"
 
     def report(self, what: str, passed: bool | None = None, **numbers: Any) -> None:
-        """Print a result, and append it to `output` as a line of JSON; `passed` is None for a measurement."""
-        if passed is False:
-            self.failed.append(f"{self.part}: {what}")
+        """Print a result, and append it to `output` as a line of JSON; `passed` is None for a measurement.
+
+        `setting` and `times_as_fast` say what a choice of the user gains.
+        """
         sign = {True: "ok", False: "FAIL", None: ""}[passed]
-        values = "  ".join(f"{name}={_short(value)}" for name, value in numbers.items())
-        print(f"{sign:4} {self.part:14} {what:60} {values}", flush=True)
-        if self.output:
-            device = self.device.type
-            row = {"part": self.part, "what": what, "passed": passed, "device": device, **numbers}
-            with self.output.open("a") as file:
-                file.write(json.dumps(row, default=str) + "\n")
+        values = "  ".join(f"{name}={short(value)}" for name, value in numbers.items())
+        print(f"{sign:4} {self.part:18} {what:60} {values}", flush=True)
+        row = {"part": self.part, "what": what, "passed": passed, **numbers}
+        with self.output.open("a") as file:
+            file.write(json.dumps(row, default=str) + "\n")
+
+    def found(self, part: str, what: str) -> dict[str, Any]:
+        """An earlier result, also of another part; empty if there is none."""
+        rows = (row for row in read(self.output) if (row["part"], row["what"]) == (part, what))
+        return next(rows, {})
+
+    def in_time(self, cases: Iterable[T]) -> Iterator[T]:
+        """The cases, until the time is over."""
+        cases = list(cases)
+        for number, case in enumerate(cases):
+            if time.monotonic() > self.end:
+                self.report(f"{len(cases) - number} of {len(cases)} cases", note="no time left")
+                return
+            yield case
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
@@ -60,10 +69,10 @@ class Session:
         try:
             yield
         except torch.cuda.OutOfMemoryError:
-            self.report(what, None, out_of_memory=True)
+            self.report(what, note="out of memory")
         except Exception as error:
             traceback.print_exc()
-            self.report(what, False, error=f"{type(error).__name__}: {error}"[:300])
+            self.report(what, False, error=f"{type(error).__name__}: {error}".splitlines()[0])
         if not self.tiny:
             torch.cuda.empty_cache()
 
@@ -120,40 +129,11 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm().clamp(min=1e-300))
 
 
-def command(parts: dict[str, Callable[[Session], None]], purpose: str) -> click.Command:
-    """A command that runs all parts, or those named; it exits with 1 if a part fails."""
-
-    @click.command(help=f"{purpose} PARTS: {', '.join(parts)} (default: all).")
-    @click.argument("chosen", metavar="[PARTS]...", nargs=-1, type=click.Choice(list(parts)))
-    @click.option(
-        "--device",
-        type=click.Choice(["cuda", "cpu"]),
-        default="cuda",
-        show_default=True,
-        help="cpu: only try the program, at a tiny size.",
-    )
-    @click.option("--output", type=click.Path(path_type=Path), help="Append results here, as lines of JSON.")
-    @entry_point
-    def main(chosen: tuple[str, ...], device: str, output: Path | None) -> None:
-        if device == "cuda" and not machine.gpus():
-            raise ValueError(
-                "this needs a CUDA GPU, and PyTorch finds none; --device cpu only tries the program"
-            )
-        if device == "cpu":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        session = Session(torch.device(device), output)
-        if session.tiny:
-            print("no GPU: all sizes are tiny, and the figures say nothing")
-        for name in chosen or parts:
-            session.part = name
-            with session.attempt("the whole part"):
-                parts[name](session)
-        for failure in session.failed:
-            print(f"FAILED {failure}")
-        sys.exit(bool(session.failed))
-
-    return main
+def read(output: Path) -> list[dict[str, Any]]:
+    """The results in a file."""
+    return [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A number of four digits, or anything else as text."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""How fast a GPU is: `python -m benchmarks.gpu.speed [PARTS]...`."""
+"""How fast a GPU is."""
 
 import tempfile
 import time
@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.gpu.cifar import cifar10
 from benchmarks.gpu.images import photographs, squares, stored
-from benchmarks.gpu.session import Session, command
-from benchmarks.gpu.steps import Spanning, process_group, profile, step
+from benchmarks.gpu.session import Session
+from benchmarks.gpu.steps import Spanning, floor, process_group, profile, step
 from benchmarks.gpu.training import random_images
 from benchmarks.parameters import parameters
 from cl.data.augment import augment
@@ -84,6 +85,10 @@ def batch_norm(session: Session) -> None:
             with patch.object(_sync_batch_norm, "usable", return_value=False):
                 run = partial(forward_and_backward, norms["over_ranks"])
                 times["over_ranks_reference"] = 1000 * session.seconds(run)
+            times |= {
+                "setting": "SyncBatchNorm's kernels instead of the reference",
+                "times_as_fast": times["over_ranks_reference"] / times["over_ranks"],
+            }
             session.report(f"{shape}, {dtype}, milliseconds", **times)
 
 
@@ -164,8 +169,12 @@ def augmentation(session: Session) -> None:
         mean, std = transform(params.dataset).mean_and_std(session.device)
         on_device = images.to(session.device)
         run = partial(augment, on_device, colour_params, view, mean=mean, std=std, fused=fused)
-        rate = len(images) / session.seconds(run)
-        session.report(f"views={choice}, fused={fused}", images_per_second=rate, **session.profile(run)[1])
+        rate, gain = len(images) / session.seconds(run), {}
+        if fused:
+            plain = session.found(session.part, f"views={choice}, fused=False")["images_per_second"]
+            gain = {"setting": "CL_FUSED=1", "times_as_fast": rate / plain}
+        counts = session.profile(run)[1]
+        session.report(f"views={choice}, fused={fused}", images_per_second=rate, **counts, **gain)
 
 
 def loading(session: Session) -> None:
@@ -215,10 +224,14 @@ def cropping(session: Session) -> None:
             )
             images = None if name.startswith("JPEG") else resident(reader, here)
             on_it = DeviceTrainSet(plain, images)
+            by_workers = _crops_per_second(session, plain, plain.inputs(here), here.workers, steps)
+            by_device = _crops_per_second(session, on_it, on_it.inputs(here), here.workers, steps)
             session.report(
                 f"{name}, {here.workers} workers",
-                by_workers=_crops_per_second(session, plain, plain.inputs(here), here.workers, steps),
-                by_device=_crops_per_second(session, on_it, on_it.inputs(here), here.workers, steps),
+                by_workers=by_workers,
+                by_device=by_device,
+                setting="optim.cropping=device",
+                times_as_fast=by_device / by_workers,
                 drawn_alone=_crops_per_second(session, on_it, None, here.workers, steps),
             )
 
@@ -238,11 +251,4 @@ def _crops_per_second(
     return data.plan.batch_size * (steps - 2) / (time.perf_counter() - began)
 
 
-PARTS = {
-    part.__name__: part
-    for part in (ceilings, step, batch_norm, partition, augmentation, loading, cropping, profile)
-}
-main = command(PARTS, "Measure the speed of a GPU.")
-
-if __name__ == "__main__":
-    main()
+PARTS = (floor, step, batch_norm, cropping, augmentation, cifar10, ceilings, partition, loading, profile)

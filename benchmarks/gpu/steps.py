@@ -1,12 +1,13 @@
 """Steps of the training loop on a GPU: how fast they are, and what takes their time."""
 
+import os
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,9 +20,11 @@ from benchmarks.parameters import parameters
 from cl.config import Params
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.pretraining.task import PretrainingTask
+from cl.roofline.operations import GPUS
 from cl.runtime import machine
 from cl.training import optim
 from cl.training.loop import train
+from pipeline._floor import trace
 from pipeline.pretrain import build
 
 LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
@@ -33,6 +36,7 @@ TINY = ("views.random.size=16", "optim.batch_size=4", "precision=fp32")
 class Case(NamedTuple):
     """A run of the training loop.
 
+    setting: a choice, whose gain over the case before it of the same name is measured.
     in_loop: the loop augments each batch, instead of once beforehand.
     spanning: batch norm is computed as on several GPUs, with NCCL's calls.
     """
@@ -41,26 +45,42 @@ class Case(NamedTuple):
     overrides: tuple[str, ...]
     batch: int = 256
     precision: str = "bf16"
+    setting: str = ""
     in_loop: bool = False
     spanning: bool = False
+
+    def params(self, session: Session) -> Params:
+        """Its parameters, tiny ones on a CPU."""
+        sizes = (f"optim.batch_size={self.batch}", f"precision={self.precision}")
+        setting = (self.setting,) if self.setting else ()
+        return parameters(*self.overrides, *setting, *(TINY if session.tiny else sizes))
+
+    def title(self, params: Params) -> str:
+        """What distinguishes it."""
+        return ", ".join(
+            filter(None, [self.name, self.setting, f"{params.optim.batch_size} images", params.precision])
+        )
 
 
 CASES = [
     Case("ResNet-50 SimCLR", SIMCLR),
+    Case("ResNet-50 SimCLR", SIMCLR, setting="optim.compile=true"),
+    Case("ResNet-18 CIFAR", CIFAR),
+    Case("ResNet-18 CIFAR", CIFAR, setting="optim.compile=true"),
     Case("ResNet-50 SimCLR, augmented in the loop", SIMCLR, in_loop=True),
     Case("ResNet-50 SimCLR", SIMCLR, batch=512),
     Case("ResNet-50 SimCLR", SIMCLR, precision="tf32"),
     Case("ResNet-50 SimCLR", SIMCLR, batch=128, precision="fp32"),
     Case("ResNet-50 SimCLR, batch norm as on several GPUs", SIMCLR, spanning=True),
-    Case("ResNet-50 SimCLR, compiled", (*SIMCLR, "optim.compile=true")),
     Case("ResNet-50 MoCo v2, bn_group=32", (*LARGE, "bn_group=32", "method=moco_v2_imagenet")),
     Case("ResNet-50 MoCo v3", (*LARGE, "method=moco_v3_imagenet")),
-    Case("ResNet-18 CIFAR", CIFAR),
     Case("ResNet-18 CIFAR, augmented in the loop", CIFAR, in_loop=True),
     Case("ResNet-18 CIFAR, augmented in the loop", CIFAR, precision="fp32", in_loop=True),
-    Case("ResNet-18 CIFAR, compiled", (*CIFAR, "optim.compile=true")),
 ]
-TINY_CASES = [CASES[1], CASES[5]]
+TINY_CASES = [
+    Case("ResNet-50 SimCLR", SIMCLR),
+    Case("ResNet-50 SimCLR", SIMCLR, setting="optim.weight_decay=0", in_loop=True, spanning=True),
+]
 
 
 class Spanning(GroupBatchNorm):
@@ -95,20 +115,49 @@ def step(session: Session) -> None:
 
     An image counts once, with all its views.
     """
-    for case in TINY_CASES if session.tiny else CASES:
-        sizes = (f"optim.batch_size={case.batch}", f"precision={case.precision}")
-        params = parameters(*case.overrides, *(TINY if session.tiny else sizes))
-        what = f"{case.name}, {params.optim.batch_size} images, {params.precision}"
+    for case in session.in_time(TINY_CASES if session.tiny else CASES):
+        params = case.params(session)
+        what = case.title(params)
         group = process_group(session) if case.spanning else nullcontext()
         with session.attempt(what), group:
             seconds, mebibytes = _train(session, params, case)
+            milliseconds = 1000 * seconds
             session.report(
                 what,
                 images_per_second=params.optim.batch_size / seconds,
-                milliseconds=1000 * seconds,
+                milliseconds=milliseconds,
+                **_compared(session, case, params, milliseconds),
                 tflops=_flops(session, params) / seconds / 1e12,
                 gib=mebibytes / 1024,
             )
+
+
+def _compared(session: Session, case: Case, params: Params, milliseconds: float) -> dict[str, Any]:
+    """The least time of such a step, and the gain over the case without the setting."""
+    plain = case._replace(setting="").title(params)
+    compared = {}
+    if bound := session.found("speed.floor", plain).get("milliseconds"):
+        compared = {"floor": bound, "times_the_floor": milliseconds / bound}
+    if case.setting and (before := session.found(session.part, plain).get("milliseconds")):
+        compared |= {"setting": case.setting, "times_as_fast": before / milliseconds}
+    return compared
+
+
+def floor(session: Session) -> None:
+    """The least time that these steps take on this card, and the least memory: bounds, not measurements."""
+    name = session.found("check.card", "card").get("gpu", "").lower()
+    card = next((kind for kind in GPUS if kind in name), "h100" if session.tiny else None)
+    if card is None:
+        session.report("steps", note=f"the rates of this card are unknown; known are {', '.join(GPUS)}")
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the trace needs no GPU, and takes no memory of this one
+    cases = TINY_CASES if session.tiny else CASES
+    for case in session.in_time(case for case in cases if not case.setting and not case.spanning):
+        params = case.params(session)
+        with session.attempt(case.title(params)):
+            gpu = trace(params)
+            milliseconds = 1000 * gpu.floor(GPUS[card])
+            session.report(case.title(params), card=card, milliseconds=milliseconds, gib=gpu.peak / 2**30)
 
 
 def _task(session: Session, params: Params) -> PretrainingTask:
@@ -156,7 +205,8 @@ def profile(session: Session) -> None:
             order = "self_cpu_time_total" if session.tiny else "self_device_time_total"
             print(found.key_averages().table(sort_by=order, row_limit=20, max_name_column_width=90))
             if not session.tiny:
-                session.report(f"{name}: waits by line", **_waits(one))
+                waits = [f"{line} {count}" for line, count in _waits(one).items()]
+                session.report(f"{name}: waits by line", note=", ".join(waits) or "none")
 
 
 def _one_step(session: Session, params: Params) -> Callable[[], None]:

@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from cl.sources import photos
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
-from pipeline.compatibility import Cell, cell, cells
+from pipeline.compatibility import Cell, cell, cells, methods
 from pipeline.pretrain import build
 from pipeline.support.locations import transform
 
@@ -88,11 +89,15 @@ class RepeatedBatch:
         return lambda _: ready
 
 
-def combinations(session: Session, every: int = 1) -> list[Cell]:
-    """Every `every`-th combination of method, loss, views and patches that is not refused; on a CPU, one."""
+def combinations(session: Session, each: int | None = None) -> list[Cell]:
+    """All combinations of method, loss, views and patches, or `each` of every method; on a CPU, one.
+
+    One of each method comes first, then another of each, and so on.
+    """
     if session.tiny:
         return [cell("moco_v2", "infonce", "two views", "whole")]
-    return [cell for cell in cells() if not cell.refusal][::every]
+    by_method = ([cell for cell in cells(method) if not cell.refusal][:each] for method in methods())
+    return [cell for several in zip_longest(*by_method) for cell in several if cell]
 
 
 def params_of(session: Session, cell: Cell, number: int) -> Params:

@@ -70,7 +70,7 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "data_manifest_sha256": _manifest_hash(stage, files),
         "commit": commit,
         "uncommitted_changes": changed,
-        "versions": _versions(),
+        "versions": versions(),
         "hardware": _hardware(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(used["seconds"], 1),
@@ -99,7 +99,8 @@ def git(*arguments: str) -> str:
         return ""
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions of Python, of the packages that decide results, and of the GPU's software."""
     versions: dict[str, Any] = {"python": platform.python_version()}
     versions |= {package: importlib.metadata.version(package) for package in VERSIONS}
     for package in OPTIONAL:

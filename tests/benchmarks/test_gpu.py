@@ -1,53 +1,129 @@
 """The GPU benchmarks: on a GPU every check passes; without one they say so, and run at a tiny size."""
 
-import json
 import os
+import subprocess
+import time
 from pathlib import Path
 
-import click
 import pytest
+import torch
 from click.testing import CliRunner
 
-from benchmarks.gpu import check, speed
+from benchmarks.gpu import day
+from benchmarks.gpu.session import Session, read
 
-STAGES = ("ranks", "resume")  # these parts start stages, which takes long
-PARTS = [
-    pytest.param(program, part, id=f"{name} {part}", marks=[pytest.mark.slow] if part in STAGES else [])
-    for name, program in (("check", check), ("speed", speed))
-    for part in program.PARTS
-]
-
-
-def run(program: click.Command, *arguments: str) -> str:
-    result = CliRunner().invoke(program, arguments)
-    assert result.exit_code == 0, result.output
-    return result.output
+CPU = torch.device("cpu")
+SLOW = ("check.ranks", "check.resume")
+TINY = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in day.PARTS]
+CHECKS = [name for name in day.PARTS if name.startswith("check.")]
+PAGE = "# Page\n\nBy hand.\n\n## Measured\n\nold\n\n### old\n\n## Next\n\nBy hand, too.\n"
 
 
-@pytest.mark.parametrize("program", [check, speed], ids=["check", "speed"])
-def test_without_a_gpu_they_say_that_they_need_one(program) -> None:
-    result = CliRunner().invoke(program.main)
-    assert result.exit_code == 1
-    expected = "Error: this needs a CUDA GPU, and PyTorch finds none; --device cpu only tries the program\n"
-    assert result.output == expected
-
-
-@pytest.mark.parametrize(("program", "part"), PARTS)
-def test_every_part_runs_at_a_tiny_size_on_a_cpu(program, part: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    results = tmp_path / "results.jsonl"
-    printed = run(program.main, "--device", "cpu", "--output", str(results), part)
-    assert printed.startswith("no GPU: all sizes are tiny, and the figures say nothing\n")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "", "a GPU would be used"
-    rows = [json.loads(line) for line in results.read_text().splitlines()]
-    assert rows
-    assert {(row["part"], row["device"]) for row in rows} == {(part, "cpu")}
-    if program is check:
-        assert all(row["passed"] is not False for row in rows)
+@pytest.mark.parametrize("name", TINY)
+def test_every_part_runs_at_a_tiny_size_on_a_cpu(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # restored, as a part may change it
+    day.PARTS[name](Session(CPU, tmp_path / "results.jsonl", name))
+    rows = read(tmp_path / "results.jsonl")
+    assert {row["part"] for row in rows} == {name}
+    assert all(row["passed"] is not False for row in rows)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("part", check.PARTS)
-def test_results_on_a_gpu_are_those_of_the_cpu(part: str) -> None:
+@pytest.mark.parametrize("name", CHECKS)
+def test_results_on_a_gpu_are_those_of_the_cpu(name: str) -> None:
     """Methods, losses, batch norm, log-partition, augmentation, the loop, exact resume, and two processes."""
-    run(check.main, part)
+    rows = day.run({name: day.PARTS[name]}, torch.device("cuda"), 3600)
+    assert rows
+    assert [row for row in rows if row["passed"] is False] == []
+
+
+def right(session: Session) -> None:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    session.report("two", True, error=0.5)
+
+
+def wrong(session: Session) -> None:
+    raise RuntimeError("first line\nsecond line")
+
+
+def crashing(session: Session) -> None:
+    os.write(2, b"driver: no\n")
+    os._exit(7)
+
+
+def hanging(session: Session) -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    session.report("child", child=child.pid)
+    time.sleep(1000)
+
+
+def slow(session: Session) -> None:
+    for number in session.in_time(range(1000)):
+        session.report(str(number))
+        time.sleep(0.3)
+
+
+def test_a_part_that_fails_costs_no_other_part(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    rows = day.run({"check.wrong": wrong, "check.crashing": crashing, "check.right": right}, CPU, 120)
+    failed = {row["part"]: row["error"] for row in rows if row["passed"] is False}
+    assert failed == {"check.wrong": "RuntimeError: first line", "check.crashing": "driver: no"}
+    assert rows[-1] == {"part": "check.right", "what": "two", "passed": True, "error": 0.5}
+
+
+def test_a_part_that_hangs_is_stopped_at_its_limit_with_its_processes(monkeypatch) -> None:
+    monkeypatch.setattr(day, "LEAST", 3.0)
+    monkeypatch.setitem(day.MINUTES, "check.hanging", 0.01)
+    day.run({"check.right": right}, CPU, 60)  # what starts the processes takes seconds to start itself
+    rows = day.run({"check.hanging": hanging, "check.right": right}, CPU, 60)
+    assert [row.get("error") for row in rows[1:]] == ["stopped at its limit of 3 s", 0.5]
+    assert [row["passed"] for row in rows[1:]] == [False, True]
+    child = str(rows[0]["child"])
+    state = subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True).stdout
+    assert not state or state.startswith("Z"), "a process of the part still runs"
+
+
+def test_the_end_is_kept_and_says_what_is_missing() -> None:
+    """A part that loses to the end is not a failure."""
+    rows = day.run({"speed.slow": slow, "speed.hanging": hanging, "speed.right": right}, CPU, 6)
+    assert {row["part"]: row["note"] for row in rows if "note" in row} == {
+        "speed.slow": "no time left",
+        "speed.hanging": "not finished: no time left",
+        "speed.right": "not run: no time left",
+    }
+    assert all(row["passed"] is None for row in rows)
+
+
+def test_checks_leave_time_to_measurements() -> None:
+    rows = day.run({"check.hanging": hanging, "speed.right": right}, CPU, 15)
+    assert rows[-2]["note"] == "not finished: no time left"
+    assert rows[-1]["passed"]
+
+
+@pytest.mark.parametrize(("part", "code"), [(right, 0), (wrong, 1)])
+def test_without_a_gpu_it_says_so_and_writes_a_page_only_if_asked(part, code, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(day, "PARTS", {"check.part": part})
+    monkeypatch.setattr(day, "PAGE", tmp_path / "unasked.md")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    for arguments in ([], ["--to", str(page)]):
+        result = CliRunner().invoke(day.main, ["--minutes", "1", *arguments])
+        assert result.exit_code == code, result.output
+        assert result.output.startswith("no GPU: this only tries itself at a tiny size on the CPU")
+    assert not (tmp_path / "unasked.md").exists()
+    text = page.read_text()
+    assert f"| check.part | {1 - code} | {code} |" in text
+    assert text.startswith("# Page\n\nBy hand.\n\n## Measured\n\nWritten by")
+    assert text.endswith("\n\n## Next\n\nBy hand, too.\n")
+    assert "old" not in text
+
+
+def test_it_says_which_defaults_to_change() -> None:
+    def row(gain: float) -> day.Row:
+        return {"part": "speed.step", "what": "x", "passed": None, "setting": "a=b", "times_as_fast": gain}
+
+    assert day.conclusions([row(1.4), row(1.05), row(0.5)]) == [
+        "a=b is 1.4 times as fast (x): make it the choice on GPUs",
+        "a=b is 0.5 times as fast (x): leave it off on GPUs",
+    ]
