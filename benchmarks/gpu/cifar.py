@@ -28,7 +28,7 @@ def cifar10(session: Session) -> None:
         except ValueError as error:
             session.report(RECIPE, note=f"skipped: {error}")
             return
-        for stage in (["weights"], ["pretrain"], ["evaluate", "knn"]):
+        for stage in (["weights"], ["pretrain"], ["evaluate", "knn_200"]):
             seconds[" ".join(stage)] = place.run(*stage).seconds
-        knn = json.loads((place.folder / "results/evaluate/knn.json").read_text())["knn_top1"]
+        knn = json.loads((place.folder / "results/evaluate/knn_200.json").read_text())["knn_200_top1"]
         session.report(RECIPE, knn_top1=knn, **{f"{stage}_seconds": s for stage, s in seconds.items()})
