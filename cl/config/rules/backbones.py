@@ -16,7 +16,7 @@ NEEDED: dict[Trait, tuple[str, str]] = {
     "one network": ("one network for RGB", "a backbone without streams"),
     "two networks": ("two networks with streams", "backbone=resnet18_lab or backbone=resnet50_lab"),
     "residual stages": ("the stages of one network of kind=resnet", "backbone=resnet50"),
-    "in detectron2": ("kind=resnet, not resnet10, with stem=imagenet and width=1", "backbone=resnet50"),
+    "in detectron2": ("kind=resnet other than resnet10, with stem=imagenet and width=1", "backbone=resnet50"),
 }
 
 
