@@ -34,7 +34,7 @@ def trace(params: Params, gpus: int = 1, images: int | None = None) -> FakeGpu:
 
     Raises:
         AssertionError: the second step made the CPU wait for the GPU.
-        ValueError: the batch cannot be shared by so many GPUs.
+        ValueError: the batch size is not a multiple of the number of GPUs.
     """
     size, images = params.optim.batch_size, images or images_of(params) or SOME
     if size % gpus:

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +66,8 @@ def main() -> None:
         checkpoints = run.checkpoints()
         task, optimizer, data = prepare(params, here, bank, start)
         tested = adaptation(params, task, data, queries)
-        progress.say(_summary(params, data, here))
-        if images := len(queries.labelled):
-            monitor = params.optim.monitor
-            few, many = min(monitor.queries, images), min(monitor.bank, len(bank.labelled))
-            progress.say(
-                f"kNN after each epoch: {few} validation images, classified by {many} training images"
-            )
+        for line in _introduction(params, data, queries, here):
+            progress.say(line)
         if not locations.is_temporary_copy():
             progress.say(f"each epoch's row is added to {checkpoints.epochs}")
         progress.trial = f"{TRIAL} -S optim.least_steps=null" if params.optim.least_steps else TRIAL
@@ -241,14 +236,19 @@ def _images_left_out(data: TrainSet) -> int:
     return data.plan.samples % data.plan.batch_size
 
 
-def _summary(params: Params, data: TrainSet, here: Machine) -> str:
+def _introduction(params: Params, data: TrainSet, queries: Reader, here: Machine) -> Iterator[str]:
+    """What will be trained, and how it is measured meanwhile."""
     sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
-    return (
+    yield (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
         f"({_images_left_out(data)} left out of each epoch), views of {sizes} px, "
         f"evaluated at {params.dataset.crop} px, batch {params.optim.batch_size}, learning rate "
         f"{params.optim.lr():.4g}, on {data.plan.ranks} x {here.device.type} in {here.precision}"
     )
+    if images := len(queries.labelled):
+        monitor = params.optim.monitor
+        few, many = min(monitor.queries, images), min(monitor.bank, len(data.reader.labelled))
+        yield f"kNN after each epoch: {few} validation images, classified by {many} training images"
 
 
 def _write_results(

@@ -1,7 +1,7 @@
 """One command for whoever has a GPU for 15 minutes: `make gpu-day`, or `python -m benchmarks.gpu.day`.
 
-It checks results, then measures, and writes what it found into docs/results/gpu.md. Each part is a process
-with a time limit, so that one that hangs or crashes costs only that.
+It checks results, measures speed, and writes both into docs/results/gpu.md. Each part is a process with a
+time limit, so a part that hangs or crashes costs no more than its limit.
 """
 
 import os

@@ -37,7 +37,7 @@ class PretrainingOptim(optim.Config):
     compile: run the encoder through torch.compile, which takes minutes to start.
     cropping: where images are decoded and cropped: in data workers, or on the training device
         (`cl.data.device_crops`), where pixels differ by rounding, and on a GPU by its JPEG decoder.
-    keep_every: keep the method after every so many epochs, for analyses; null: after the last only.
+    keep_every: the method is kept after every `keep_every`-th epoch, for analyses; null: only after the last.
     """
 
     predictor_lr: Literal["scheduled", "fixed"]

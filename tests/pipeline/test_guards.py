@@ -14,6 +14,7 @@ from cl import config
 from cl.console.command import entry_point as cl_entry_point
 from cl.console.progress import Progress
 from cl.report.files import ResultFiles
+from cl.runtime import machine
 from cl.runtime.metric_info import Measurement
 from pipeline.support import command, locations, runs
 from tests.support.project import ROOT
@@ -63,6 +64,14 @@ def test_no_result_has_a_number_that_is_not_finite(tmp_path, monkeypatch) -> Non
     with wrong, command.results("transfer", "voc", root="out") as results:
         results.measurements = [infinite]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_gpus_that_cannot_start_are_told_before_the_work(tmp_path, monkeypatch) -> None:
+    """Not when the results record the hardware."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "gpus", lambda: raise_(ValueError("the driver is too old")))
+    with pytest.raises(ValueError, match="too old"), command.results("prepare", root="out"):
+        pytest.fail("the work began")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_without_shards_a_plan_asks_for_them(project) -> None:
 
 
 def test_bounds_for_gpus_that_are_not_there(prepared) -> None:
-    """The batch and its exchanges are shared by two; 40 epochs of one step each."""
+    """With the exchanges of two GPUs; 40 epochs of one step each."""
     (answer,) = answers(prepared, [Stage(("plan", "--gpu", "h100", "--gpus", "2"))])
     assert answer.code == 0, answer.stderr
     found = dict(line.split(": ", 1) for line in answer.stdout.splitlines())
@@ -120,9 +120,11 @@ def test_bounds_for_gpus_that_are_not_there(prepared) -> None:
 
 
 def test_bounds_need_no_shards(project) -> None:
-    (answer,) = answers(project, [Stage(("plan", "--gpu", "a100"))])
+    answer, mistaken = answers(project, [Stage(("plan", "--gpu", "a100")), Stage(("plan", "--gpus", "8"))])
     assert answer.code == 0, answer.stderr
     assert "pretraining" not in answer.stdout
+    assert mistaken.code == 1
+    assert "--gpus=8 needs their kind, such as --gpu h100" in mistaken.stderr
 
 
 def test_a_plan_that_is_interrupted_leaves_nothing(prepared, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""A GPU that is not there: which operations a step starts, their bytes and arithmetic, memory, waits."""
+"""Simulated GPUs: the operations that a step starts, their bytes and arithmetic, memory in use, and waits."""
 
 import gc
 
