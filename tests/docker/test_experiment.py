@@ -3,9 +3,12 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import git, run, start, wait_for
 
 
+@pytest.mark.slow
 def test_experiments_of_a_commit_run_in_clones_and_end_up_in_the_project(slow_project: Path) -> None:
     (slow_project / "slow.py").write_text("raise SystemExit(1)\n")  # not in the commit
     (slow_project / "list.txt").write_text("-S seconds=0.1\n-S seconds=0.2\n")

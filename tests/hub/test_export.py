@@ -132,7 +132,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
     ("name", "depth"),
     [
         ("resnet18", []),
-        ("transformer", ["backbone.depth=2"]),
+        pytest.param("transformer", ["backbone.depth=2"], marks=pytest.mark.slow),
         pytest.param("convnext", [], marks=pytest.mark.slow),
     ],
 )

@@ -220,12 +220,9 @@ def test_a_file_that_is_not_an_encoder_is_refused(content, message, tmp_path, mo
     assert not Path("surprised").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda x: x,
-        pytest.param(lambda x: {"state_dict": x.state_dict(), "args": Options()}, marks=pytest.mark.slow),
-    ],
+    "wrapped", [lambda x: x, lambda x: {"state_dict": x.state_dict(), "args": Options()}]
 )
 def test_the_advice_for_pickled_objects_works(wrapped, tmp_path, monkeypatch) -> None:
     """For a whole module, and for a checkpoint with the objects of a program."""

@@ -16,7 +16,9 @@ from tests.support.methods import CASES, Case, build, case_name, on, task_of, tr
 HERE = Machine(GPU, 0, "fp32")
 
 
-@pytest.mark.parametrize("groups", [False, True], ids=["", "groups"])
+@pytest.mark.parametrize(
+    "groups", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["groups", "no groups"]
+)
 @pytest.mark.parametrize("case", [case for case in CASES if case[1] == {}], ids=case_name)
 def test_no_step_waits_for_the_gpu(case: Case, groups: bool) -> None:
     """From the second step on: the first counts negatives, and estimates what memory banks need."""

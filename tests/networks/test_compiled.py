@@ -81,7 +81,7 @@ def test_a_compiled_network_continues_exactly_from_a_checkpoint(backend: str, tm
         assert torch.equal(value, ends[1][name]), name
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
     ["vit", *(pytest.param(f"test_{name}", marks=pytest.mark.slow) for name in ("convnext", "efficientnet"))],

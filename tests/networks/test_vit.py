@@ -33,7 +33,13 @@ def test_positions_are_sines_and_cosines_of_both_coordinates() -> None:
     torch.testing.assert_close(vit.sines(side, width), torch.tensor(expected))
 
 
-@pytest.mark.parametrize(("name", "millions"), [("vit_tiny", 5.5), ("vit_small", 21.7), ("vit_base", 85.8)])
+LARGER = [("vit_small", 21.7), ("vit_base", 85.8)]
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("vit_tiny", 5.5), *(pytest.param(*each, marks=pytest.mark.slow) for each in LARGER)],
+)
 def test_presets_have_the_papers_sizes_and_timms_tensors(name, millions, tmp_path) -> None:
     """22 and 86 million parameters (MoCo v3, Table 1)."""
     with torch.device("meta"):

@@ -27,7 +27,7 @@ IN_BATCH = {"simclr", "simo", "moco_v3", "nnclr", "invariant_spread"}
 STEPS = [
     number
     for number, (case, _) in enumerate(CELLS)
-    if case[0] in IN_BATCH and case[2] == WHOLE and (case[0] == "simclr" or number in ONE_OF_EACH)
+    if case[0] in IN_BATCH and case[2] == WHOLE and number in ONE_OF_EACH
 ]
 Problem = dict[str, Tensor]
 

@@ -79,6 +79,7 @@ def test_they_train_together(extended) -> None:
         assert metrics[f"{name}_top1"] > 50  # digits are easy; chance is 10
 
 
+@pytest.mark.slow
 def test_the_suites_include_them_without_another_edit(extended) -> None:
     """The tests that are derived from the files on disk, and the dependencies that dvc.yaml names."""
     result = run(

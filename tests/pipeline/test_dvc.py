@@ -164,9 +164,27 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
     assert round(top1(predicted[0, 0], labels[1]), 4) == clone.metrics("evaluate/knn")["knn_top1"]
 
 
-def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monkeypatch) -> None:
-    few = ("transfer=[]", "analysis=[]", "baseline=[]")
-    output = clone.exp(*KNN, *few, "loss=dclw", options=("--name", "with-dclw"))
+def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:
+    path = clone.folder / "cl/report/page.py"
+    before = path.read_text()
+    path.write_text(before.replace('"""One self-contained', '"""A self-contained', 1))
+    changed = json.loads(clone.dvc("status", "--json"))
+    path.write_text(before)
+    assert set(changed) == {"check", "report"}
+
+
+def test_other_overrides_that_give_the_same_parameters_train_nothing(clone) -> None:
+    clone.run("python", "-m", "pipeline.compose", *SIZES, "seed=0")
+    changed = json.loads(clone.dvc("status", "--json"))
+    clone.run("git", "checkout", "-q", "params.yaml")
+    assert set(changed) == {"check", "report"}
+
+
+@pytest.fixture(scope="module")
+def dclw(clone) -> list[str]:
+    """The overrides of a second experiment, with-dclw, which has run."""
+    overrides = [*KNN, "transfer=[]", "analysis=[]", "baseline=[]", "loss=dclw"]
+    output = clone.exp(*overrides, options=("--name", "with-dclw"))
     running = [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
     assert "pretrain" in running
     assert "evaluate@knn" in running
@@ -174,8 +192,11 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
     assert "is empty" not in output
     assert "open report/index.html" in output
     assert not {"prepare", "baseline@random"} & set(running)
-    overrides = [*KNN, *few, "loss=dclw"]
-    write(tmp_path / "params.yaml", overrides)
+    return overrides
+
+
+def test_another_loss_trains_again_without_preparing_again(clone, dclw, tmp_path, monkeypatch) -> None:
+    write(tmp_path / "params.yaml", dclw)
     assert (clone.folder / "params.yaml").read_text() == (tmp_path / "params.yaml").read_text()
     assert "-S loss=dclw</pre>" in (clone.folder / "report/index.html").read_text()
     monkeypatch.setenv("COLUMNS", "200")
@@ -186,6 +207,11 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
     assert len(header + "   linear_top1   coco_c4_box_ap") <= 120, "all columns of the default experiment fit"
     (row,) = [line for line in rows if "with-dclw" in line]
     assert row.split()[-3:] == ["0", "dclw", "simclr"]
+
+
+@pytest.mark.slow
+def test_dvc_and_the_summary_compare_two_losses(clone, dclw) -> None:
+    """And the first needs no second training."""
     changes = clone.dvc("params", "diff")
     assert "loss.kind" in changes
     assert "dclw" in changes
@@ -202,7 +228,7 @@ def test_another_loss_trains_again_without_preparing_again(clone, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone) -> None:
+def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone, dclw) -> None:
     """Both are found in DVC's cache by the hashes that composing puts beside the names."""
 
     def stages(*arguments: str, names: tuple[str, ...] = ("weights",), code: int = 0) -> str:
@@ -259,22 +285,7 @@ def test_a_temporary_run_says_how_to_make_it_resumable(clone) -> None:
     assert re.search(r"`dvc exp apply \w+-\w+` brings the results", output)
 
 
-def test_editing_a_docstring_of_the_report_trains_nothing(clone) -> None:
-    path = clone.folder / "cl/report/page.py"
-    before = path.read_text()
-    path.write_text(before.replace('"""One self-contained', '"""A self-contained', 1))
-    changed = json.loads(clone.dvc("status", "--json"))
-    path.write_text(before)
-    assert set(changed) == {"check", "report"}
-
-
-def test_other_overrides_that_give_the_same_parameters_train_nothing(clone) -> None:
-    clone.run("python", "-m", "pipeline.compose", *SIZES, "seed=0")
-    changed = json.loads(clone.dvc("status", "--json"))
-    clone.run("git", "checkout", "-q", "params.yaml")
-    assert set(changed) == {"check", "report"}
-
-
+@pytest.mark.slow
 def test_a_failed_write_is_reported_and_leaves_no_file(clone, tmp_path) -> None:
     """Of a checkpoint, on what looks like a full disk; tests/pipeline/test_prepare.py does it to shards."""
 

@@ -28,7 +28,13 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("command", MISTAKES, ids=lambda command: command[-30:])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, id=each[-30:], marks=[pytest.mark.slow] if number in range(1, 4) else [])
+        for number, each in enumerate(MISTAKES)
+    ],
+)
 def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone) -> None:
     """`dvc repro` after an edit by hand; the folder is missed only when `check` looks for the raw data."""
     before = clone.files()

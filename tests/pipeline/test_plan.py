@@ -127,6 +127,7 @@ def test_bounds_need_no_shards(project) -> None:
     assert "--gpus=8 needs their kind, such as --gpu h100" in mistaken.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_interrupted_leaves_nothing(prepared, tmp_path) -> None:
     before = contents(prepared)
     with subprocess.Popen(

@@ -102,7 +102,7 @@ def publish(folder: Path, die: int = -1) -> None:
         write_shards(class_folders(Path("own")), partial, 2)
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_next_run_recovers_from_a_kill_at_any_disk_change(every, tmp_path) -> None:
     """`data/shards` is always complete, of the earlier or the new run, or briefly missing."""
     for name in ("before", "now"):

@@ -34,7 +34,13 @@ def detector(name: str, params: Params, scenes_folder: Path, **changes: object) 
     return Detector(settings, build(name), read(settings, scenes_folder), transform(params.dataset))
 
 
-@pytest.mark.parametrize("name", HIERARCHICAL | PLAIN)
+SLOW = ("test_convnext", "test_resnet", "regnetx_002", "test_vit")  # others of their kinds are fast
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in HIERARCHICAL | PLAIN],
+)
 def test_every_backbone_feeds_a_detector_that_trains(params, scenes_folder, name) -> None:
     """Sides of 70 px, which no stride divides; levels of strides 4 to 64; gradients down to the stem."""
     network = detector(name, params, scenes_folder)
