@@ -51,7 +51,7 @@ def main(name: str) -> None:
             out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry)
             results.about[entry], numbers, _ = evaluate(
-                entry, encoder, params, out=out, checkpoints=checkpoints
+                entry, encoder, params, out=out, checkpoints=checkpoints, baseline=name
             )
             measured += numbers
         for entry, dataset in datasets.items():
@@ -59,7 +59,13 @@ def main(name: str) -> None:
             out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
             measured += transfer(
-                entry, copy.deepcopy(backbone), dataset, params, out=out, checkpoints=checkpoints
+                entry,
+                copy.deepcopy(backbone),
+                dataset,
+                params,
+                out=out,
+                checkpoints=checkpoints,
+                baseline=name,
             )
             results.about[entry] = params.transfers[entry].about
         results.measurements = [number._replace(baseline=name) for number in measured]

@@ -70,7 +70,10 @@ def main() -> None:
 def _listed(dataset: Source) -> Splits:
     """The images of the data set, after checking their labels."""
     splits = module_of("sources", dataset.kind).splits(dataset, locations.raw())
-    check_labels(splits, dataset.labels)
+    train, val = check_labels(splits, dataset.labels)
+    if dataset.labels == "some":
+        listed = len(splits.train) + len(splits.val)
+        splits.remarks.append(f"{train + val} of {listed} images have a label, {val} of them for validation")
     return splits
 
 

@@ -38,11 +38,12 @@ class Config(EvaluationConfig):
         return {
             "hit1": MetricInfo("found by a view", nearest_one, "higher"),
             "hit5": MetricInfo("among the nearest five", nearest_five, "higher"),
+            "queries": MetricInfo("queries", "images looked up"),
         }
 
 
 def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
-    """hit1 and hit5 of the backbone's features, of each head and of each representation.
+    """hit1 and hit5 of the backbone's features, of each head and of each representation; number of queries.
 
     Percentage of queries whose own image, in the evaluation view, is among the 1 or 5 nearest by cosine.
     """
@@ -60,6 +61,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
             looked_up = positions.cpu().numpy()
             metrics[name] = {f"hit{n}": share(hits[:, :n].any(1), context.val, looked_up) for n in NEAREST}
             if name == BACKBONE:
+                metrics[name]["queries"] = len(positions)
                 _write(hits, positions, context)
     return metrics
 

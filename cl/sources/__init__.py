@@ -104,8 +104,8 @@ class Splits:
 Labels = Literal["none", "some", "all"]
 
 
-def check_labels(splits: Splits, expected: Labels) -> None:
-    """Compare the labels that a source found with `dataset.labels`.
+def check_labels(splits: Splits, expected: Labels) -> list[int]:
+    """Compare the labels that a source found with `dataset.labels`; the labelled images of each split.
 
     Raises:
         ValueError: they contradict each other, there is only one class, or a split has no labels.
@@ -128,6 +128,7 @@ def check_labels(splits: Splits, expected: Labels) -> None:
             raise ValueError(
                 f"no {name} image has a label; label some, or choose dataset.labels=none without labels"
             )
+    return counts
 
 
 class Scenes(BaseConfig):

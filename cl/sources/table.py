@@ -103,7 +103,6 @@ def splits(config: Config, raw: Path) -> Splits:
     rows, left_out = _rows(content, table)
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table)
-        remarks.append(f"{sum(row.label is not None for row in rows)} of {len(rows)} images have a label")
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += similar(classes)

@@ -30,10 +30,11 @@ def transfer(
     *,
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
+    baseline: str | None = None,
 ) -> list[Measurement]:
     """The numbers of the transfer `name` over its seeds."""
     config = params.transfers[name]
-    progress = command.progress(name)
+    progress = command.progress(name if baseline is None else f"{baseline} {name}")
     for line in dataset.findings.lines():
         progress.say(line)
     deterministic = params.deterministic and not machine.gpus()

@@ -19,10 +19,11 @@ def evaluate(
     *,
     out: Path,
     checkpoints: Callable[[str], Checkpoints],
+    baseline: str | None = None,
 ) -> tuple[str, list[Measurement], dict[str, Any]]:
     """The description of the evaluation `name`, its numbers over its seeds, and its reduced parameters."""
     given = params.evaluations[name].model_dump()
-    progress = command.progress(name)
+    progress = command.progress(name if baseline is None else f"{baseline} {name}")
     params, train, val = locations.data(params, progress.say, f"evaluations.{name}.")
     config: Any = params.evaluations[name]
     config.check(train, val)

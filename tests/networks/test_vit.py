@@ -112,7 +112,10 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
             ["backbone=timm", "backbone.name=convnext_atoo"],
             "convnext_atoo is not a network of timm; .* convnext_atto",
         ),
-        (["backbone=vit_tiny", "backbone.patch=5"], "size=32 must be a multiple of patch=5"),
+        (
+            ["backbone=vit_tiny", "backbone.patch=5"],
+            "size=32 .* multiple of patch=5; choose 30 for dataset.crop",
+        ),
         (["backbone=vit_tiny", "backbone.heads=5"], "width=192 must be a multiple of heads=5"),
         (
             ["backbone=vit_tiny_patch4", "views.random.size=30"],

@@ -18,7 +18,7 @@ from tests.support.stages import Stage, answers
 SIZES = [setting for setting in TINY if "patches" not in setting] + [
     *("dataset.name=own", "dataset.resize=32", "dataset.crop=32", "dataset.holdout=0.3"),
     *("transfer=[]", "optim.monitor.queries=20", "optim.monitor.bank=20"),
-    *("optim.monitor.k=3", "evaluations.retrieval.queries=20"),
+    "optim.monitor.k=3",
 ]
 ANALYSES = "analysis=[alignment_uniformity,neighbours,embedding,knn_curve]"
 
@@ -70,6 +70,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
         "dataset.labels=none: left out knn, linear, semi_1, semi_10, knn_curve, supervised, which need labels"
         in said
     )
+    assert "have a label" not in said
     assert "prepare: left out 1 file: with suffix .txt" in said
     assert "prepare: left out empty: unreadable .jpg, ValueError: the file is empty" in said
     notes = json.loads((folder / "results/prepare.provenance.json").read_text())["left_out"]
@@ -89,6 +90,10 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
     assert f"pretrain: {verdict}\n" in said
     assert f"{verdict[1:]}.</p>" in page
     assert "found by a view" in page
+    queries = len((folder / "results/evaluate/retrieval/images.csv").read_text().splitlines()) - 1
+    assert f"(queries {queries}, " in page  # not the 2000 that were asked for
+    assert "\nretrieval: retrieval_hit1" in said
+    assert "\nrandom retrieval: retrieval_hit1" in said
     assert "-S dataset=unlabelled" in page
     assert "top-1" not in page
 
@@ -126,7 +131,7 @@ def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_
     said = run(
         folder,
         images,
-        ("compose", "dataset=table", *few, *(size for size in SIZES if "retrieval" not in size)),
+        ("compose", "dataset=table", *few, *SIZES),
         ("prepare",),
         ("weights",),
         ("pretrain",),
@@ -135,6 +140,8 @@ def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_
     readers = [Reader(folder / "data/shards", split) for split in ("train", "val")]
     assert sum(len(reader.labelled) for reader in readers) == 40
     assert sum(len(reader) for reader in readers) == 120
+    held_out = len(readers[1].labelled)
+    assert f"prepare: 40 of 120 images have a label, {held_out} of them for validation\n" in said
     for reader in readers:
         objects = [key.decode().split("/")[1] for key in reader.keys.tolist()]
         assert len(set(zip(objects, reader.groups.tolist(), strict=True))) == len(set(objects))

@@ -46,8 +46,10 @@ class Config(SizedConfig):
         if self.width % self.heads:
             raise ValueError(f"width={self.width} must be a multiple of heads={self.heads}")
         if self.size % self.patch:
+            nearest = max(1, round(self.size / self.patch)) * self.patch
             raise ValueError(
-                f"size={self.size} must be a multiple of patch={self.patch}; choose another patch"
+                f"size={self.size} must be a multiple of patch={self.patch}; choose {nearest} for "
+                "dataset.crop and the size of the views, or another patch"
             )
         if self.positions == "sincos" and self.width % 4:
             raise ValueError(
