@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A measure in percent, with its 95 % interval (Wilson's): how far other validation images could move it."""
+    """A measure in percent, and its 95 % interval (Wilson's) for other validation images."""
 
     measure: str
     percent: float
