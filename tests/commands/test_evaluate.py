@@ -76,8 +76,17 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
     )
     assert cl.evaluate(train=[train], val=[val], **options) == expected
     by_name = write_table(data / "train/labels.csv", data.glob("train/*/*/*.jpg"))
-    with pytest.raises(ValueError, match="none of the 6 images in .*robin has a label"):
-        cl.evaluate(train=data / "train", val=data / "val/robin", labels=by_name, **options)
+    with pytest.raises(
+        ValueError, match="none of the 6 images in [^(]*robin has a label in .*labels.csv; its"
+    ):
+        cl.evaluate(train=data / "train", val=[data / "val/robin"], labels=by_name, **options)
+    write_csv(data / "others.csv", ["path", "label"], [("train/none.jpg", "robin")])
+    with pytest.raises(ValueError, match="paths, such as train/none.jpg, must start from its folder"):
+        cl.evaluate(train=data / "train", labels=data / "others.csv", **options)
+    with pytest.raises(
+        ValueError, match="all training images are of the class 'robin', expected at least two"
+    ):
+        cl.evaluate(train=data / "train/robin/2024", val=data / "val", labels=table, **options)
 
 
 def test_a_share_of_the_images_is_held_out(data) -> None:
