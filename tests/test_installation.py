@@ -177,12 +177,14 @@ def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) 
     write_csv(work / "labels.csv", ["path", "label"], rows)
     save_encoder(work / "encoder.safetensors")
     encoder = ["--encoder", "encoder.safetensors"]
+    labelled = ["--train", "images", "--labels", "labels.csv"]
     commands = {
         "embed": ["images", *encoder, "--to", "features.parquet"],
         "search": ["features.parquet", "images/3.jpg", *encoder, "--to", "page.html"],
         "duplicates": ["features.parquet", "--images", "images", *encoder, "--to", "copies.csv"],
         "classify": ["--labels", "labels.csv", "--images", "images", *encoder, "--to", "predictions.csv"],
-        "evaluate": [*encoder, "--train", "images", "--labels", "labels.csv", "--k", "2"],
+        "compare": ["encoder.safetensors", "encoder.safetensors", *labelled, "--to", "difference.csv"],
+        "evaluate": [*encoder, *labelled, "--k", "2", "--to", "accuracies.csv"],
         "export": ["torchvision", *encoder, "--to", "exported.safetensors"],
     }
     assert commands.keys() == SUMMARIES.keys()
@@ -190,5 +192,4 @@ def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) 
         command = [tmp_path / "env/bin/cl", name, *arguments]
         result = subprocess.run(command, cwd=work, env=ENVIRONMENT, capture_output=True, text=True)
         assert result.returncode == 0, f"cl {name}: {result.stderr}"
-    for file in ("features.parquet", "page.html", "copies.csv", "predictions.csv", "exported.safetensors"):
-        assert (work / file).stat().st_size
+        assert (work / arguments[-1]).stat().st_size

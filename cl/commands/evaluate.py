@@ -1,11 +1,11 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,14 +16,22 @@ from cl.console.wording import counted
 
 if TYPE_CHECKING:
     from cl.hub.encoder import Encoder
-    from cl.report.intervals import Interval
+
+
+class Row(NamedTuple):
+    """A measure in percent, and its 95 % interval (Wilson's) for other validation images."""
+
+    measure: str
+    percent: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Percentages of the validation images whose class is found.
 
-    knn: the nearest training images vote.
+    knn: the k nearest training images vote.
     linear: logistic regression.
     majority: every image gets the most frequent class of the training images.
     """
@@ -31,15 +39,23 @@ class Evaluation:
     knn: float
     linear: float
     majority: float
+    k: int
     train_images: int
     val_images: int
     classes: int
 
-    def interval(self, percent: float) -> "Interval | None":
-        """Wilson's 95 % interval of one of the percentages: how far other validation images could move it."""
+    def rows(self) -> Iterator[Row]:
+        """Every measure."""
         from cl.report.intervals import interval
 
-        return interval(percent, self.val_images)
+        for measure, percent in (
+            (f"kNN, k = {self.k}", self.knn),
+            ("logistic regression", self.linear),
+            ("most frequent class", self.majority),
+        ):
+            within = interval(percent, self.val_images)
+            assert within  # there are validation images
+            yield Row(measure, percent, *within)
 
 
 def evaluate(
@@ -50,6 +66,7 @@ def evaluate(
     labels: "str | PathLike[str] | None" = None,
     holdout: float = 0.2,
     k: int = 20,
+    to: "str | PathLike[str] | None" = None,
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
@@ -68,6 +85,7 @@ def evaluate(
         labels: a table with the columns path and label, instead of folders.
         holdout: the share of the training images if `val` is None.
         k: number of neighbours.
+        to: a .csv or .parquet file to write, with the fields of `Row` as columns.
         prefix, resize, crop: as in `embed`.
 
     Raises:
@@ -79,8 +97,10 @@ def evaluate(
     from cl.features.scores import knn_accuracy, linear_probe
     from cl.hub import encoder as files
     from cl.hub import labelled
+    from cl.hub.result_tables import target_of, write_table
     from cl.runtime.machine import default_device
 
+    target = target_of(to)
     if isinstance(encoder, str | PathLike):
         encoder = files.load(fspath(encoder), prefix).to(default_device())
     embedded = partial(embed, encoder=encoder, resize=resize, crop=crop)
@@ -89,18 +109,23 @@ def evaluate(
     )
     rows = bank.features, bank.labels, queries.features, queries.labels
     classes, counts = np.unique(bank.labels, return_counts=True)
-    return Evaluation(
+    found = Evaluation(
         knn=knn_accuracy(*rows, k=k),
         linear=linear_probe(*rows),
         majority=100 * float((queries.labels == classes[counts.argmax()]).mean()),
+        k=k,
         train_images=len(bank),
         val_images=len(queries),
         classes=len({*classes, *queries.labels}),
     )
+    if target:
+        write_table(target, Row._fields, found.rows())
+    return found
 
 
 @click.command()
 @labelled_options
+@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
 @encoder_options
 @size_options
 @entry_point
@@ -117,9 +142,5 @@ def command(val: tuple[Path, ...], **options: Any) -> None:
         f"{counted(found.train_images, 'training images')}, "
         f"{counted(found.val_images, 'validation images')}, {counted(found.classes, 'classes')}"
     )
-    for name, percent in (
-        (f"kNN, k = {options['k']}", found.knn),
-        ("logistic regression", found.linear),
-        ("most frequent class", found.majority),
-    ):
-        click.echo(f"{name:<20} {percent:5.1f} % {found.interval(percent)}")
+    for row in found.rows():
+        click.echo(f"{row.measure:<20} {row.percent:5.1f} % [{row.low:.1f}, {row.high:.1f}]")

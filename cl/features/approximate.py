@@ -38,7 +38,7 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
     lists = min(4 * math.isqrt(len(bank)), max(1, len(bank) // PER_LIST))
     say(f"building an index of {len(bank)} images; it is kept in {path}")
-    index = faiss.index_factory(bank.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(bank.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.seed = 0
     sample = np.sort(
         np.random.default_rng(0).choice(len(bank), min(len(bank), PER_LIST * lists), replace=False)

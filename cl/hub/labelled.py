@@ -68,7 +68,8 @@ def read(
         say: is told which images and which rows of the table are left out.
 
     Raises:
-        ValueError: a side has no labelled image, `holdout` is not a share, or the table is damaged.
+        ValueError: a side has no labelled image, all training images are of one class, `holdout` is not a
+            share, or the table is damaged.
     """
     if not 0 < holdout < 1:
         raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
@@ -77,6 +78,11 @@ def read(
     both = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded, say))
     if table and (unused := table.unused()):
         say(f"{labels}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image")
+    if len({*both[0].labels}) == 1:
+        raise ValueError(
+            f"all training images are of the class {str(both[0].labels[0])!r}, expected at least two "
+            "classes; give others too"
+        )
     return both
 
 
@@ -91,8 +97,9 @@ def _labelled(
     Raises:
         ValueError: there are none.
     """
+    inputs = paths(images)
     names, files, features, known = [], [], [], []
-    for given in paths(images):
+    for given in inputs:
         found, root = embedded(given), root_of([given])
         assert found is not None
         names += found.names
@@ -101,9 +108,17 @@ def _labelled(
         known += classes(given, found.names, table)
     labelled = np.array([label is not None for label in known])
     if not labelled.any():
+        where = ", ".join(map(str, inputs))
+        found_none = f"none of the {counted(len(known), 'images')} in {where} has a label"
+        if table:
+            example = "".join(f", such as {path}," for path in table.unused()[:1])
+            raise ValueError(
+                f"{found_none} in {table.file}; its paths{example} must start from its folder, or from "
+                "that of the images"
+            )
         raise ValueError(
-            f"none of the {counted(len(known), 'images')} in {images} has a label; put the images of each "
-            "class into a folder, or give a table with the columns path and label"
+            f"{found_none}; put the images of each class into a folder, or give a table with the columns "
+            "path and label"
         )
     if unlabelled := int((~labelled).sum()):
         say(f"left out {counted(unlabelled, 'images')} without a label")

@@ -86,7 +86,7 @@ def test_a_size_is_for_the_encoder_that_records_none(data, tmp_path) -> None:
     assert found.result.overall.difference != 0
 
 
-def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project) -> None:
+def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project, tmp_path) -> None:
     a, b, c, train, val = (
         str(data / name) for name in ("a.safetensors", "b.safetensors", "c.safetensors", "train", "val")
     )
@@ -97,6 +97,7 @@ def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project) -> N
         (a, c, *sides): f"encoder B, {c}, gives all images the same features",
         (a, b, "--train", f"{train}/robin", "--val", val): "none of the 8 images",
         (a, b, "--train", f"{data}/none", "--val", val): "no file or folder",
+        (a, b, "--train", str(tmp_path), "--val", val): f"encoder A, {a}: no images in {tmp_path}",
         (a, b, *sides, "--resize", "20", "--crop", "16"): "leave out --resize and --crop",
         (a, b, *sides, "--to", "rows.txt"): "must be a file that ends in .csv or .parquet",
         (a, f"{data}/none.pt", *sides): "none.pt",

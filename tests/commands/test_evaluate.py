@@ -5,6 +5,7 @@ from pathlib import Path
 from unicodedata import normalize
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
@@ -37,14 +38,16 @@ def write_table(path: Path, images: Iterable[Path], form: str = "NFC") -> Path:
     return path
 
 
-def test_accuracies_are_scikit_learns(data) -> None:
+def test_accuracies_are_scikit_learns(data, tmp_path) -> None:
     encoder = cl.load(data / "encoder.safetensors")
     features, labels = {}, {}
     for split in ("train", "val"):
         paths = sorted(data.glob(f"{split}/*/*/*.jpg"))
         features[split] = encoder.embed(paths).numpy().astype(np.float64)
         labels[split] = [path.parts[-3] for path in paths]
-    found = cl.evaluate(encoder, train=data / "train", val=data / "val", k=1)
+    found = cl.evaluate(
+        encoder, train=data / "train", val=data / "val", k=1, to=tmp_path / "accuracies.parquet"
+    )
     nearest = KNeighborsClassifier(1, metric="cosine").fit(features["train"], labels["train"])
     scale = StandardScaler().fit(features["train"])
     linear = LogisticRegression(max_iter=1000).fit(scale.transform(features["train"]), labels["train"])
@@ -53,8 +56,11 @@ def test_accuracies_are_scikit_learns(data) -> None:
         100 * linear.score(scale.transform(features["val"]), labels["val"]), abs=100 / 12 + 0.01
     )
     assert (found.majority, found.train_images, found.val_images, found.classes) == (50, 24, 12, 2)
-    low, high = found.interval(found.majority)
-    assert (low, high) == pytest.approx((25.4, 74.6), abs=0.1)  # Wilson's for 6 of 12
+    knn, _, majority = found.rows()
+    assert knn[:2] == ("kNN, k = 1", found.knn)
+    assert majority[1:] == pytest.approx((50, 25.4, 74.6), abs=0.1)  # Wilson's for 6 of 12
+    written = pq.read_table(tmp_path / "accuracies.parquet").to_pylist()
+    assert written == [row._asdict() for row in found.rows()]
 
 
 def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
@@ -70,8 +76,17 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
     )
     assert cl.evaluate(train=[train], val=[val], **options) == expected
     by_name = write_table(data / "train/labels.csv", data.glob("train/*/*/*.jpg"))
-    with pytest.raises(ValueError, match="none of the 6 images in .*robin has a label"):
-        cl.evaluate(train=data / "train", val=data / "val/robin", labels=by_name, **options)
+    with pytest.raises(
+        ValueError, match="none of the 6 images in [^(]*robin has a label in .*labels.csv; its"
+    ):
+        cl.evaluate(train=data / "train", val=[data / "val/robin"], labels=by_name, **options)
+    write_csv(data / "others.csv", ["path", "label"], [("train/none.jpg", "robin")])
+    with pytest.raises(ValueError, match="paths, such as train/none.jpg, must start from its folder"):
+        cl.evaluate(train=data / "train", labels=data / "others.csv", **options)
+    with pytest.raises(
+        ValueError, match="all training images are of the class 'robin', expected at least two"
+    ):
+        cl.evaluate(train=data / "train/robin/2024", val=data / "val", labels=table, **options)
 
 
 def test_a_share_of_the_images_is_held_out(data) -> None:
@@ -87,6 +102,7 @@ def test_the_command_prints_intervals_and_answers_mistakes(data, project) -> Non
         ("--train", train, "--val", val, "--k", "50"): "at least 50 labelled training images, found 24",
         ("--train", f"{train}/robin/2024", "--val", val): "none of the 12 images",
         ("--train", f"{data}/none", "--val", val): "no file or folder",
+        ("--train", train, "--to", "accuracies.txt"): "must be a file that ends in .csv or .parquet",
         ("--train", train, "--holdout", "2"): "holdout=2.0, expected a share between 0 and 1",
     }
     stages = [Stage(("evaluate", "--encoder", encoder, *words), package="cl.commands") for words in arguments]
