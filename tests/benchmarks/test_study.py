@@ -158,6 +158,7 @@ with exits_on_sigterm():
 """
 
 
+@pytest.mark.slow
 def test_a_signal_lets_the_running_stage_save(tmp_path: Path, monkeypatch) -> None:
     """The stage sees the file that CL_STOP names, and DVC ends after it."""
     (tmp_path / "dvc").write_text(DVC)

@@ -63,7 +63,7 @@ def test_the_first_failure_ends_all_and_is_told_once(code, expected, reason, cap
     assert told.count("\n") == 1, told
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_reaches_all_and_they_have_time_to_save(number, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     process = start_fork(run, SAVE, 3)

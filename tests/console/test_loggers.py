@@ -37,7 +37,7 @@ def offline(monkeypatch, tmp_path) -> None:
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], check=True)
 
 
-@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("failed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", kinds("console.loggers"))
 def test_a_logger_stores_parameters_and_every_row_once(name, failed, tmp_path, offline) -> None:
     """Also of a second training with the same title, whose steps begin again."""

@@ -3,6 +3,8 @@
 import re
 import sys
 
+import pytest
+
 from tests.support.terminal import COLUMNS, on_a_terminal
 
 SHOW = (sys.executable, "-m", "tests.support.terminal")
@@ -24,6 +26,7 @@ def test_the_time_left_is_always_visible_below_the_epochs() -> None:
     assert all(len(line) <= COLUMNS for line in lines)
 
 
+@pytest.mark.slow
 def test_a_long_count_shows_the_time_left() -> None:
     _, last = on_a_terminal(*SHOW, "images of this process")
     bars = [line for line in last if line]

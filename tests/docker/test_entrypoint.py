@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from ruamel.yaml import YAML
 
 from tests.support.commands import run, start, wait_for
@@ -50,6 +51,7 @@ def test_dvc_waits_while_its_stage_saves(slow_project: Path) -> None:
     assert "failed to reproduce 'slow'" in process.communicate()[0], "DVC ran to the end"
 
 
+@pytest.mark.slow
 def test_a_stop_before_the_stage_starts_is_not_lost(slow_project: Path) -> None:
     process = start(slow_project, "dvc", "-q", "experiments", "run", "-S", "seconds=60")
     wait_for(slow_project, ".dvc/tmp/entrypoint", process)

@@ -36,6 +36,7 @@ def test_a_wrong_line_or_uncommitted_changes_are_refused(slow_project: Path) -> 
     assert run(slow_project, "experiment", "list.txt", "3", code=1) == "list.txt contains no line 3\n"
 
 
+@pytest.mark.slow
 def test_a_failed_experiment_exits_with_1_so_that_xargs_continues(slow_project: Path) -> None:
     (slow_project / "list.txt").write_text("-S seconds=no-number\n")
     output = run(slow_project, "experiment", "list.txt", "1", code=1)  # DVC's own 255 would stop xargs

@@ -77,7 +77,9 @@ BACKBONES = {
 }
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "convnext")) for name in BACKBONES]
+)
 def test_timm_builds_and_fills_the_network_of_a_folder(name, tmp_path) -> None:
     """With our transform; and so do we."""
     import timm

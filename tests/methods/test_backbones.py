@@ -102,10 +102,17 @@ def trained(
     return first
 
 
-@pytest.mark.parametrize("case", [("simclr", {}, WHOLE), ("moco_v3", {}, FAST)], ids=case_name)
+SIMCLR, MOCO_V3 = ("simclr", {}, WHOLE), ("moco_v3", {}, FAST)
+FAST_SETTINGS = [("vit", 0, MOCO_V3), ("vit", 1, SIMCLR), ("timm", 0, SIMCLR), ("timm", 1, MOCO_V3)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "number"),
-    [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] == "resnet")) for each in SETTINGS],
+    ("kind", "number", "case"),
+    [
+        pytest.param(*each, case, marks=[pytest.mark.slow] * ((*each, case) not in FAST_SETTINGS))
+        for each in SETTINGS
+        for case in (SIMCLR, MOCO_V3)
+    ],
 )
 def test_every_backbone_trains_and_continues_equal(kind, number, case) -> None:
     task = trained(case, config(kind, number), usual_loss(case[0]).kind, bn_groups=2, microbatches=2)

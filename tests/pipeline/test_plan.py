@@ -119,6 +119,7 @@ def test_bounds_for_gpus_that_are_not_there(prepared) -> None:
     assert len(numbers(found["largest costs"])) >= 3
 
 
+@pytest.mark.slow
 def test_bounds_need_no_shards(project) -> None:
     answer, mistaken = answers(project, [Stage(("plan", "--gpu", "a100")), Stage(("plan", "--gpus", "8"))])
     assert answer.code == 0, answer.stderr

@@ -141,9 +141,9 @@ def assert_recovers(stage: Stage, undisturbed: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("number", "group", "code"),
     [
-        (signal.SIGKILL, False, -signal.SIGKILL),
+        pytest.param(signal.SIGKILL, False, -signal.SIGKILL, marks=pytest.mark.slow),
         (signal.SIGKILL, True, -signal.SIGKILL),
-        (signal.SIGTERM, False, -signal.SIGTERM),
+        pytest.param(signal.SIGTERM, False, -signal.SIGTERM, marks=pytest.mark.slow),
         (signal.SIGINT, True, 130),
     ],
 )
@@ -189,6 +189,7 @@ def test_ten_unreadable_images_are_named_and_the_others_counted_by_reason(stage,
     assert provenance["left_out"] == {truncated: 12, heic: 1}
 
 
+@pytest.mark.slow
 def test_warnings_of_pillow_are_not_printed(template, tmp_path) -> None:
     """In an interpreter of its own: here, pytest collects them."""
     shutil.copytree(template, tmp_path / "stage")

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from functools import cache
 
+import pytest
+
 from cl.report import paper_tables
 from cl.report.comparisons import comparisons
 from cl.report.experiments import Experiment
@@ -11,6 +13,7 @@ from cl.report.summary import page
 from tests.support.experiments import TABLE3, composed, curve, experiment, knn_200, measured
 
 
+@pytest.mark.slow
 def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once(tmp_path) -> None:
     """With "not run" in empty cells and names escaped, in HTML and in Markdown."""
     found = [experiment(f"e{n}", TABLE3, 80 + n / 100, seed=n) for n in range(99)]

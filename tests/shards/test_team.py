@@ -58,7 +58,11 @@ def write_as(
     assert rank or reported["images"] == totals["images"] > 0  # rank 0 counts those of all
 
 
-@pytest.mark.parametrize("settings", [{}, {"deduplicate": True}, {"tile": 24}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{"deduplicate": True}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"tile": 24}))],
+    ids=str,
+)
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
 def test_any_number_of_processes_writes_the_same_bytes(tmp_path, settings) -> None:
     root = odd_tree(tmp_path / "own")
