@@ -13,7 +13,7 @@ from benchmarks.gpu import day
 from benchmarks.gpu.session import Session, read
 
 CPU = torch.device("cpu")
-SLOW = ("check.ranks", "check.resume")
+SLOW = {"check.ranks", "check.resume", "check.methods", "speed.step", "speed.profile", "speed.cropping"}
 TINY = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in day.PARTS]
 CHECKS = [name for name in day.PARTS if name.startswith("check.")]
 PAGE = "# Page\n\nBy hand.\n\n## Measured\n\nold\n\n### old\n\n## Next\n\nBy hand, too.\n"
@@ -83,6 +83,7 @@ def test_a_part_that_hangs_is_stopped_at_its_limit_with_its_processes(monkeypatc
     assert not state or state.startswith("Z"), "a process of the part still runs"
 
 
+@pytest.mark.slow
 def test_the_end_is_kept_and_says_what_is_missing() -> None:
     """A part that loses to the end is not a failure."""
     rows = day.run({"speed.slow": slow, "speed.hanging": hanging, "speed.right": right}, CPU, 6)
@@ -94,6 +95,7 @@ def test_the_end_is_kept_and_says_what_is_missing() -> None:
     assert all(row["passed"] is None for row in rows)
 
 
+@pytest.mark.slow
 def test_checks_leave_time_to_measurements() -> None:
     rows = day.run({"check.hanging": hanging, "speed.right": right}, CPU, 15)
     assert rows[-2]["note"] == "not finished: no time left"
