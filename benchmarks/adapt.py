@@ -1,37 +1,49 @@
-"""Is an encoder better after it has been trained on other images? `own/adapt` beside `own/small` with `init`.
+"""Is an encoder better after it has been trained on other images? `own/adapt` beside other ways of training.
 
-`python -W ignore -m benchmarks.adapt WEIGHTS FOLDER ... [--seed 0 --seed 1] [--by own/adapt]`: each FOLDER
-has train/<class>/<image> and val/<class>/<image>. For every seed, FOLDER and way of training: the encoder of
-WEIGHTS and the trained one, compared on the validation images.
+`python -W ignore -m benchmarks.adapt WEIGHTS FOLDER ... [--seed 0 --seed 1] [--by own/adapt] [-S ...]`: each
+FOLDER has train/<class>/<image> and val/<class>/<image>. For every seed, FOLDER and way of training: the
+encoder of WEIGHTS and the trained one, compared on the validation images.
 """
 
 import io
 import itertools
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
+from torchvision.datasets import ImageFolder
 
+from benchmarks.league import train_with_lightly
 from benchmarks.parameters import parameters
 from cl.config import Params, fitted
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.hub import foreign
+from cl.networks import backbones
 from cl.pretraining.adaptation import Outcome
 from cl.runtime import machine
 from cl.runtime.registry import module_of
 from cl.shards import writing
 from cl.shards.team import Team
-from cl.training import start
+from cl.training import optim, start
 from cl.training.loop import train
+from cl.training.tasks import Classification, classifier
 from pipeline import pretrain
 
 SIZE = ("dataset.resize=110", "dataset.crop=96", "views.random.size=96")
+SMALL = ("recipe=own/small", "hand_over=better", "optim.epochs=15", *SIZE)
+SCRATCH = "random weights"  # of the same network
+LIGHTLY = "lightly's parts"  # its transform, loss and loop, with the recipe's start, settings and steps
+LABELS = "all labels"  # cross-entropy instead of DCL
 WAYS = {
     "own/adapt": ("recipe=own/adapt",),
-    "init, default rate": ("recipe=own/small", "hand_over=better", "optim.epochs=15", *SIZE),
+    "init, default rate": SMALL,
+    SCRATCH: SMALL,
+    LIGHTLY: ("recipe=own/adapt",),
+    LABELS: ("recipe=own/adapt",),
 }
 
 
@@ -40,21 +52,28 @@ WAYS = {
 @click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--seed", "seeds", multiple=True, type=int, default=(0,), show_default=True)
 @click.option("--by", "ways", multiple=True, type=click.Choice(list(WAYS)), default=list(WAYS))
-def main(weights: Path, folders: tuple[Path, ...], seeds: tuple[int, ...], ways: tuple[str, ...]) -> None:
+@click.option("-S", "overrides", multiple=True, help="parameters other than the recipe's")
+def main(
+    weights: Path,
+    folders: tuple[Path, ...],
+    seeds: tuple[int, ...],
+    ways: tuple[str, ...],
+    overrides: tuple[str, ...],
+) -> None:
     print(
         "| set | trained by | seed | kNN | linear | mean | difference of the mean | handed over | seconds |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for seed, folder, way in itertools.product(seeds, folders, ways):
         data = ("dataset=folder", f"dataset.name={folder.absolute()}", "evaluation=[retrieval]")
-        params = parameters(*WAYS[way], *data, f"init={weights.absolute()}", f"seed={seed}")
+        params = parameters(*WAYS[way], *data, f"init={weights.absolute()}", f"seed={seed}", *overrides)
         began = time.monotonic()
-        outcome = trained(params)
+        outcome = trained(params, way, folder)
         print(row(folder.name, way, seed, outcome, time.monotonic() - began), flush=True)
 
 
-def trained(params: Params) -> Outcome:
-    """What a run with these parameters finds."""
+def trained(params: Params, way: str, folder: Path) -> Outcome:
+    """What a run with these parameters finds, if it trains in this way on the images in `folder`."""
     quiet = Progress("", Console(file=io.StringIO()))
     here = machine.find(params.precision, deterministic=False)
     with tempfile.TemporaryDirectory() as name:
@@ -68,7 +87,19 @@ def trained(params: Params) -> Outcome:
         task, optimizer, data = pretrain.prepare(params, here, bank, beginning)
         adaptation = pretrain.adaptation(params, task, data, queries)
         assert adaptation
-        train(task, data, params.optim, optimizer, progress=quiet)
+        backbone, projector = task.method.evaluated
+        if way == SCRATCH:
+            backbone.load_state_dict(backbones.build(params.backbone).state_dict())
+        if way == LIGHTLY:
+            data_set = partial(ImageFolder, folder / "train")
+            train_with_lightly(backbone, projector, params, here, data_set)
+        elif way == LABELS:
+            head = classifier(backbone.fc_features, len(bank.manifest.classes))
+            labelled = here.place(Classification(backbone, head, here, seed=params.seed))
+            parts = [optim.Part(labelled)]
+            train(labelled, data, params.optim, optim.build(params.optim, parts), progress=quiet)
+        else:
+            train(task, data, params.optim, optimizer, progress=quiet)
         return adaptation.finish(params.seed)
 
 

@@ -13,7 +13,8 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ from lightly.transforms.multi_view_transform import MultiViewTransform
 from lightly.transforms.simclr_transform import SimCLRViewTransform
 from rich.console import Console
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import CIFAR10
 
 from benchmarks.parameters import parameters
@@ -68,7 +69,8 @@ def main(recipe: str, seeds: tuple[int, ...], ways: tuple[str, ...], overrides: 
             if way == "cl":
                 train(task, data, params.optim, optimizer, progress=Progress("", Console(file=io.StringIO())))
             else:
-                train_with_lightly(backbone, projector, params, here)
+                data_set = partial(CIFAR10, os.fspath(locations.raw()))
+                train_with_lightly(backbone, projector, params, here, data_set)
             times = f"{time.monotonic() - began:.0f} | {cpu_seconds() - used:.0f}"
             accuracies = nearest(Unit(backbone, [projector]), readers, params, here)
             figures = " | ".join(f"{accuracy:.1f}" for accuracy in accuracies)
@@ -100,10 +102,19 @@ def nearest(encoder: nn.Module, readers: list[Reader], params: Params, here: Mac
     ]
 
 
-def train_with_lightly(backbone: nn.Module, projector: nn.Module, params: Params, here: Machine) -> None:
-    """Train both modules in place, with every view against the first two as our SimCLR does."""
+def train_with_lightly(
+    backbone: nn.Module,
+    projector: nn.Module,
+    params: Params,
+    here: Machine,
+    data_set: Callable[..., Dataset],
+) -> None:
+    """Train both modules in place, with every view against the first two as our SimCLR does.
+
+    data_set: makes one of torchvision's, with a `transform`.
+    """
     config, view = params.optim, params.views["random"]
-    batches = loader(params, here)
+    batches = loader(params, here, data_set)
     model = nn.Sequential(backbone, projector).train()
     optimizer = torch.optim.SGD(
         model.parameters(), config.lr(), momentum=config.momentum, weight_decay=config.weight_decay
@@ -124,7 +135,7 @@ def train_with_lightly(backbone: nn.Module, projector: nn.Module, params: Params
         optimizer.zero_grad()
 
 
-def loader(params: Params, here: Machine) -> DataLoader:
+def loader(params: Params, here: Machine, data_set: Callable[..., Dataset]) -> DataLoader:
     """Batches of lightly's views, a list of tensors (N, 3, S, S)."""
     view, jitter = params.views["random"], params.views["random"].jitter
     transform = SimCLRViewTransform(
@@ -140,9 +151,8 @@ def loader(params: Params, here: Machine) -> DataLoader:
         gaussian_blur=view.blur.p,
         normalize={"mean": [*params.dataset.mean], "std": [*params.dataset.std]},
     )
-    images = CIFAR10(os.fspath(locations.raw()), transform=MultiViewTransform([transform] * view.count))
     return DataLoader(
-        images,
+        data_set(transform=MultiViewTransform([transform] * view.count)),
         params.optim.batch_size,
         shuffle=True,
         drop_last=True,

@@ -90,7 +90,7 @@ def completed(compose: Compose, overrides: list[str], say: Callable[[str], None]
         _drop_what_is_not_chosen(composed, overrides)
         _drop_what_needs_labels(composed, say)
         _add_hashes(composed)
-        _follow_init(composed, overrides)
+        _follow_init(composed, overrides, say)
         OmegaConf.update(composed, "overrides", overrides, force_add=True)
         config.check(_parameters(composed))
     except HydraException as error:
@@ -157,8 +157,11 @@ def _drop_what_needs_labels(composed: DictConfig, say: Callable[[str], None]) ->
         say(f"dataset.labels=none: left out {names}, which need labels")
 
 
-def _follow_init(composed: DictConfig, overrides: list[str]) -> None:
-    """Take the backbone and the normalisation that belong to the weights of `init`, unless they are typed."""
+def _follow_init(composed: DictConfig, overrides: list[str], say: Callable[[str], None]) -> None:
+    """Take the backbone and the normalisation that belong to the weights of `init`, unless they are typed.
+
+    Say if the normalisation is another than the recorded one, or if none is recorded.
+    """
     if (name := OmegaConf.select(composed, "init.name")) is None:
         return
     typed = _typed(overrides)
@@ -167,9 +170,13 @@ def _follow_init(composed: DictConfig, overrides: list[str]) -> None:
         if module_of("networks.backbones", found["backbone"]["kind"]).Config.model_fields.keys() >= {"size"}:
             found["backbone"]["size"] = composed.dataset.crop
         composed.backbone = found["backbone"]
-    for key, value in found["dataset"].items():
-        if f"dataset.{key}" not in typed:
-            composed.dataset[key] = value
+    for key in ("mean", "std"):
+        recorded, used = found["dataset"].get(key), list(composed.dataset[key])
+        if recorded and f"dataset.{key}" not in typed:
+            composed.dataset[key] = recorded
+        elif recorded != used:
+            known = f"was trained with dataset.{key}={recorded}" if recorded else f"records no dataset.{key}"
+            say(f"init={name} {known}; this run uses {used}")
 
 
 def _add_hashes(composed: DictConfig) -> None:

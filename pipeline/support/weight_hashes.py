@@ -9,6 +9,7 @@ from dvc.scm import resolve_rev
 
 from cl.config import parse, read
 from cl.hub import foreign
+from cl.hub.encoder import IMAGENET
 from cl.hub.published import fetch, is_name, missing, torchvision_url
 from cl.training.start import differing
 from pipeline.support import locations
@@ -48,7 +49,10 @@ def described(name: str) -> dict[str, Any]:
     """
     if name.startswith("torchvision:"):  # known without downloading it
         network = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
-        return {"backbone": network | {"zero_init_residual": False}, "dataset": {}}
+        return {
+            "backbone": network | {"zero_init_residual": False},
+            "dataset": {key: list(getattr(IMAGENET, key)) for key in ("mean", "std")},
+        }
     file, prefix = (Path(name), None) if is_name(name) else file_and_prefix(name)
     if not (is_name(name) or file.is_file()):
         parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")

@@ -5,7 +5,7 @@ import pytest
 
 import cl
 from cl.features import correctness as module
-from cl.features.correctness import correctness, draws, few_shot
+from cl.features.correctness import check, correctness, draws, few_shot
 from cl.features.scores import checked
 
 
@@ -59,14 +59,14 @@ def test_draws_take_images_of_each_class_and_repeat_none_before_they_must() -> N
 @pytest.mark.parametrize(
     ("broken", "sentence"),
     [
-        (lambda rows: rows * np.nan, "encoder B gives features that are NaN or infinite"),
-        (lambda rows: np.ones_like(rows) + 1e-7 * rows, "encoder B gives all images the same features"),
+        (lambda rows: rows * np.nan, "init gives features that are NaN or infinite"),
+        (lambda rows: np.ones_like(rows) + 1e-7 * rows, "init gives all images the same features"),
     ],
 )
 def test_a_broken_encoder_is_named(data, broken, sentence) -> None:
-    train_a, train_b, known, val_a, val_b, truth = data
+    train, _, _, val, _, _ = data
     with pytest.raises(ValueError, match=sentence):
-        correctness((train_a, broken(train_b)), known, (val_a, val_b), truth)
+        check(broken(train), val, "init")
     if "NaN" in sentence:
         with pytest.raises(ValueError, match=sentence):
-            correctness((train_a, train_b), known, (val_a, broken(val_b)), truth)
+            check(train, broken(val), "init")

@@ -13,6 +13,7 @@ from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
 from pipeline.pretrain import build
+from pipeline.support import composition
 from pipeline.support.composition import command_for, write
 from tests.support.project import compose
 from tests.support.resnets import TRANSFORM, save_encoder
@@ -155,8 +156,20 @@ def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path) -> None:
         "resnet34 of width 1 with imagenet stem",
         (0.5, 0.5, 0.5),
     )
-    published = config.check(compose(tmp_path, "init=torchvision:resnet50"))
+    published = config.check(compose(tmp_path, "init=torchvision:resnet50", "dataset=cifar10"))
     assert published.backbone == config.check(compose(tmp_path, "backbone=resnet50")).backbone
+    assert published.dataset.mean == config.check(compose(tmp_path, "dataset=folder")).dataset.mean
+
+
+def test_a_normalisation_that_may_not_be_that_of_init_is_named(tmp_path) -> None:
+    file, said = tmp_path / "given.safetensors", list[str]()
+    save_encoder(file, stem="small")
+    composition.compose([f"init={file}", "dataset.mean=[0.5,0.5,0.5]"], said.append)
+    trained_with = f"was trained with dataset.mean={list(TRANSFORM.mean)}"
+    assert said == [f"init={file} {trained_with}; this run uses [0.5, 0.5, 0.5]"]
+    save_tensors(load_tensors(file)[0], file)
+    composition.compose([f"init={file}"], said.append)
+    assert "records no dataset.mean; this run uses" in said[1]
 
 
 def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) -> None:

@@ -36,7 +36,8 @@ def adaptation(encoder: nn.Module, params, here, shard_folder, *, labelled: bool
 
 @pytest.mark.parametrize("labelled", [True, False])
 @pytest.mark.parametrize(
-    ("before", "after", "verdict"), [(2, 48, "better"), (48, 2, "worse"), (48, 47, "cannot tell")]
+    ("before", "after", "verdict"),
+    [(2, 48, "better"), (48, 2, "worse"), (48, 0, "worse"), (48, 47, "cannot tell")],
 )
 def test_only_a_better_encoder_replaces_its_start(
     params, here, shard_folder, labelled, before, after, verdict
