@@ -57,6 +57,18 @@ def test_similarity_and_variance_of_views_are_known() -> None:
     assert views.spread(loop)[0].tolist() == pytest.approx(cosines)
 
 
+@pytest.mark.parametrize("of", ["embedding", "backbone"])
+def test_the_views_that_are_compared_are_those_of_the_chosen_features(of, analysed, shipped) -> None:
+    """Whose width is (1 - similarity) / variance."""
+    context = analysed(tiny_params("simclr"))
+    config = views.Config.model_validate({**shipped["views"], **SMALL["views"], "of": of})
+    found = views.analyze(config, context)
+    network, projector = context.method.evaluated
+    features = network(torch.zeros(2, 3, 32, 32, device=context.machine.device))
+    expected = (features if of == "backbone" else projector(features)).shape[1]
+    assert (1 - found["similarity"]) / found["variance"] == pytest.approx(expected, rel=0.01)
+
+
 def test_similarity_of_orthogonal_images_is_known(tmp_path) -> None:
     """Views of an image at a cosine of 0.6, of two images at 0."""
     first = torch.eye(8)[:4]
