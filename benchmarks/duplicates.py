@@ -1,12 +1,14 @@
 """Planted copies: precision and recall of `cl duplicates`, of its two criteria, and of a perceptual hash.
 
 `python -m benchmarks.duplicates ENCODER [FOLDER ...]` takes the images below each folder, or tiles of the
-twenty photographs, and plants a copy of each. It needs `pip install imagehash`.
+twenty photographs, and plants a copy of each. It needs `pip install imagehash`. `python -m
+benchmarks.duplicates 40000` measures how long that many random images take to compare, and in which memory.
 """
 
 import io
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import numpy as np
 from PIL import Image as Picture
 
 import cl
+from benchmarks.evaluation import peak
 from cl.console.progress import silent
 from cl.features import copies
 from cl.features.neighbours import unit_blocks
@@ -21,6 +24,7 @@ from cl.hub import near_duplicates
 from cl.sources._shared import photographs
 
 TILES, SIDE = 4, 128  # tiles along the longer side of a photograph at most, and their least side in pixels
+WIDTH = 128  # of random features
 HASH = 10  # bits of 64: the usual largest distance of a perceptual hash
 Plant = Callable[[Picture.Image, np.random.Generator], Picture.Image]
 
@@ -139,6 +143,31 @@ def compare(
         )
 
 
+def compare_many(images: int) -> None:
+    """Print CPU seconds and memory of the comparison of random images, one in a hundred of them a copy."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((images, WIDTH), np.float32)
+    small = rng.integers(0, 256, (images, 8, 8), np.uint8).repeat(8, 1).repeat(8, 2)
+    planted = np.arange(1, images, 100)
+    features[planted], small[planted] = features[planted - 1], small[planted - 1]
+    described = [
+        np.concatenate(
+            [copies.descriptors(part).astype(np.float16) for part in np.array_split(each, images // 100)]
+        )
+        for each in (small, small[:, :, ::-1])
+    ]
+    thresholds = near_duplicates.Calibration(0.8, 0.9, {}, 0, 0, 0)
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+    before, began = peak(), time.process_time()
+    found = near_duplicates.copies_among(
+        near_duplicates.Images(features, small, *described), thresholds, silent
+    )
+    print(
+        f"{images} images: {time.process_time() - began:.0f} CPU seconds, {peak() - before:.0f} MiB, "
+        f"{len(found.positions)} of {len(planted)} pairs found"
+    )
+
+
 def hash_distances(paths: list[Path]) -> np.ndarray:
     """(n, n): differing bits of the images' perceptual hashes."""
     import imagehash  # here, so that `benchmarks.beside` does not need it
@@ -157,4 +186,4 @@ def best_threshold(values: np.ndarray, truth: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    compare_many(int(sys.argv[1])) if sys.argv[1].isdecimal() else main()
