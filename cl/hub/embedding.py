@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cl.data import ring
-from cl.features.extraction import BATCH, FEW
+from cl.features.extraction import FEW
 from cl.hub import feature_files
 from cl.hub.encoder import Encoder, not_finite
 from cl.hub.listing import Listing, root_of
@@ -29,7 +29,8 @@ from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.shards.images import reads_heic
 
-PART = 16 * BATCH  # images
+BATCH = 64  # images encoded at a time: 256 of 224 px take gigabytes
+PART = 64 * BATCH  # images
 REASON = 200  # bytes for the reason why an image is unreadable
 
 

@@ -13,6 +13,7 @@ from cl.data.transform import Transform
 from cl.hub import feature_files
 from cl.hub.encoder import IMAGENET, Encoder, load
 from cl.hub.feature_files import Features
+from cl.hub.published import is_name
 from cl.runtime.machine import default_device
 
 ROWS = 2**14  # checked at a time
@@ -61,6 +62,10 @@ def encoder_of(
     name, given, width = "the encoder", encoder, features.features.shape[1]
     if not isinstance(given, Encoder):
         name = fspath(given)
+        if not (is_name(name) or Path(name).exists()):
+            raise ValueError(
+                f"{name} does not exist; name the encoder that gave the features of {path} with --encoder"
+            )
         given = load(name, prefix).to(default_device())
     notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
     if given.width != width:

@@ -202,6 +202,10 @@ def empty_folder(searched: SimpleNamespace) -> list[object]:
     [
         (other_encoder, r"features.parquet came from another encoder .*not from .*other.safetensors.*embed"),
         (other_transform, r"another transform .*resized.safetensors \(resize: 20 and 40\)"),
+        (
+            lambda x: [x.path, x.folder / "new"],
+            r"backbone.safetensors does not exist; name the encoder .* of .*features.parquet with --encoder",
+        ),
         (other_width, r"7 features per image, but .*encoder.safetensors gives 512"),
         (not_finite, r"3.jpg in .* not finite; embed"),
         (other_program, r"their.parquet is not a file of features"),
