@@ -67,9 +67,14 @@ def check(train: "ArrayLike | Tensor", val: "ArrayLike | Tensor", name: str) -> 
     bank, queries = (torch.as_tensor(rows).double() for rows in (train, val))
     if not (bank.isfinite().all() and queries.isfinite().all()):
         raise ValueError(f"{name} gives features that are NaN or infinite; choose an earlier checkpoint")
-    bank = F.normalize(bank, dim=1)
-    if float((bank - bank.mean(0)).square().sum(1).mean()) < SPREAD:
+    if all_same(bank):
         raise ValueError(f"{name} gives all images the same features; choose an earlier checkpoint")
+
+
+def all_same(rows: Tensor) -> bool:
+    """Whether features (N, D) are the same for all images up to rounding."""
+    unit = F.normalize(rows.double(), dim=1)
+    return float((unit - unit.mean(0)).square().sum(1).mean()) < SPREAD
 
 
 def draws(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.transform import Transform
 from cl.data.views import View
-from cl.features.correctness import check, correctness
+from cl.features.correctness import all_same, check, correctness
 from cl.features.extraction import BATCH, Unit, extract, extract_views
 from cl.features.knn import nearest
 from cl.features.paired import Comparison, judge
@@ -92,7 +92,7 @@ class Adaptation:
         check_start(backbone, *self.before[:2])
 
     def finish(self, seed: int) -> Outcome:
-        """Compare the encoders, and leave the better one in the backbone."""
+        """Compare the encoders, and leave the better one in the backbone; a collapsed one is worse."""
         scores, images = self._scores(self.before, self._features(), seed)
         outcome = Outcome(judge(scores, self._groups(images), seed=seed), self.labelled)
         if not outcome.is_better:
@@ -133,7 +133,12 @@ def part(view: View, side: int) -> View:
 
 
 def same_neighbours(features: Features) -> np.ndarray:
-    """(Q,) percent: how many training images are nearest both to a part of an image and to the image."""
+    """(Q,) percent: how many training images are nearest both to a part of an image and to the image.
+
+    0 if all images have the same features: none is nearest.
+    """
+    if all_same(features.train):
+        return np.zeros(len(features.positions))
     own, count = features.val[features.positions], min(NEIGHBOURS, len(features.train))
     near = [
         torch.cat([found for _, _, found in nearest(rows, features.train, count)])
