@@ -16,4 +16,6 @@ FAST = (
 )
 def test_a_step_asks_for_what_was_recorded(name) -> None:
     """If this is meant to change, or PyTorch has: `python -m benchmarks.gpu.bounds --write`."""
-    assert bounds.measured(bounds.CASES[name]) == pytest.approx(bounds.recorded()[name], rel=0.05)
+    found, recorded = bounds.measured(bounds.CASES[name]), bounds.recorded()[name]
+    assert found == pytest.approx(recorded, rel=0.05)
+    assert found["exchanges"] == recorded["exchanges"]

@@ -27,7 +27,8 @@ def of_batch_norm(gpu: FakeGpu) -> int:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("gpus", [2, pytest.param(4, marks=SLOW)])
+@SLOW  # tests/benchmarks/test_bounds.py counts them on eight
+@pytest.mark.parametrize("gpus", [2, 4])
 def test_simclr_exchanges_embeddings_once_each_way(gpus) -> None:
     """The last exchange is the running statistics."""
     gpu = step(gpus, "method=simclr_imagenet", *TWO_VIEWS)

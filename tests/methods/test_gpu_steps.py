@@ -19,6 +19,7 @@ from pipeline._floor import trace
 from tests.support.backbones import DATASET, SHIPPED
 from tests.support.methods import (
     CASES,
+    WHOLE,
     Case,
     as_type,
     build,
@@ -33,10 +34,22 @@ from tests.support.tiny import TinyBackbone
 
 HERE = Machine(GPU, 0, "bf16")
 CONF = ROOT / "pipeline/conf"
-FAST = {"resnet18", "timm", "vit_tiny_patch4"}  # one of each kind; two networks are traced with CMC
+FAST = {"timm"}  # tests/benchmarks/test_bounds.py traces other kinds
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_name)
+def is_fast(case: Case) -> bool:
+    """Patches with one method, and options that take few operations."""
+    kind, option, cut = case
+    return (cut == WHOLE or kind == "moco_v3") and (kind != "cpc_v2" or option == {})
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case_name(case), marks=[] if is_fast(case) else [pytest.mark.slow])
+        for case in CASES
+    ],
+)
 def test_a_step_of_every_method(case: Case) -> None:
     """At a tiny size; images belong to groups unless an option is set."""
     kind, option, cut = case
