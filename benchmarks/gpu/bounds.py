@@ -18,6 +18,10 @@ FILE = Path(__file__).with_suffix(".csv")
 R50 = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global", "precision=bf16")
 MOCO_V3 = (*R50, "method=moco_v3_imagenet", "optim.batch_size=512")
 SWAV = (*R50, "loss=dcl", "views=swav_multicrop", "method=swav_imagenet")
+MOCO_V2 = (*R50, "bn_group=32", "method=moco_v2_imagenet")
+DINO = (*R50, "loss=dcl", "method=dino_imagenet", "views=swav_multicrop", "optim.batch_size=64")
+DINO_VIT = (*R50, "loss=dcl", "method=dino_vit_imagenet", "views=dino_multicrop", "optim=adamw")
+NPID = (*R50, "loss=nce", "method=npid_imagenet", "dataset=imagenet")
 
 
 class Case(NamedTuple):
@@ -29,14 +33,21 @@ class Case(NamedTuple):
 
 CASES = {
     "SimCLR R50 256": Case((*R50, "method=simclr_imagenet", "optim.batch_size=256")),
-    "MoCo v2 R50 256": Case((*R50, "bn_group=32", "method=moco_v2_imagenet", "optim.batch_size=256")),
+    "MoCo v2 R50 256": Case((*MOCO_V2, "optim.batch_size=256")),
+    "MoCo v3 R50 512": Case(MOCO_V3),
     "MoCo v3 ViT-S 512": Case(
         (*MOCO_V3, "backbone=vit_small", "views=mocov3", "optim=adamw", "method=moco_v3_vit_imagenet")
     ),
     "CIFAR R18 256": Case(("recipe=dcl/table3_cifar10", "precision=bf16")),
-    "SwAV R50 8 x 64": Case((*SWAV, "optim.batch_size=512"), 8),
+    "SwAV R50 64": Case((*SWAV, "optim.batch_size=64")),
+    "DINO R50 64": Case(DINO),
+    "NPID R50 256": Case((*NPID, "optim.batch_size=256")),
     "SimCLR R50 8 x 64": Case((*R50, "method=simclr_imagenet", "optim.batch_size=512"), 8),
+    "MoCo v2 R50 8 x 64": Case((*MOCO_V2, "optim.batch_size=512"), 8),
     "MoCo v3 R50 8 x 64": Case(MOCO_V3, 8),
+    "SwAV R50 8 x 64": Case((*SWAV, "optim.batch_size=512"), 8),
+    "DINO ViT-S 8 x 64": Case((*DINO_VIT, "backbone=vit_small", "optim.batch_size=512"), 8),
+    "NPID R50 8 x 64": Case((*NPID, "optim.batch_size=512"), 8),
 }
 
 

@@ -30,7 +30,7 @@ from pipeline.pretrain import build
 LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
 SIMCLR = (*LARGE, "method=simclr_imagenet")
 CIFAR = ("recipe=dcl/table3_cifar10",)
-TINY = ("views.random.size=16", "optim.batch_size=4", "precision=fp32")
+TINY = ("backbone=resnet18", "views.random.size=16", "optim.batch_size=4", "precision=fp32")
 
 
 class Case(NamedTuple):

@@ -4,11 +4,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.runtime.distributed import rank, ranks, summed
+from cl.runtime.distributed import processes, summed
 
 
 def normalise(
@@ -46,7 +47,8 @@ class Segment(NamedTuple):
 
 def segments(n: int, groups: int) -> list[Segment]:
     """This rank's n rows, split by the batch-norm groups of all ranks' rows, in order."""
-    first, size = rank() * n, n * ranks() // groups
+    rank = dist.get_rank() if processes() > 1 else 0
+    first, size = rank * n, n * processes() // groups
     edges = sorted({first, first + n, *range(-(-first // size) * size, first + n, size)})
     return [Segment(a // size, slice(a - first, b - first)) for a, b in pairwise(edges)]
 

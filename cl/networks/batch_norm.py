@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cl.networks import _reference_batch_norm, _sync_batch_norm
-from cl.runtime.distributed import mean_over_ranks, ranks
+from cl.runtime.distributed import mean_over_ranks, processes, ranks
 
 _recomputing = False
 
@@ -49,7 +49,9 @@ class GroupBatchNorm(nn.Module):
             )
             return self.ending(y)
         spans = self.spans_ranks()
-        rows, groups = (len(x) * ranks(), self.groups) if spans else (len(x), self.groups // self._parts())
+        rows, groups = (
+            (len(x) * processes(), self.groups) if spans else (len(x), self.groups // self._parts())
+        )
         assert groups == 1 or rows % groups == 0, f"{rows} rows in {groups} groups"
         arguments = x, self.weight, self.bias, self.eps, groups
         if spans and _sync_batch_norm.usable(x):
@@ -77,7 +79,7 @@ class GroupBatchNorm(nn.Module):
 
     def _parts(self) -> int:
         """The calls, on all ranks, that make up a pass."""
-        return ranks() * self.microbatches
+        return processes() * self.microbatches
 
 
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils._pytree import tree_map_only
 
-from cl.roofline.operations import Gpu, Operation, operation
+from cl.roofline.operations import Gpu, Operation, operation, tensors_in
 from cl.runtime.machine import Precision
 
 GPU = torch.device("cuda", 0)
@@ -57,13 +57,14 @@ class FakeGpu(TorchDispatchMode):
     Attributes:
         may_wait: whether the CPU may ask for values, or copy memory that is not pinned; otherwise, doing so
             raises an AssertionError.
+        waits: how often it did, since the last `clear`.
         operations: those since the last `clear`, without those that only return views or reserve memory.
         used, peak: bytes in use now, and the most since the last `clear`.
     """
 
     def __init__(self, float32: Precision = "fp32") -> None:
         super().__init__()
-        self.float32, self.may_wait = float32, True
+        self.float32, self.may_wait, self.waits = float32, True, 0
         self.operations: list[Operation] = []
         self.used = self.peak = 0
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -90,11 +91,16 @@ class FakeGpu(TorchDispatchMode):
     def clear(self) -> None:
         """Count from here."""
         self.operations.clear()
+        self.waits = 0
         self.peak = self.used
 
     def collectives(self) -> Counter[str]:
         """The exchanges between GPUs, by name."""
-        return Counter(each.name for each in self.operations if each.name.startswith("c10d."))
+        return Counter({name: n for name, n in self.counts().items() if name.startswith("c10d.")})
+
+    def counts(self) -> Counter[str]:
+        """How often each operation ran."""
+        return Counter(each.name for each in self.operations)
 
     def floor(self, gpu: Gpu) -> float:
         """Seconds that the operations take at least, one after the other."""
@@ -110,8 +116,10 @@ class FakeGpu(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         kwargs = kwargs or {}
+        if function is torch.ops.prim.device.default:  # PyTorch asks it more often than all else
+            return args[0].device
         space, name = function._schema.name.split("::")
-        tensors = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
+        tensors = [*tensors_in(args), *tensors_in([*kwargs.values()])]
         target = torch.device(kwargs.get("device") or (args[0].device if name == "copy_" else GPU))
         on_gpu = any(isinstance(x, FakeTensor) for x in tensors)
         if space == "prim":
@@ -119,8 +127,9 @@ class FakeGpu(TorchDispatchMode):
         if "pin" in name or (not on_gpu and (target.type == "cpu" or "device" not in kwargs)):
             with unset_fake_temporarily():
                 return self._on_host(name, function, args, kwargs)
-        if not self.may_wait:
-            self._check_waits(name, tensors, kwargs, target)
+        if reason := self._waits(name, tensors, target):
+            assert self.may_wait, f"the CPU waits for the GPU: {name} {reason}"
+            self.waits += 1
         if name in ANSWERS:
             result = ANSWERS[name]
         elif name in COPIES and target.type == "cpu":
@@ -132,7 +141,7 @@ class FakeGpu(TorchDispatchMode):
             result = function(*args, **kwargs) if function._schema.returns else None  # None: writes arguments
         if name in CONVOLUTIONS and any(map(_is_channels_last, tensors)):
             result = tree_map_only(Tensor, _channels_last, result)
-        for x in tree_iter(result):
+        for x in tensors_in(result):
             if isinstance(x, FakeTensor):
                 self._hold(x)
         if name not in FREE:
@@ -143,22 +152,24 @@ class FakeGpu(TorchDispatchMode):
     def _on_host(self, name: str, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The result of an operation on the CPU; pinning needs a driver, so pinned tensors are remembered."""
         if name == "is_pinned":
-            return args[0].data_ptr() in {x.data_ptr() for x in self._pinned}
+            return self._is_pinned(args[0])
         pins = "pin_memory" in name or kwargs.pop("pin_memory", False)
         result = args[0].clone() if "pin_memory" in name else function(*args, **kwargs)
         if pins:
             self._pinned.append(result)
         return result
 
-    def _check_waits(
-        self, name: str, tensors: list[Tensor], kwargs: dict[str, Any], target: torch.device
-    ) -> None:
-        pinned = {x.data_ptr() for x in self._pinned}
-        from_host = [x for x in tensors if not isinstance(x, FakeTensor) and (x.ndim or name in COPIES)]
-        if from_host and any(x.data_ptr() not in pinned for x in from_host):
-            raise AssertionError(f"the CPU waits for the GPU: {name} of memory that is not pinned")
+    def _waits(self, name: str, tensors: list[Tensor], target: torch.device) -> str | None:
+        """Why the CPU waits for an operation; None if it does not."""
         if name in ANSWERS or (name in COPIES and target.type == "cpu"):
-            raise AssertionError(f"the CPU waits for the GPU: {name} asks for values")
+            return "asks for values"
+        for x in tensors:
+            if not isinstance(x, FakeTensor) and (x.ndim or name in COPIES) and not self._is_pinned(x):
+                return "of memory that is not pinned"
+        return None
+
+    def _is_pinned(self, x: Tensor) -> bool:
+        return any(x.data_ptr() == pinned.data_ptr() for pinned in self._pinned)
 
     def _hold(self, x: Tensor) -> None:
         """Count a tensor's memory until it is freed."""

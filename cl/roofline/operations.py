@@ -1,10 +1,10 @@
 """Operations on a GPU, the bytes and the arithmetic of each, and the rates of cards."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from cl.runtime.machine import Precision
@@ -45,6 +45,15 @@ class Operation(NamedTuple):
         return max(self.flops / gpu.flops[self.precision], self.bytes / gpu.bandwidth)
 
 
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """The tensors in nested arguments or results of one of PyTorch's functions."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from tensors_in(value)
+
+
 def operation(
     name: str, function: Any, args: Any, kwargs: dict[str, Any], result: Any, float32: Precision
 ) -> Operation:
@@ -60,7 +69,7 @@ def _bytes(name: str, function: Any, args: Any, kwargs: dict[str, Any], results:
     """What it reads and writes: each tensor once, and the rows of batch norm twice, first for statistics."""
     arguments = function._schema.arguments
     given = {**dict(zip((each.name for each in arguments), args, strict=False)), **kwargs}
-    read, written = _tensors(given), dict(results)
+    read, written = _tensors([*given.values()]), dict(results)
     for each in arguments:
         if each.alias_info and each.alias_info.is_write:
             written |= _tensors(given.get(each.name))
@@ -77,7 +86,7 @@ def _bytes(name: str, function: Any, args: Any, kwargs: dict[str, Any], results:
 
 def _tensors(values: Any) -> dict[int, Tensor]:
     """Those in nested containers, each once."""
-    return {id(x): x for x in tree_iter(values) if isinstance(x, Tensor)}
+    return {id(x): x for x in tensors_in(values)}
 
 
 def _size(x: Tensor) -> int:

@@ -31,8 +31,12 @@ def single_process(single: bool = True) -> Iterator[None]:
 
 def ranks() -> int:
     """The number of processes that share the run."""
-    shared = dist.is_available() and dist.is_initialized() and not _single.get()
-    return dist.get_world_size() if shared else 1
+    return 1 if _single.get() else processes()
+
+
+def processes() -> int:
+    """The same, also within `single_process`; torch.compile can trace it."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def gradient_group() -> dist.ProcessGroup:

@@ -14,11 +14,11 @@ from cl.data.device_crops import CropOnDevice, DeviceTrainSet, on_device, reside
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
+from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
 from cl.shards import images
 from pipeline.pretrain import cropped
 from pipeline.support.locations import transform
-from tests.support.counting import GPU, Counting
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
 from tests.support.project import compose
 from tests.support.tiny import stored
@@ -136,14 +136,15 @@ def test_images_that_differ_in_size_or_take_much_memory_are_not_resident(readers
     assert resident(reader, here) is None
 
 
-def test_resident_images_are_cropped_without_waiting_for_the_gpu(readers, params) -> None:
+def test_resident_images_are_cropped_without_waiting_for_the_gpu(readers, params, monkeypatch) -> None:
     data = plain(readers["resident"], params)
-    kept = torch.empty((len(readers["resident"]), 3, 32, 32), dtype=torch.uint8, device=GPU)
-    device = DeviceTrainSet(data, kept)
-    with Counting() as counting:
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)  # of which a simulated GPU has none
+    with FakeGpu() as gpu:
+        kept = torch.empty((len(readers["resident"]), 3, 32, 32), dtype=torch.uint8, device=GPU)
+        device = DeviceTrainSet(data, kept)
+        gpu.may_wait = False
         inputs = device.inputs(Machine(GPU, 0, "fp32"))
         ready = inputs(device[0])
-    assert not counting.waits
     assert {x.device for x in (*ready.views, ready.labels, ready.positions)} == {GPU}
 
 

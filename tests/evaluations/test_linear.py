@@ -19,11 +19,11 @@ from cl.data.sets import EvalSet
 from cl.evaluations import Encoder, linear
 from cl.features.extraction import extract
 from cl.networks import backbones
+from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
 from tests.support.backbones import config as backbone
-from tests.support.counting import GPU, Counting
 from tests.support.evaluations import model_tensors, read_heads, short, trained
 from tests.support.project import compose
 
@@ -216,8 +216,8 @@ def test_one_weight_decay_can_follow_a_schedule_and_several_are_refused(context,
 
 
 def test_batches_of_stored_features_make_no_step_wait_for_the_gpu() -> None:
-    features, labels = torch.empty(8, 5, device=GPU), torch.empty(8, dtype=torch.int64, device=GPU)
-    with Counting() as counting:
+    with FakeGpu() as gpu:
+        features, labels = torch.empty(8, 5, device=GPU), torch.empty(8, dtype=torch.int64, device=GPU)
+        gpu.may_wait = False
         batches = list(linear.Stored(features, labels, Plan(8, 4, 0)).batches(0, 2, 0))
     assert [tuple(batch.views[0].shape) for batch in batches] == [(4, 5), (4, 5)]
-    assert not counting.waits

@@ -14,9 +14,9 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.features import extraction
 from cl.features.extraction import Cache, extract
+from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
-from tests.support.counting import GPU, Counting
 from tests.support.tiny import TinyBackbone
 
 
@@ -60,12 +60,14 @@ def test_the_progress_of_a_long_split_is_shown(
 
 def test_reading_a_split_waits_for_the_gpu_only_at_its_end(shard_folder, params, monkeypatch) -> None:
     monkeypatch.setattr(extraction, "BATCH", 20)
-    reader, backbone = Reader(shard_folder, "val"), TinyBackbone().to(GPU)
-    with Counting() as counting:
-        features = extract(backbone, EvalSet(reader, transform(params.dataset)), Machine(GPU, 0, "fp32"))
+    images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset))
+    with FakeGpu() as gpu:
+        backbone = TinyBackbone().to(GPU)
+        gpu.clear()
+        features = extract(backbone, images, Machine(GPU, 0, "fp32"))
     assert features.shape == (60, 8)
-    assert counting.operations["convolution"] == 3
-    assert sum(counting.waits.values()) == 1, "whether all features are finite"
+    assert gpu.counts()["convolution"] == 3
+    assert gpu.waits == 1, "whether all features are finite"
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

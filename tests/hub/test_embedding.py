@@ -10,8 +10,8 @@ import torch
 import cl
 from cl.hub import embedding
 from cl.hub.embedding import EmbeddingJob
+from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
-from tests.support.counting import GPU, Counting
 from tests.support.pictures import picture_file, without_heic
 from tests.support.resnets import save_encoder
 
@@ -117,8 +117,9 @@ def test_an_image_with_too_many_pixels_is_refused_with_advice_that_helps(images)
 def test_a_part_waits_for_the_gpu_once(images, monkeypatch) -> None:
     monkeypatch.setattr(embedding, "BATCH", 2)
     begun = job(images)
-    begun.encoder.to(GPU)
-    with Counting() as counting:
+    with FakeGpu() as gpu:
+        begun.encoder.to(GPU)
+        gpu.clear()
         embedding.compute(begun, Machine(GPU, 0, "fp32"), lambda images, kept=False: None)
-    assert counting.operations["cat"] == 1
-    assert counting.waits.total() == 1
+    assert gpu.counts()["cat"] == 1
+    assert gpu.waits == 1

@@ -1,53 +1,92 @@
-"""Steps of shipped methods, backbones and recipes in bfloat16 on a GPU that is not there.
+"""Steps of methods, backbones and recipes in bfloat16 on a GPU that is not there.
 
-`trace` asserts that gradients are float32 and that the second step does not make the CPU wait. Operations on
-tensors of two devices, or of types that do not fit, raise; so do kernels' forms that PyTorch refuses on CUDA.
-Values, the kernels themselves and DistributedDataParallel are not tested.
+From the second step on, none makes the CPU wait: the first counts negatives, and estimates what memory banks
+need. Operations on tensors of two devices, or of types that do not fit, raise; so do kernels' forms that
+PyTorch refuses on CUDA. Values, the kernels themselves and DistributedDataParallel are not tested.
 """
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from benchmarks.parameters import parameters
-from cl.config import read
+from cl.networks.two_streams import CHANNELS, NORMALISATION, TwoStreams
+from cl.roofline.backward import backward
+from cl.roofline.fake_gpu import GPU, FakeGpu
+from cl.runtime.machine import Machine
 from pipeline._floor import trace
+from tests.support.backbones import DATASET, SHIPPED
+from tests.support.methods import (
+    CASES,
+    WHOLE,
+    Case,
+    as_type,
+    build,
+    case_name,
+    on,
+    task_of,
+    train_step,
+    training_batch,
+)
 from tests.support.project import ROOT
+from tests.support.tiny import TinyBackbone
 
-IMAGES = 4096  # in the training split
+HERE = Machine(GPU, 0, "bf16")
 CONF = ROOT / "pipeline/conf"
-BOUNDED = {"moco", "swav"}  # kinds of methods whose steps tests/benchmarks/test_bounds.py traces
-FAST = {
-    "resnet18",
-    "timm",
-    "vit_tiny_patch4",
-}  # backbones; others differ in size, or are traced with a method
+FAST = {"timm"}  # tests/benchmarks/test_bounds.py traces other kinds
 
 
-def methods() -> list:
-    """All files; those after the first of a kind are slow."""
-    seen, found = {"", *BOUNDED}, []
-    for path in sorted((CONF / "method").glob("*.yaml")):
-        kind = read(path).get("method", {}).get("kind", "")  # none: it changes another file
-        found.append(pytest.param(path.stem, marks=[pytest.mark.slow] if kind in seen else []))
-        seen.add(kind)
-    return found
+def is_fast(case: Case) -> bool:
+    """Patches with one method, and options that take few operations."""
+    kind, option, cut = case
+    return (cut == WHOLE or kind == "moco_v3") and (kind != "cpc_v2" or option == {})
 
 
-def backbones() -> list:
-    names = sorted(path.stem for path in (CONF / "backbone").glob("*.yaml"))
-    return [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in names]
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case_name(case), marks=[] if is_fast(case) else [pytest.mark.slow])
+        for case in CASES
+    ],
+)
+def test_a_step_of_every_method(case: Case) -> None:
+    """At a tiny size; images belong to groups unless an option is set."""
+    kind, option, cut = case
+    groups = None if option else torch.arange(16) // 2
+    batches = [replace(training_batch(kind, option, 16, step), groups=groups) for step in range(2)]
+    with FakeGpu() as gpu:
+        task = task_of(build(kind, cut=cut, **option).float(), here=HERE).to(GPU).train()
+        for step, batch in enumerate(batches):
+            here = on(GPU, as_type(batch, torch.float32))
+            gpu.may_wait = step == 0
+            train_step(task, step, here, backward)
 
 
-@pytest.mark.parametrize("name", methods())
-def test_a_step_of_every_method(name) -> None:
-    assert trace(parameters(f"method={name}", "precision=bf16"), images=IMAGES).operations
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "method").glob("*.yaml")))
+def test_a_step_of_every_shipped_method(name) -> None:
+    assert trace(parameters(f"method={name}", "precision=bf16"), images=4096).operations
 
 
-@pytest.mark.parametrize("name", backbones())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in SHIPPED]
+)
 def test_a_step_of_every_backbone(name) -> None:
     method = "cmc" if "lab" in name else "simclr"
     size = "views.random.size=32" if "patch4" in name or "small" in name else "views.random.size=224"
     overrides = (f"method={method}", f"backbone={name}", size, "precision=bf16", "optim.batch_size=32")
     assert trace(parameters(*overrides)).operations
+
+
+@pytest.mark.parametrize("space", NORMALISATION)
+def test_two_networks_in_every_colour_space(space) -> None:
+    networks = [TinyBackbone(channels) for channels in CHANNELS]
+    with FakeGpu() as gpu:
+        both = TwoStreams(networks, space, DATASET["mean"], DATASET["std"]).to(GPU)
+        images = torch.empty(4, 3, 8, 8, device=GPU)
+        gpu.may_wait = False
+        backward(both(images).sum())
 
 
 RECIPES = CONF / "recipe"

@@ -7,7 +7,7 @@ import torch
 
 from cl.networks.bank import Bank
 from cl.networks.queue import NO_GROUP
-from tests.support.counting import GPU, Counting
+from cl.roofline.fake_gpu import GPU, FakeGpu
 
 
 def bank_of(images: int, momentum: float = 0.5) -> Bank:
@@ -78,14 +78,19 @@ def test_threads_draw_what_one_would(monkeypatch) -> None:
     assert torch.equal(*samples)
 
 
-def test_samples_are_drawn_where_the_gpu_reads_them() -> None:
+def already_pinned(x: torch.Tensor) -> torch.Tensor:
+    assert x.is_pinned()
+    return x
+
+
+def test_samples_are_drawn_where_the_gpu_reads_them(monkeypatch) -> None:
     """In pinned memory: copying the rows there would take longer than drawing them."""
-    bank = Bank(20, 5, 0.5).to(GPU)
-    with Counting() as counting:
-        samples = bank.sample(torch.arange(7, device=GPU), 11, torch.Generator(), own=False)
+    with FakeGpu() as gpu:
+        bank, positions = Bank(20, 5, 0.5).to(GPU), torch.arange(7, device=GPU)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", already_pinned)
+        gpu.may_wait = False
+        samples = bank.sample(positions, 11, torch.Generator(), own=False)
     assert (samples.shape, samples.dtype) == ((7, 11), torch.int64)
-    assert not counting.waits
-    assert not counting.operations["pin_memory"]
 
 
 def test_the_normalizer_is_the_log_of_the_mean_exponential_and_is_saved() -> None:

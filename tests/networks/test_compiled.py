@@ -4,12 +4,13 @@ import copy
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from cl.networks import backbones
 from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import in_microbatches
+from cl.roofline.ranks import pretended_ranks
 from cl.training.checkpoints import Checkpoints
 from tests.support.backbones import config
 from tests.support.tiny import TinyBackbone
@@ -42,10 +43,9 @@ def images_of(number: int, size: int = 8) -> torch.Tensor:
     return torch.randn(8, 3, size, size, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize(("groups", "microbatches"), [(1, 1), (2, 1), (4, 2)])
-def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microbatches: int) -> None:
-    """A microbatch that is encoded again for the backward pass is of the first kind."""
-    counter = CompileCounter()
+def assert_compiled_once(groups: int, microbatches: int) -> None:
+    """Passes with a gradient are one graph, those without another; what they compute does not change."""
+    counter = CompileCounterWithBackend("eager")
     plain, compiled = network(groups, microbatches), network(groups, microbatches)
     names = list(plain.state_dict())
     compile_forward(compiled, counter)
@@ -58,6 +58,17 @@ def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microba
         torch.testing.assert_close(compiled.state_dict()[name], value)
     for p, q in zip(compiled.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+
+
+@pytest.mark.parametrize(("groups", "microbatches"), [(1, 1), (2, 1), (4, 2)])
+def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microbatches: int) -> None:
+    """A microbatch that is encoded again for the backward pass is of the first kind."""
+    assert_compiled_once(groups, microbatches)
+
+
+def test_batch_norm_over_processes_is_part_of_the_graph() -> None:
+    with pretended_ranks(2):
+        assert_compiled_once(1, 1)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
@@ -94,11 +105,13 @@ def test_every_kind_of_backbone_can_be_compiled(name: str, checkpointing: bool) 
     plain = backbones.build(config(name, checkpointing=checkpointing)).double().train()
     set_groups(plain, 2, 1)
     compiled = copy.deepcopy(plain)
-    compile_forward(compiled, "aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
+    compile_forward(compiled, counter)
     for size in (64, 32):
         images = images_of(0, size)
         found, expected = (part(images) for part in (compiled, plain))
         torch.testing.assert_close(found, expected)
         found.square().mean().backward(), expected.square().mean().backward()
+    assert counter.frame_count == 2
     for p, q in zip(compiled.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)

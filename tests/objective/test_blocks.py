@@ -8,13 +8,14 @@ from cl.objective.blocks import AREA, Block, BlockwiseLogits
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.sums import softplus_sum
-from tests.support.counting import GPU, Counting
+from cl.roofline.backward import backward
+from cl.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.objective import exclusions, masked
 
 
 def blocks_of(n: int, k: int, *, upper: bool = False) -> list[Block]:
     """The blocks of queries and negatives on a GPU."""
-    queries, negatives = (torch.empty(rows, 128, device=GPU) for rows in (n, k))
+    queries, negatives = (torch.empty(rows, 128, device="meta") for rows in (n, k))
     return list(BlockwiseLogits(queries, negatives, None, 0.1, None).blocks(None, upper=upper))
 
 
@@ -38,12 +39,12 @@ def test_blocks_below_the_diagonal_are_not_built() -> None:
 
 def test_a_step_of_moco_writes_each_logit_twice() -> None:
     """Forward a product that adds the shift, backward the same and the product with the queue."""
-    queries = torch.empty(256, 128, device=GPU, requires_grad=True)
-    queue = torch.empty(65536, 128, device=GPU)
-    with Counting() as counting:
-        log_partition(queries, Negatives(queue), 0.2).sum().backward()
+    with FakeGpu() as gpu:
+        queries = torch.empty(256, 128, device=GPU, requires_grad=True)
+        queue = torch.empty(65536, 128, device=GPU)
+        backward(log_partition(queries, Negatives(queue), 0.2).sum())
     expected = {"addmm": 2, "exp_": 2, "addmm_": 1, "mm": 0, "copy_": 0}
-    assert {name: counting.operations[name] for name in expected} == expected
+    assert {name: gpu.counts()[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("rows", ["unit", "of any length"])
@@ -51,20 +52,20 @@ def test_a_step_of_moco_writes_each_logit_twice() -> None:
 @pytest.mark.parametrize("same", [True, False], ids=["queries are negatives", "other negatives"])
 @pytest.mark.parametrize("temperature", [0.1, 0.01])
 def test_nothing_waits_for_the_gpu(temperature, same, way, rows) -> None:
-    queries = torch.empty(6, 4, device=GPU, requires_grad=True)
-    negatives = queries if same else torch.empty(6, 4, device=GPU, requires_grad=True)
-    itself = torch.arange(6)
-    excluded = torch.stack([itself, itself ^ 1], 1) if "excluded" in way else None
-    if way == "excluded on the GPU":
-        excluded = itself.to(GPU)[:, None]
-    groups = torch.empty(6, dtype=torch.int64, device=GPU)
-    selected = torch.empty(6, 2, dtype=torch.int64, device=GPU) if way == "selected" else None
-    query_groups = groups if way == "groups" else None
-    with Counting() as counting:
+    with FakeGpu() as gpu:
+        queries = torch.empty(6, 4, device=GPU, requires_grad=True)
+        negatives = queries if same else torch.empty(6, 4, device=GPU, requires_grad=True)
+        itself = torch.arange(6)
+        excluded = torch.stack([itself, itself ^ 1], 1) if "excluded" in way else None
+        if way == "excluded on the GPU":
+            excluded = itself.to(GPU)[:, None]
+        groups = torch.empty(6, dtype=torch.int64, device=GPU)
+        selected = torch.empty(6, 2, dtype=torch.int64, device=GPU) if way == "selected" else None
+        query_groups = groups if way == "groups" else None
+        gpu.may_wait = False
         chosen = Negatives(negatives, excluded, selected, query_groups, groups, unit=rows == "unit")
         z = log_partition(queries, chosen, temperature)
-        (z + softplus_sum(queries, chosen, temperature, z)).sum().backward()
-    assert not counting.waits
+        backward((z + softplus_sum(queries, chosen, temperature, z)).sum())
 
 
 @pytest.mark.parametrize("e", [1, 2, 3])

@@ -141,8 +141,11 @@ def test_waits_are_refused() -> None:
         assert x.sum().item() == 1
         assert bool(torch.equal(x, x))
         assert x.cpu().tolist() == [1, 1, 1]
+        assert gpu.waits == 3
+        gpu.clear()
         gpu.may_wait = False
         assert (x + to_device(host, GPU)).device == GPU
+        assert gpu.waits == 0
         assert (host + 1).tolist() == [1, 2, 3]
         for wait in (
             lambda: x.sum().item(),

@@ -1,4 +1,4 @@
-"""The formulas of PyTorch's CUDA kernels for synchronised batch norm, for a CPU and the device `meta`.
+"""The formulas of PyTorch's CUDA kernels for synchronised batch norm, for a CPU.
 
 Importing this module registers them with PyTorch, which has these kernels for CUDA alone; functions such as
 `torch.batch_norm_stats` then work, with PyTorch's check of their arguments. They refuse what the CUDA kernels
@@ -7,8 +7,6 @@ refuse, or would misread: layouts that differ, and other types.
 
 import torch
 from torch import Tensor
-
-LIBRARIES = []  # what they hold is registered as long as they exist
 
 
 def _over(x: Tensor) -> list[int]:
@@ -70,8 +68,7 @@ def gather_stats_with_counts(
     assert mean.dtype == invstd.dtype == _accumulated(x)
     assert counts.shape == (ranks,)
     assert counts.dtype == (x if running_mean is None else running_mean).dtype
-    if x.device.type == "cpu":
-        assert (counts > 0).all(), "0 / 0"
+    assert (counts > 0).all(), "0 / 0"
     n, total = counts[:, None], counts.sum()
     first = (n * mean).sum(0)
     second = (n * (invstd.pow(-2) - eps + mean.square())).sum(0)  # of squares; exact enough in float64
@@ -138,11 +135,9 @@ def backward_elemt(
     return ((direct - through_std) * _channels(invstd, x) * _channels(weight, x)).to(x.dtype)
 
 
-for device in ("CPU", "Meta"):
-    library = torch.library.Library("aten", "IMPL", device)
-    library.impl("batch_norm_stats", stats)
-    library.impl("batch_norm_gather_stats_with_counts", gather_stats_with_counts)
-    library.impl("batch_norm_elemt", elemt)
-    library.impl("batch_norm_backward_reduce", backward_reduce)
-    library.impl("batch_norm_backward_elemt", backward_elemt)
-    LIBRARIES.append(library)
+LIBRARY = torch.library.Library("aten", "IMPL", "CPU")  # what it holds is registered as long as it exists
+LIBRARY.impl("batch_norm_stats", stats)
+LIBRARY.impl("batch_norm_gather_stats_with_counts", gather_stats_with_counts)
+LIBRARY.impl("batch_norm_elemt", elemt)
+LIBRARY.impl("batch_norm_backward_reduce", backward_reduce)
+LIBRARY.impl("batch_norm_backward_elemt", backward_elemt)

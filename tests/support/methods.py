@@ -1,5 +1,6 @@
 """Every method on disk at a tiny size, with what it is trained on and the losses that fit it."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -246,13 +247,15 @@ def on(device: torch.device, batch: Batch) -> Batch:
     return Batch(views, batch.labels.to(device), batch.positions.to(device), groups)
 
 
-def train_step(task: PretrainingTask, number: int, batch: Batch) -> Tensor:
+def train_step(
+    task: PretrainingTask, number: int, batch: Batch, backward: Callable[[Tensor], None] = Tensor.backward
+) -> Tensor:
     """A step of plain gradient descent; its loss. Step 0 begins an epoch."""
     if number == 0:
         task.begin_epoch(0)
     task.begin_step(number, number / 10)
     loss = task(batch)
-    loss.backward()
+    backward(loss)
     with torch.no_grad():
         for p in task.parameters():
             if p.grad is not None:
