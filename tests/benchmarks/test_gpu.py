@@ -71,6 +71,7 @@ def test_a_part_that_fails_costs_no_other_part(monkeypatch) -> None:
     assert rows[-1] == {"part": "check.right", "what": "two", "passed": True, "error": 0.5}
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_is_stopped_at_its_limit_with_its_processes(monkeypatch) -> None:
     monkeypatch.setattr(day, "LEAST", 3.0)
     monkeypatch.setitem(day.MINUTES, "check.hanging", 0.01)

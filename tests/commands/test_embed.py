@@ -164,6 +164,7 @@ def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder
     close(np.load(to), np.load(whole))
 
 
+@pytest.mark.slow
 def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_path) -> None:
     save_encoder(tmp_path / "foreign.safetensors", metadata={"network": "{}"}, stem="small")
     (tmp_path / "one").mkdir()

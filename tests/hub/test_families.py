@@ -17,10 +17,10 @@ from cl.networks.backbones.timm import Config
 from cl.runtime.tensor_files import save_tensors
 
 # Timm's smallest; and one whose first tensor is called like others inside its blocks.
-FAST = "test_byobnet test_convnext test_efficientnet test_nfnet test_resnet test_vit seresnet18"
+FAST = "test_convnext test_efficientnet test_resnet test_vit seresnet18"
 # The smallest of each other family, apart from deepseek_vit and gemma4_vit, which take gigabytes.
 SLOW = """
-test_coatnet test_mambaout test_maxvit test_vit_relpos hrnet_w18_small
+test_byobnet test_coatnet test_mambaout test_maxvit test_nfnet test_vit_relpos hrnet_w18_small
 beitv2_base_patch16_224 cait_xxs24_224 coat_tiny convit_tiny convmixer_768_32 cpubone_nano crossvit_tiny_240
 cs3darknet_focus_s csatv2 cspnext_tiny davit_tiny deit_tiny_distilled_patch16_224 densenet121 dla46x_c
 dpn48b edgenext_xx_small efficientformer_l1 efficientformerv2_s0 efficientvim_m1 efficientvit_b0

@@ -96,7 +96,13 @@ def test_a_norm_with_an_activation_keeps_it_in_groups() -> None:
     torch.testing.assert_close(grouped.eval()(x), norm.eval()(x))
 
 
-@pytest.mark.parametrize("name", ["test_convnext", "mobilenetv3_small_050", "regnety_002"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mobilenetv3_small_050",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("test_convnext", "regnety_002")),
+    ],
+)
 def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
     """Not what timm calls `num_features`: some networks have another layer after pooling."""
     ours = network(tmp_path, "backbone=timm", f"backbone.name={name}").eval()

@@ -78,6 +78,7 @@ def test_a_plan_names_the_figures_and_changes_nothing(prepared) -> None:
     assert "pretraining sees views of 16 px" in answer.stderr
 
 
+@pytest.mark.slow
 def test_a_batch_too_large_for_the_memory_is_not_tried(prepared, monkeypatch) -> None:
     monkeypatch.setattr(plan, "available", lambda: 0)
     answer = planned(prepared)

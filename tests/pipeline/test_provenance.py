@@ -131,6 +131,7 @@ def test_uncommitted_changes_of_code_are_recorded(workspace) -> None:
         assert (recorded["commit"], recorded["uncommitted_changes"]) == (head, changed)
 
 
+@pytest.mark.slow
 def test_detectron2_is_recorded_if_installed(workspace, tmp_path, monkeypatch) -> None:
     (tmp_path / "detectron2-9.9.dist-info").mkdir()
     (tmp_path / "detectron2-9.9.dist-info" / "METADATA").write_text(

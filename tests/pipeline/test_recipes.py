@@ -36,9 +36,17 @@ def commands(recipe: str) -> list[list[str]]:
     return result
 
 
-# The first command of every recipe; the others, which change less, are slow together.
+def is_fast(recipe: str, number: int) -> bool:
+    """The first of each of our own recipes, and of one per paper: test_paper_tables composes the others."""
+    folder = recipe.partition("/")[0]
+    alike = [other for other in RECIPES if other.startswith(f"{folder}/")]
+    return number == 0 and (folder in ("own", "fast") or recipe in alike[:1])
+
+
 COMMANDS = [
-    pytest.param(recipe, overrides, id=" ".join(overrides), marks=[pytest.mark.slow] * (number > 0))
+    pytest.param(
+        recipe, overrides, id=" ".join(overrides), marks=[pytest.mark.slow] * (not is_fast(recipe, number))
+    )
     for recipe in RECIPES
     for number, overrides in enumerate(commands(recipe))
 ]
