@@ -192,6 +192,7 @@ def test_rows_of_other_settings_are_refused(results) -> None:
             stage.rows("name", config.validated(Study, VALUES | change))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_arm_of_a_study_composes(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -40,8 +40,8 @@ def pooled(theirs: nn.Module) -> Tensor:
         ("test_convnext", {}),
         ("test_efficientnet", {"num_classes": 0}),
         ("test_vit", {"img_size": 64}),
-        ("test_vit", {"img_size": 64, "global_pool": "avg"}),
-        ("test_vit2", {"img_size": 64}),
+        pytest.param("test_vit", {"img_size": 64, "global_pool": "avg"}, marks=pytest.mark.slow),
+        pytest.param("test_vit2", {"img_size": 64}, marks=pytest.mark.slow),
     ],
 )
 def test_folders_of_timm_are_read(name, options, tmp_path) -> None:

@@ -237,7 +237,9 @@ def test_a_concurrent_run_is_refused_and_harmless(stage, undisturbed) -> None:
     }
 
 
-@pytest.mark.parametrize(("limit", "finished"), [(9_000, 0), (10_240, 33)])
+@pytest.mark.parametrize(
+    ("limit", "finished"), [(9_000, 0), pytest.param(10_240, 33, marks=pytest.mark.slow)]
+)
 def test_a_limit_on_file_sizes_gives_an_error(stage, undisturbed, limit, finished) -> None:
     """All shards exceed the first limit; only the keys exceed the second."""
     write_shards(class_folders(tree(stage.folder / "earlier")), stage.data / "shards", 10)

@@ -25,10 +25,10 @@ def upload(raw: Path) -> Path:
     return path_of(RAW)
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("imagenet100", "unlabelled")]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("imagenet", "imagenet100", "unlabelled")]
 
 
-@pytest.mark.parametrize("kind", ["imagenet", "folder", "table", *SLOW])
+@pytest.mark.parametrize("kind", ["folder", "table", *SLOW])
 def test_data_at_a_url_gives_the_same_shards(store, source, tmp_path, kind) -> None:
     config, splits = source(kind), module_of("sources", kind).splits
     next((tmp_path / "raw").iterdir()).joinpath("notes.txt").touch()

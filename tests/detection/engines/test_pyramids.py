@@ -125,7 +125,7 @@ def test_the_simple_pyramid_has_the_same_strides_for_every_patch(stride) -> None
     assert [tuple(level.shape[2:]) for level in levels] == [(16, 32), (8, 16), (4, 8), (2, 4), (1, 2)]
 
 
-@pytest.mark.parametrize("name", ["vit", "test_efficientnet"])
+@pytest.mark.parametrize("name", ["test_efficientnet", pytest.param("vit", marks=pytest.mark.slow)])
 def test_a_transfer_runs_to_its_metrics(params, scenes_folder, tmp_path, name) -> None:
     settings = small(
         params, "voc_c4", **FPN, train_sides=[64], test_side=64, momentum=0, betas=(0.9, 0.999), base_lr=1e-4
