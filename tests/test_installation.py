@@ -132,6 +132,7 @@ def test_no_other_folder_of_the_project_is_importable(tmp_path, name) -> None:
     assert f"No module named '{name}'" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_stage_in_a_copy_of_the_project_uses_the_copy(tmp_path) -> None:
     """As in the temporary folders of `dvc exp run --temp`."""
     copy = tmp_path / ".dvc/tmp/exps/copy"

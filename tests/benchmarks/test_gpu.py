@@ -63,6 +63,7 @@ def slow(session: Session) -> None:
         time.sleep(0.3)
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_costs_no_other_part(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     rows = day.run({"check.wrong": wrong, "check.crashing": crashing, "check.right": right}, CPU, 120)

@@ -11,6 +11,7 @@ SHOW = (sys.executable, "-m", "tests.support.terminal")
 TIME_LEFT = re.compile(r" (-:--:--|\d+:\d\d:\d\d)( |$)")
 
 
+@pytest.mark.slow
 def test_the_time_left_is_always_visible_below_the_epochs() -> None:
     lines, last = on_a_terminal(*SHOW)
     bars = [line for line in last if line]

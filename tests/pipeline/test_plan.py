@@ -102,6 +102,7 @@ def test_without_shards_a_plan_asks_for_them(project) -> None:
     assert len(answer.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_bounds_for_gpus_that_are_not_there(prepared) -> None:
     """With the exchanges of two GPUs; 40 epochs of one step each."""
     (answer,) = answers(prepared, [Stage(("plan", "--gpu", "h100", "--gpus", "2"))])

@@ -83,6 +83,7 @@ def test_parameters_that_another_run_has_written_are_named(workspace) -> None:
         provenance.declared("evaluate", "linear")
 
 
+@pytest.mark.slow
 def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, here, tmp_path) -> None:
     """A finished training counts what it took then; the next stage in the same process counts nothing."""
     checkpoints = Checkpoints(tmp_path / "scratch")
