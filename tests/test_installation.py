@@ -141,6 +141,7 @@ def test_a_stage_in_a_copy_of_the_project_uses_the_copy(tmp_path) -> None:
     assert python(copy, "-m", "pipeline.where").stdout.strip() == str(copy / "cl/config/__init__.py")
 
 
+@pytest.mark.slow
 def test_dvc_composes_with_the_project_of_its_plugins(tmp_path) -> None:
     """In its own process, which has not imported from the project; here with another `cl` on its path.
 

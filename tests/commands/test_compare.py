@@ -76,6 +76,7 @@ def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_pa
         cl.compare(*both, train=data / "train", val=tmp_path / "train")
 
 
+@pytest.mark.slow
 def test_a_size_is_for_the_encoder_that_records_none(data, tmp_path) -> None:
     torch.save(torchvision_network().state_dict(), tmp_path / "plain.pt")
     images = {"train": data / "train", "val": data / "val", "k": 3}

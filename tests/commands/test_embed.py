@@ -126,6 +126,7 @@ def test_images_that_cannot_be_read_are_listed(whole) -> None:
     assert rows["folder 3/nowhere.png"] == "FileNotFoundError: No such file or directory"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_twice_gives_the_same_bytes(whole, images, encoder, tmp_path) -> None:
     to = tmp_path / "features.npy"
     to.write_text("an earlier result")

@@ -72,7 +72,10 @@ def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_
             torch.testing.assert_close(result, image, atol=5e-6, rtol=0)
 
 
-@pytest.mark.parametrize("architecture", [75, 80, 86, 89, 90, 100, 103, 120])
+@pytest.mark.parametrize(
+    "architecture",
+    [75, 80, 90, 100, 120, *(pytest.param(number, marks=pytest.mark.slow) for number in (86, 89, 103))],
+)
 def test_kernels_compile_for_a_gpu_and_stay_in_registers(architecture, tmp_path, monkeypatch, capfd) -> None:
     triton = pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -69,6 +69,7 @@ def test_any_other_command_ends_at_once(slow_project: Path) -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_only_one_dvc_runs_in_a_folder_and_a_killed_one_does_not_block_it(slow_project: Path) -> None:
     process = start(slow_project, "dvc", "exp", "run", "-S", "seconds=60")
     wait_for(slow_project, "started", process)
