@@ -57,7 +57,6 @@ def test_statistics_are_those_of_all_batches(params, here, scenes_folder) -> Non
     assert not task.training
 
 
-@pytest.mark.slow
 def test_a_stopped_training_resumes_bit_for_bit(params, scenes_folder, tmp_path) -> None:
     assert_resumes_bit_for_bit("torchvision", params, scenes_folder, tmp_path)
 

@@ -42,7 +42,6 @@ def test_an_unknown_command_is_refused_in_one_line(tmp_path: Path) -> None:
     assert run(tmp_path, "pretrian", code=1).startswith("unknown command pretrian")
 
 
-@pytest.mark.slow
 def test_dvc_waits_while_its_stage_saves(slow_project: Path) -> None:
     process = start(slow_project, "dvc", "exp", "run", "-S", "seconds=60")
     wait_for(slow_project, "started", process)

@@ -121,7 +121,6 @@ def write_table(images: Path, labelled: int) -> None:
     (images / "own/images.csv").write_text("\n".join(lines))
 
 
-@pytest.mark.slow
 def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_path) -> None:
     """Groups stay in one split and reach training; a table that has changed is noticed by every stage."""
     folder = tmp_path / "project"

@@ -169,7 +169,6 @@ def test_two_losses_are_compared_over_their_equal_seeds() -> None:
     assert expected in markdown.splitlines()
 
 
-@pytest.mark.slow
 def test_only_losses_or_methods_are_compared_and_only_over_two_seeds() -> None:
     def pairs(*found: list[Experiment]) -> list[set[str]]:
         experiments = [experiment for group in found for experiment in group]
