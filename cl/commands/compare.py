@@ -131,7 +131,7 @@ def _load(
 
     name = f"encoder {letter}"
     if isinstance(given, str | PathLike):
-        encoder, name = files.load(fspath(given)), f"{name}, {given},"
+        encoder, name = files.load(fspath(given)), f"{name} ({given})"
         encoder = encoder.to(default_device())
     else:
         encoder = copy.copy(given)
@@ -150,7 +150,7 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
         try:
             features = embed(images, encoder=each.encoder, resize=each.resize, crop=each.crop)
         except ValueError as error:
-            raise ValueError(f"{each.name.rstrip(',')}: {error}") from error
+            raise ValueError(f"{each.name}: {error}") from error
         assert features
         each.encoder.transform = Transform.model_validate_json(features.notes["transform"])
         found.append(features)

@@ -35,7 +35,7 @@ def ranks() -> int:
 
 
 def processes() -> int:
-    """The same, also within `single_process`; torch.compile can trace it."""
+    """The number of processes, whether or not this is within `single_process`; torch.compile can trace it."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 

@@ -105,7 +105,10 @@ Labels = Literal["none", "some", "all"]
 
 
 def check_labels(splits: Splits, expected: Labels) -> list[int]:
-    """Compare the labels that a source found with `dataset.labels`; the labelled images of each split.
+    """Compare the labels that a source found with `dataset.labels`.
+
+    Returns:
+        The number of labelled training images, and of validation images.
 
     Raises:
         ValueError: they contradict each other, there is only one class, or a split has no labels.

@@ -125,9 +125,9 @@ on_all_devices = functools.partial(launch.on_all_devices, check=params)
 in_one_process = functools.partial(launch.in_one_process, check=params)
 
 
-def progress(title: str) -> Progress:
-    """Progress of the main process, on the terminal and with the loggers in CL_LOG."""
-    return command.progress(title, _loggers)
+def progress(title: str, baseline: str | None = None) -> Progress:
+    """Progress of the main process, perhaps on a baseline, on the terminal and with the loggers in CL_LOG."""
+    return command.progress(title if baseline is None else f"{baseline} {title}", _loggers)
 
 
 def find_machine(params: Params) -> Machine:

@@ -34,7 +34,7 @@ def transfer(
 ) -> list[Measurement]:
     """The numbers of the transfer `name` over its seeds."""
     config = params.transfers[name]
-    progress = command.progress(name if baseline is None else f"{baseline} {name}")
+    progress = command.progress(name, baseline)
     for line in dataset.findings.lines():
         progress.say(line)
     deterministic = params.deterministic and not machine.gpus()

@@ -23,7 +23,7 @@ def evaluate(
 ) -> tuple[str, list[Measurement], dict[str, Any]]:
     """The description of the evaluation `name`, its numbers over its seeds, and its reduced parameters."""
     given = params.evaluations[name].model_dump()
-    progress = command.progress(name if baseline is None else f"{baseline} {name}")
+    progress = command.progress(name, baseline)
     params, train, val = locations.data(params, progress.say, f"evaluations.{name}.")
     config: Any = params.evaluations[name]
     config.check(train, val)

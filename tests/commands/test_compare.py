@@ -95,10 +95,10 @@ def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project, tmp_
     arguments = {
         (a, a, *sides): "cannot tell whether B is better than A: no difference on 8 images",
         (a, b, *sides, "--k", "5"): "16 training images, 8 validation images, 2 classes",
-        (a, c, *sides): f"encoder B, {c}, gives all images the same features",
+        (a, c, *sides): f"encoder B ({c}) gives all images the same features",
         (a, b, "--train", f"{train}/robin", "--val", val): "none of the 8 images",
         (a, b, "--train", f"{data}/none", "--val", val): "no file or folder",
-        (a, b, "--train", str(tmp_path), "--val", val): f"encoder A, {a}: no images in {tmp_path}",
+        (a, b, "--train", str(tmp_path), "--val", val): f"encoder A ({a}): no images in {tmp_path}",
         (a, b, *sides, "--resize", "20", "--crop", "16"): "leave out --resize and --crop",
         (a, b, *sides, "--to", "rows.txt"): "must be a file that ends in .csv or .parquet",
         (a, f"{data}/none.pt", *sides): "none.pt",

@@ -138,7 +138,7 @@ def test_images_that_differ_in_size_or_take_much_memory_are_not_resident(readers
 
 def test_resident_images_are_cropped_without_waiting_for_the_gpu(readers, params, monkeypatch) -> None:
     data = plain(readers["resident"], params)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)  # of which a simulated GPU has none
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)  # a simulated GPU has no streams
     with FakeGpu() as gpu:
         kept = torch.empty((len(readers["resident"]), 3, 32, 32), dtype=torch.uint8, device=GPU)
         device = DeviceTrainSet(data, kept)

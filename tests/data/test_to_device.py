@@ -33,7 +33,7 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices, monkeypatch) ->
     """A view takes as many operations for more images."""
     params = config.check(compose(tmp_path, *choices))
     views = [view for view in params.views.values() for _ in range(view.count)]
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)  # of which a simulated GPU has none
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)  # a simulated GPU has no streams
     found = []
     for count in (2 * IMAGES, IMAGES):
         with FakeGpu() as gpu:
