@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs, except from `make test-gpu`: tests fork, and CUDA cannot start in a fork of its process."""
+    """Hide GPUs, except from `make test-gpu`: tests fork, and CUDA cannot start in a fork of its process.
+
+    The garbage collector walks all modules again and again: a tenth of the time.
+    """
+    gc.set_threshold(100_000)
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -37,9 +41,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from walking all modules again and again: a tenth of the time."""
+    """Keep the garbage collector from walking what is imported until now."""
     gc.freeze()
-    gc.set_threshold(100_000)
 
 
 @pytest.fixture
