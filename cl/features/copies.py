@@ -150,7 +150,7 @@ def agreement(images: np.ndarray, pairs: np.ndarray, count: Count = silent) -> n
     first, second = np.concatenate([pairs, pairs[:, ::-1]]).T
     order = first.argsort(kind="stable")
     blocks = np.split(order, 1 + np.flatnonzero(np.diff(first[order]))) if len(pairs) else []
-    with count(len(blocks), "images to compare") as report:
+    with count(len(blocks), "images with possible copies") as report:
         for rows in blocks:
             values[rows] = correlations(images[first[rows[0]]], images[second[rows]])
             report(1)
