@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cl.runtime.registry import kinds
 from tests.support.project import ROOT
 
 FILES = {
@@ -124,9 +125,11 @@ def test_no_test_file_imports_another() -> None:
 
 
 def test_stages_start_without_torchvision() -> None:
-    """It takes as long to import as PyTorch; those that build a network import it then."""
+    """With any data set. It takes as long to import as PyTorch; those that build a network import it then."""
     stages = "check compose prepare pretrain evaluate analyze report plan"
-    program = f"import sys, {', '.join(f'pipeline.{stage}' for stage in stages.split())}\n"
+    modules = [f"pipeline.{stage}" for stage in stages.split()]
+    modules += [f"cl.sources.{kind}" for kind in kinds("sources")]
+    program = f"import sys, {', '.join(modules)}\n"
     program += 'sys.exit(f\'{ {"torchvision", "scipy.stats", "timm"} & sys.modules.keys() or str() }\')'
     told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert told.stderr.strip() == ""

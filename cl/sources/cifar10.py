@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Literal
 
-from torchvision.datasets import CIFAR10
-
 from cl.sources import Splits
 from cl.sources._shared.cifar import CifarSource, cifar_splits
 
@@ -21,4 +19,6 @@ def splits(config: Config, raw: Path) -> Splits:
     Raises:
         ValueError: the download fails, or a file differs from the official one.
     """
+    from torchvision.datasets import CIFAR10  # late: torchvision takes seconds to import
+
     return cifar_splits(CIFAR10, raw, config.first)

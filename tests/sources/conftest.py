@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torchvision import datasets
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from cl import config
-from cl.sources import Source, cifar10, cifar100, stl10
+from cl.sources import Source
 from tests.support.archives import (
     CLASSES,
     tiny_cifar,
@@ -48,11 +49,11 @@ def source(tmp_path, monkeypatch) -> Callable[[str], Source]:  # type: ignore[no
             case "photos":
                 overrides = TINY
             case "cifar10":
-                monkeypatch.setattr(cifar10, "CIFAR10", tiny_cifar(CIFAR10, raw, "labels"))
+                monkeypatch.setattr(datasets, "CIFAR10", tiny_cifar(CIFAR10, raw, "labels"))
             case "cifar100":
-                monkeypatch.setattr(cifar100, "CIFAR100", tiny_cifar(CIFAR100, raw, "fine_labels"))
+                monkeypatch.setattr(datasets, "CIFAR100", tiny_cifar(CIFAR100, raw, "fine_labels"))
             case "stl10":
-                monkeypatch.setattr(stl10, "STL10", tiny_stl10(raw))
+                monkeypatch.setattr(datasets, "STL10", tiny_stl10(raw))
         return config.check(compose(tmp_path, f"dataset={kind}", *overrides)).dataset
 
     return make

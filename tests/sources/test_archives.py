@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from torchvision import datasets
 from torchvision.datasets import CIFAR10, CIFAR100
 from tqdm import tqdm
 
@@ -70,7 +71,7 @@ def offered(request, server, tmp_path, monkeypatch):  # type: ignore[no-untyped-
         tar.add(tmp_path / "made" / tiny.base_folder, tiny.base_folder)
     tiny.url = f"http://127.0.0.1:{server.server_port}/{tiny.filename}"
     tiny.tgz_md5 = hashlib.md5(served.read_bytes()).hexdigest()
-    monkeypatch.setattr(module, kind.upper(), tiny)
+    monkeypatch.setattr(datasets, kind.upper(), tiny)
     return SimpleNamespace(
         module=module,
         config=SimpleNamespace(first=None),

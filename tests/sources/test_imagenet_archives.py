@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torchvision.datasets.imagenet import ARCHIVE_META
 
 from cl.sources import Splits, imagenet
 from cl.sources._shared import imagenet as archive
@@ -39,6 +40,11 @@ def test_intact_archives_list_every_image(ilsvrc) -> None:
     assert isinstance(found, Splits)
     assert (len(found.train), len(found.val), found.left_out.total()) == (9, 6, 0)
     assert found.classes == sorted(WNIDS)
+
+
+def test_the_names_of_the_archives_are_torchvisions() -> None:
+    (train, _), (val, _), devkit = (ARCHIVE_META[name] for name in ("train", "val", "devkit"))
+    assert (train, val, devkit) == (archive.TRAIN, archive.VAL, (archive.DEVKIT, archive.DEVKIT_MD5))
 
 
 @pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL, archive.DEVKIT])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torchvision import datasets
 from torchvision.datasets import STL10
 
 from cl import config
@@ -13,7 +14,7 @@ from cl.data.reader import Reader
 from cl.evaluations import Context, knn, linear, semi
 from cl.pretraining import monitor
 from cl.runtime import machine
-from cl.sources import UNLABELLED, stl10
+from cl.sources import UNLABELLED
 from cl.training.checkpoints import Checkpoints
 from tests.support.archives import splits_of, with_hashes_of, write_and_read
 from tests.support.project import compose
@@ -74,7 +75,7 @@ def test_stl10_needs_a_name_for_every_class(names, source, tmp_path) -> None:
 def test_a_class_without_labelled_images_is_refused(source, tmp_path, monkeypatch) -> None:
     settings = source("stl10")
     (tmp_path / "raw/stl10_binary/train_y.bin").write_bytes(bytes([2, 3, 4] * 4))
-    monkeypatch.setattr(stl10, "STL10", with_hashes_of(STL10, tmp_path / "raw/stl10_binary"))
+    monkeypatch.setattr(datasets, "STL10", with_hashes_of(STL10, tmp_path / "raw/stl10_binary"))
     with pytest.raises(ValueError, match="class apple has no readable image in train"):
         write_and_read(splits_of(settings, tmp_path / "raw"), tmp_path / "shards")
 

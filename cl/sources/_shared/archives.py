@@ -1,6 +1,7 @@
 """Archives as their publishers distribute them: download, check, unpack and read; damage is a ValueError."""
 
 import fcntl
+import hashlib
 import http.client
 import os
 import shutil
@@ -9,17 +10,17 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
-from typing import IO
-
-from torchvision.datasets import CIFAR10, STL10
-from torchvision.datasets.utils import calculate_md5, download_url
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from cl.console.progress import Progress
 from cl.runtime.stores import is_url
 
+if TYPE_CHECKING:
+    from torchvision.datasets import CIFAR10, STL10
+
 TIMEOUT = 60.0  # seconds without an answer from the server
 BLOCK = 2**24  # bytes per read of an archive at a URL
-Archive = type[CIFAR10] | type[STL10]
+Archive: TypeAlias = "type[CIFAR10] | type[STL10]"
 
 
 def ensure_unpacked(archive: Archive, raw: Path) -> Path:
@@ -81,6 +82,8 @@ def _unpack(archive: Archive, folder: Path) -> None:
 
 
 def _download(archive: Archive, folder: Path, remedy: str) -> Path:
+    from torchvision.datasets.utils import download_url  # late: torchvision takes seconds to import
+
     Progress("prepare").say(f"downloading {archive.url}")
     timeout_before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)  # torchvision sets no timeout and would wait forever
@@ -98,7 +101,9 @@ def _download(archive: Archive, folder: Path, remedy: str) -> Path:
 def _check(path: Path, md5: str, remedy: str) -> None:
     if not path.is_file():
         raise ValueError(f"no file {path}; {remedy}")
-    if (actual := calculate_md5(path)) != md5:
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, "md5").hexdigest()
+    if actual != md5:
         raise ValueError(f"{path} has md5 {actual}, expected {md5}; {remedy}")
 
 

@@ -9,17 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
 
-import scipy.io
-from torchvision.datasets.imagenet import ARCHIVE_META
-
 from cl.console.wording import counted
 from cl.runtime import stores
 from cl.sources import UNLABELLED, Image, Splits
 from cl.sources._shared.archives import members
 from cl.sources._shared.class_folders import check_complete, class_folders
 
-TRAIN, VAL = ARCHIVE_META["train"][0], ARCHIVE_META["val"][0]
-DEVKIT, DEVKIT_MD5 = ARCHIVE_META["devkit"]
+TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+DEVKIT, DEVKIT_MD5 = "ILSVRC2012_devkit_t12.tar.gz", "fa75699e90414af021442c21a62c3abf"
 META = "ILSVRC2012_devkit_t12/data/meta.mat"
 TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
 
@@ -126,11 +123,13 @@ def _name(member: tarfile.TarInfo, pattern: str, path: Path) -> str:
 
 def _val_classes(devkit: Path) -> list[str]:
     """The wnid of every validation image. Damage can crash scipy, so it reads only the official devkit."""
+    from scipy.io import loadmat  # late: slow to import
+
     content = devkit.read_bytes()
     if (actual := hashlib.md5(content).hexdigest()) != DEVKIT_MD5:
         raise ValueError(f"{devkit} has md5 {actual}, expected {DEVKIT_MD5}; download it again")
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         meta, truth = (cast(IO[bytes], tar.extractfile(name)).read() for name in (META, TRUTH))
-    synsets = scipy.io.loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+    synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
     wnids = dict(zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True))
     return [wnids[int(number)] for number in truth.split()]
