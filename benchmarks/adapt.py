@@ -100,7 +100,7 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
             train(labelled, data, params.optim, optim.build(params.optim, parts), progress=quiet)
         else:
             train(task, data, params.optim, optimizer, progress=quiet)
-        return adaptation.finish(params.seed)
+        return adaptation.keep_better(params.seed)
 
 
 def row(name: str, way: str, seed: int, outcome: Outcome, seconds: float) -> str:

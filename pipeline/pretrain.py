@@ -60,11 +60,11 @@ def main() -> None:
     warn(params, progress)
     params, bank, queries = locations.data(params, progress.say)
     check_data(params, bank, queries)
-    start = load_start(params)
+    weights = load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
         results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
         checkpoints = run.checkpoints()
-        task, optimizer, data = prepare(params, here, bank, start)
+        task, optimizer, data = prepare(params, here, bank, weights)
         tested = adaptation(params, task, data, queries)
         for line in _introduction(params, data, queries, here):
             progress.say(line)
@@ -88,7 +88,7 @@ def main() -> None:
             checkpoints=checkpoints,
             each_epoch=each_epoch,
         )
-        outcome = tested.finish(params.seed) if tested else None
+        outcome = tested.keep_better(params.seed) if tested else None
         unchanged = outcome is not None and not outcome.is_better
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
@@ -104,7 +104,7 @@ def main() -> None:
             found = selection.verdict(rows, *sizes, negatives=bool(task.negatives))
             results.notes |= {"state": found.state, "verdict": found.sentence}
             progress.say(found.sentence)
-            parent = results.notes["parent"] = start.summary(params.start_name)
+            parent = results.notes["parent"] = weights.summary(params.start_name)
             _save_models(
                 task, optimizer, parent, data.transform, epochs=0 if unchanged else rows[-1]["epoch"]
             )

@@ -91,7 +91,7 @@ class Adaptation:
         self.before = self._features()
         check_start(backbone, *self.before[:2])
 
-    def finish(self, seed: int) -> Outcome:
+    def keep_better(self, seed: int) -> Outcome:
         """Compare the encoders, and leave the better one in the backbone; a collapsed one is worse."""
         scores, images = self._scores(self.before, self._features(), seed)
         outcome = Outcome(judge(scores, self._groups(images), seed=seed), self.labelled)

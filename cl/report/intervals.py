@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 from scipy.special import ndtri, stdtrit  # scipy.stats takes long to import
 
-from cl.runtime.metric_info import Measurement
-
-LEVEL = 0.95
+from cl.runtime.metric_info import LEVEL, Measurement
 
 
 class Interval(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
+LEVEL = 0.95  # of all confidence intervals
 BACKBONE = "backbone"  # the representation of metrics whose names do not contain another
 IN_WORDS = {"embedding": "projector's embedding", "pixels": "raw pixels"}  # other representations
 Runs = list[dict[str, dict[str, float]]]  # for each seed, by representation and metric
@@ -27,7 +28,6 @@ class MetricInfo(NamedTuple):
     title: its name in words.
     meaning: one line on what it measures, with the unit unless it is percent.
     better: the good direction; None if there is none, as for a setting.
-    images: the number of images that a percentage refers to; None for other numbers.
     """
 
     title: str
@@ -42,7 +42,8 @@ class Measurement(NamedTuple):
     representation: the output of the encoder that was measured.
     baseline: the baseline that the encoder belongs to; None for the pretrained encoder.
     sd: standard deviation over the `n` seeds; None for one seed and for a setting.
-    title, meaning, better, images: as in `MetricInfo`.
+    title, meaning, better: as in `MetricInfo`.
+    images: how many independent images a percentage counts; None for other numbers.
     """
 
     stage: str

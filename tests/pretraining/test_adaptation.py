@@ -45,7 +45,7 @@ def test_only_a_better_encoder_replaces_its_start(
     encoder = Colours(before)
     run = adaptation(encoder, params, here, shard_folder, labelled=labelled)
     encoder.load_state_dict(Colours(after).state_dict())
-    outcome = run.finish(seed=0)
+    outcome = run.keep_better(seed=0)
     assert outcome.comparison.verdict == verdict
     assert torch.equal(encoder.weights, Colours(after if verdict == "better" else before).weights)
     handed_over = "adapted" if verdict == "better" else "start"

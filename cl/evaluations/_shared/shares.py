@@ -6,9 +6,8 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor, nn
 
 from cl.data.reader import Reader
-from cl.runtime.metric_info import Share
+from cl.runtime.metric_info import LEVEL, Share
 
-LEVEL = 0.95
 LOGITS = 2**26  # of a block of images, 256 MiB in float32
 
 
