@@ -61,11 +61,12 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
 
 
 def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str, str]]:
-    """Experiments with a recipe that fill no cell, and how they differ from the recipe."""
+    """Experiments with a paper's recipe that fill no cell, and how they differ from the recipe."""
+    papers = {match.run.removeprefix("recipe=").partition("/")[0] for match in cells if match.run}
     counted = {name for match in cells if match.ours for name in match.ours.names}
     for experiment in matches.experiments:
         recipe = experiment.params.get("recipe")
-        if not recipe or experiment.name in counted:
+        if not recipe or recipe.partition("/")[0] not in papers or experiment.name in counted:
             continue
         wanted = matches.compose(f"recipe={recipe}")
         keys = varying_keys([settings(wanted), settings(experiment.params)])

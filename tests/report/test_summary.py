@@ -56,7 +56,7 @@ def test_recipes_are_not_composed_for_experiments_on_other_data() -> None:
     def refuse(run: str) -> dict:
         raise AssertionError(run)
 
-    found = [experiment("a", "seed=0", [measured("knn", "top1", 60.0)])]
+    found = [experiment("a", "seed=0", [measured("knn", "top1", 60.0)], recipe="own/adapt")]
     for text in page(found, refuse):
         assert "1 experiment\n" in text or "<h1>1 experiment</h1>" in text
         assert "the papers measured" not in text
