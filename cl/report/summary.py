@@ -90,7 +90,7 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
         "metrics": metrics,
         "best": [best for metric in metrics if (best := _best(metric, groups))],
         "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
-        "baselines": baseline_rows(experiments, metrics),
+        "baselines": baseline_rows(experiments, keys, metrics),
         "meanings": {
             metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
         },
