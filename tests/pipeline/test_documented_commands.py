@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 
-import dvc.api
 import pytest
 
 from tests.support import documentation, pictures
@@ -83,12 +82,12 @@ def after_first_page(clone) -> Clone:
 
 @pytest.mark.slow
 def test_each_number_of_the_table_is_of_the_parameters_beside_it(after_first_page) -> None:
+    from dvc import api  # slow to import
+
     header, *rows = [line for line in run(after_first_page, "make table").splitlines() if "  " in line]
     columns, found = header.split()[1:], []
     for row in rows:
-        read = functools.partial(
-            dvc.api.read, repo=str(after_first_page.folder), rev=re.findall(r"\w+", row)[0]
-        )
+        read = functools.partial(api.read, repo=str(after_first_page.folder), rev=re.findall(r"\w+", row)[0])
         shown = dict(zip(columns, row.split()[-len(columns) :], strict=True))
         made_by = json.loads(read("results/pretrain.provenance.json"))["parameters"]
         data = json.loads(read("results/prepare.provenance.json"))["parameters"]["dataset"]
