@@ -23,7 +23,7 @@ from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
 from cl.report.sweeps import measured_rows, sweeps
 
-MAX_COLUMNS = 8  # of parameters
+MAX_COLUMNS = 5  # of parameters, so that results are in sight
 
 
 def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
