@@ -67,7 +67,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
         ("report",),
     )
     assert (
-        "dataset.labels=none: left out knn, linear, semi_1, semi_10, knn_curve, supervised, which need labels"
+        "dataset.labels=none: left out what needs labels: knn, linear, semi_1, semi_10, knn_curve, supervised"
         in said
     )
     assert "have a label" not in said
