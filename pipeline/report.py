@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from cl.config import read
-from cl.report.experiments import distinct, result_names
+from cl.report.experiments import changed_params, distinct, result_names
+from cl.report.files import ResultFiles
 from cl.report.page import render
 from cl.report.summary import page
 from pipeline.support import command, locations, outputs
@@ -33,6 +34,7 @@ def main(everything: bool) -> None:
     values = params.model_dump(mode="json")
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
+    _check(read(Path("params.yaml")))
     _publish(REPORT, *render(values, command.RESULTS, command_for(params), params.titles))
     _say_what_is_next()
 
@@ -66,6 +68,21 @@ def _fetch(params: dict[str, Any]) -> None:
             f"{missing[0]} is in dvc.lock, but neither in the workspace nor in DVC's cache or remote: "
             f"{pulled.stderr.strip()}"
         )
+
+
+def _check(params: dict[str, Any]) -> None:
+    """Refuse results of an earlier run, which a run that was stopped leaves beside its own params.yaml.
+
+    Raises:
+        ValueError: a result was made with other parameters.
+    """
+    read = ResultFiles(command.RESULTS, pictures=False)
+    for name in result_names(params):
+        if changed := changed_params(read.provenance(name), params):
+            raise ValueError(
+                f"{command.RESULTS}/{name} was made with another {changed[0]} than that of params.yaml: "
+                "run `dvc repro`, which makes the results of params.yaml"
+            )
 
 
 def _missing_results(params: dict[str, Any]) -> list[str]:

@@ -260,11 +260,12 @@ class Meter:
 
     def _say_plainly(self, row: dict[str, Any]) -> None:
         self._said = time.monotonic()
-        epoch, epochs = (count / self.steps_per_epoch for count in (self.done, self.steps))
-        place = f"{self.first_epoch + epoch:.{2 if epochs < 10 else 1}f}".rstrip("0").rstrip(".")
+        digits = 2 if self.steps < 10 * self.steps_per_epoch else 1
+        epochs = (self.first_epoch + count / self.steps_per_epoch for count in (self.done, self.steps))
+        place = "/".join(f"{epoch:.{digits}f}".rstrip("0").rstrip(".") for epoch in epochs)
         seconds = self._seconds_left(self._said)
         left = f", {duration(seconds)} left" if seconds >= 0.5 else ""
-        self.progress.say(f"epoch {place}/{self.first_epoch + epochs:.4g}, {_scores(row)}{left}")
+        self.progress.say(f"epoch {place}, {_scores(row)}{left}")
 
 
 def _scores(row: dict[str, Any]) -> str:

@@ -118,6 +118,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
         scratch = config.model_copy(
             update={"backbone_lr": 1.0, "layer_decay": 1.0, "optim": config.from_scratch}
         )
+        context.progress.say("from scratch, on the same labels")
         predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
         metrics["scratch_top1"] = share(predicted == truth, val, val.labelled)
     return {BACKBONE: metrics}

@@ -151,7 +151,7 @@ def interval(means: np.ndarray) -> tuple[float, float]:
     cases, not less, if few images differ. An end that is rejected itself is moved inwards by the rounding.
     """
     values, counts = np.unique(means, return_counts=True)
-    return _least(values, counts), -_least(-values[::-1], counts[::-1])
+    return _least(values, counts), 0.0 - _least(-values[::-1], counts[::-1])  # 0.0, not -0.0
 
 
 def _least(values: np.ndarray, counts: np.ndarray) -> float:

@@ -11,11 +11,13 @@ from cl.report.experiments import (
     settings,
     value_at,
 )
-from cl.report.sweeps import labels
 
 
-def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dict[str, Any]]:
-    """Means over seeds: a row for each combination of baseline, data, encoder, training and protocol."""
+def baseline_rows(experiments: list[Experiment], keys: list[str], metrics: list[str]) -> list[dict[str, Any]]:
+    """Means over seeds: a row for each combination of baseline, data, encoder, training and protocol.
+
+    Of the parameters `keys`, a row has the values on which the baseline depends.
+    """
     used = [
         (name, _dependencies(experiment, name), experiment)
         for experiment in experiments
@@ -26,8 +28,8 @@ def baseline_rows(experiments: list[Experiment], metrics: list[str]) -> list[dic
         name, depends, _ = sharing[0]
         means = [mean_over_seeds([experiment for *_, experiment in sharing], each, name) for each in metrics]
         if any(means):
-            rows.append({"baseline": name, "depends": depends, "metrics": means})
-    return [{"name": _name(row, rows), "metrics": row["metrics"]} for row in rows]
+            rows.append({"name": name, "values": [depends.get(key, "") for key in keys], "metrics": means})
+    return rows
 
 
 def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
@@ -39,11 +41,3 @@ def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
         "transfers": params.get("transfers"),
     }
     return {"data": experiment.data, **settings(params, SUPERVISED), **dict(flatten(protocol))}
-
-
-def _name(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The baseline's name, with its distinguishing parameters if several rows have this name."""
-    same = [other["depends"] for other in rows if other["baseline"] == row["baseline"]]
-    if len(same) == 1:
-        return str(row["baseline"])
-    return f"{row['baseline']} ({labels(same)[same.index(row['depends'])]})"

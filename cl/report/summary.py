@@ -23,7 +23,7 @@ from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
 from cl.report.sweeps import measured_rows, sweeps
 
-MAX_COLUMNS = 8  # of parameters
+MAX_COLUMNS = 5  # of parameters, so that results are in sight
 
 
 def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
@@ -61,11 +61,12 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
 
 
 def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str, str]]:
-    """Experiments with a recipe that fill no cell, and how they differ from the recipe."""
+    """Experiments with a paper's recipe that fill no cell, and how they differ from the recipe."""
+    papers = {match.run.removeprefix("recipe=").partition("/")[0] for match in cells if match.run}
     counted = {name for match in cells if match.ours for name in match.ours.names}
     for experiment in matches.experiments:
         recipe = experiment.params.get("recipe")
-        if not recipe or experiment.name in counted:
+        if not recipe or recipe.partition("/")[0] not in papers or experiment.name in counted:
             continue
         wanted = matches.compose(f"recipe={recipe}")
         keys = varying_keys([settings(wanted), settings(experiment.params)])
@@ -89,7 +90,7 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
         "metrics": metrics,
         "best": [best for metric in metrics if (best := _best(metric, groups))],
         "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
-        "baselines": baseline_rows(experiments, metrics),
+        "baselines": baseline_rows(experiments, keys, metrics),
         "meanings": {
             metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
         },

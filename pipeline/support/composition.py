@@ -154,7 +154,7 @@ def _drop_what_needs_labels(composed: DictConfig, say: Callable[[str], None]) ->
             del composed[group][name]
     if left_out:
         names = ", ".join(name for _, name in left_out)
-        say(f"dataset.labels=none: left out {names}, which need labels")
+        say(f"dataset.labels=none: left out what needs labels: {names}")
 
 
 def _follow_init(composed: DictConfig, overrides: list[str], say: Callable[[str], None]) -> None:

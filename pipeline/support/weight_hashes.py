@@ -115,7 +115,8 @@ def _outputs(name: str, expected: str) -> dict[str, str]:
     try:
         lock = _at_revision(name, "dvc.lock")
     except DvcException:
-        raise ValueError(f"{expected}; nothing is called {name!r}") from None
+        missing = "" if Path(name).exists() else f"; nothing is called {name!r}"
+        raise ValueError(f"{expected}{missing}") from None
     stages = parse(lock, f"dvc.lock of {name}")["stages"] if lock else {}
     return {output["path"]: output["md5"] for output in stages.get("pretrain", {}).get("outs", [])}
 

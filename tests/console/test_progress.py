@@ -105,3 +105,12 @@ def test_a_log_file_gets_lines_within_an_epoch(monkeypatch, rarely, within) -> N
         loss = "" if "0.25/2" in line else "loss 5.500, "
         assert re.fullmatch(rf"pretrain: epoch [\d.]+/2, {loss}\d+[.]\d images/s", line)
         assert len(line) <= 80
+
+
+def test_the_last_line_of_a_log_file_says_that_all_epochs_are_done() -> None:
+    file = io.StringIO()
+    with Progress("voc_c4", Console(file=file)).task(8, 0, 3) as meter:
+        for _ in range(8):
+            meter.step(32, 5.5, 0.1)
+        meter.epoch({"epoch": 3, **meter.rates()})
+    assert "voc_c4: epoch 2.67/2.67, " in file.getvalue()

@@ -34,6 +34,10 @@ def test_an_interval_contains_what_random_signs_do_not_reject(sizes) -> None:
         assert not rejects(sums, sizes, end - outside * width)
 
 
+def test_an_interval_that_ends_at_zero_is_not_printed_as_minus_zero() -> None:
+    assert str(interval(np.array([-3.0, 0.0, 0.0]))) == "(-3.0, 0.0)"
+
+
 def test_an_interval_of_many_images_is_that_of_a_bootstrap() -> None:
     rng = np.random.default_rng(0)
     differences = rng.choice([0.0, 100, -100, 30], 9000, p=[0.8, 0.1, 0.05, 0.05])

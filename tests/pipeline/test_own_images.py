@@ -67,7 +67,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
         ("report",),
     )
     assert (
-        "dataset.labels=none: left out knn, linear, semi_1, semi_10, knn_curve, supervised, which need labels"
+        "dataset.labels=none: left out what needs labels: knn, linear, semi_1, semi_10, knn_curve, supervised"
         in said
     )
     assert "have a label" not in said
@@ -96,6 +96,9 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
     assert "\nrandom retrieval: retrieval_hit1" in said
     assert "-S dataset=unlabelled" in page
     assert "top-1" not in page
+    other = ("compose", "dataset=unlabelled", ANALYSES, *SIZES, *small, "temperature=0.5")
+    refused = run(folder, images, other, ("report",), code=1)
+    assert "results/pretrain was made with another temperature than that of params.yaml" in refused
 
 
 def test_what_needs_labels_is_refused_where_there_are_none(tmp_path) -> None:

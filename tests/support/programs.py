@@ -1,4 +1,4 @@
-"""`python -m pipeline.<stage>` and `dvc`, as forks of a process that has imported the libraries.
+"""`python -m pipeline.<stage>`, `dvc` and `cl`, as forks of a process that has imported the libraries.
 
 Importing these takes most of the time of a tiny run. Forks run the code of the folder that they start in.
 `python -m tests.support.programs SOCKET` is that process.
@@ -33,7 +33,10 @@ torchvision.transforms.v2
 # Sends its arguments, environment and files to that process, and exits like the fork; else it is Python.
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
-if not sys.argv[0].endswith("dvc") and (sys.argv[1] != "-m" or not sys.argv[2].startswith("pipeline.")):
+if sys.argv[0].endswith("cl"):
+    sys.argv[1:1] = ["-m", "cl"]
+ours = sys.argv[1] == "-m" and sys.argv[2].partition(".")[0] in ("cl", "pipeline")
+if not (ours or sys.argv[0].endswith("dvc")):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
     connection.connect({address!r})
@@ -45,10 +48,10 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
 
 @functools.cache
 def folder() -> str:
-    """A folder with both programs, to be put first on PATH."""
+    """A folder with these programs, to be put first on PATH."""
     programs = Path(tempfile.mkdtemp())
     address = str(programs / "socket")
-    for name in ("python", "dvc"):
+    for name in ("python", "dvc", "cl"):
         (programs / name).write_text(CLIENT.format(python=sys.executable, address=address))
         (programs / name).chmod(0o700)
     command = [sys.executable, "-m", __name__, address]

@@ -112,5 +112,7 @@ def feasible_counts(requested: list[int], available: int, progress: Progress | N
         )
     if progress and len(feasible) < len(requested):
         left_out = ", ".join(str(count) for count in requested if count > available)
-        progress.say(f"queries have only {counted(available, 'negatives')} each; left out: {left_out}")
+        progress.say(
+            f"queries have only {counted(available, 'negatives')} each: nothing is measured at {left_out}"
+        )
     return feasible

@@ -74,7 +74,7 @@ def warnings(params: Params) -> Iterator[str]:
         if optim.warmup < optim.warmup_epochs:
             yield (
                 f"{place}.warmup_epochs={optim.warmup_epochs:g} is not less than {place}.epochs="
-                f"{optim.epochs:g}: the warm-up is shortened to {optim.warmup:g} epochs"
+                f"{optim.epochs:g}: it is lowered to {optim.warmup:g}"
             )
 
 
