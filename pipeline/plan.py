@@ -219,7 +219,8 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
     epochs, (first, later) = math.ceil(steps / per_epoch), trial.monitoring
     hours = (steps * trial.seconds + first + (epochs - 1) * later) / 3600
     waiting, rate = trial.waiting / trial.seconds, float(f"{images / trial.seconds:.3g}")
-    yield f"pretraining: {hours:.3g} hours for {steps} steps, and kNN after each of {epochs} epochs"
+    length = f"{counted(steps, 'steps')} in {counted(epochs, 'epochs')}"
+    yield f"pretraining: {hours:.3g} hours for {length}, with kNN after each"
     yield (
         f"step: {trial.seconds:.3g} s for {images} images, {rate:g} images/s on "
         f"{trial.plan.ranks} x {here.device.type} in {here.precision}"
