@@ -49,7 +49,7 @@ class PredictorMethod(BaseMethod):
         if self.target is None and isinstance(self.patches, patches.Whole):
             both = in_passes(self._predict_and_project, views, separate=2)
             return [x[:, :1] for x in both], [x[:, 1].detach() for x in both[:2]]
-        if self.target:  # it runs first, before activations are kept for the backward pass
+        if self.target:
             targets = [self.target.embed(view) for view in views[:2]]
             return in_passes(self._predict, views, separate=2), targets
         predictions = in_passes(self._predict, views, separate=2)
