@@ -18,6 +18,8 @@ FILE = Path(__file__).with_suffix(".csv")
 R50 = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global", "precision=bf16")
 MOCO_V3 = (*R50, "method=moco_v3_imagenet", "optim.batch_size=512")
 SWAV = (*R50, "loss=dcl", "views=swav_multicrop", "method=swav_imagenet")
+MOCO_V3_VIT = (*MOCO_V3, "views=mocov3", "optim=adamw", "method=moco_v3_vit_imagenet")
+CHECKPOINTING = ("backbone=vit_base", "backbone.checkpointing=true")
 MOCO_V2 = (*R50, "bn_group=32", "method=moco_v2_imagenet")
 DINO = (*R50, "loss=dcl", "method=dino_imagenet", "views=swav_multicrop", "optim.batch_size=64")
 DINO_VIT = (*R50, "loss=dcl", "method=dino_vit_imagenet", "views=dino_multicrop", "optim=adamw")
@@ -35,9 +37,8 @@ CASES = {
     "SimCLR R50 256": Case((*R50, "method=simclr_imagenet", "optim.batch_size=256")),
     "MoCo v2 R50 256": Case((*MOCO_V2, "optim.batch_size=256")),
     "MoCo v3 R50 512": Case(MOCO_V3),
-    "MoCo v3 ViT-S 512": Case(
-        (*MOCO_V3, "backbone=vit_small", "views=mocov3", "optim=adamw", "method=moco_v3_vit_imagenet")
-    ),
+    "MoCo v3 ViT-S 512": Case((*MOCO_V3_VIT, "backbone=vit_small")),
+    "MoCo v3 ViT-B 512, checkpointing": Case((*MOCO_V3_VIT, *CHECKPOINTING)),
     "CIFAR R18 256": Case(("recipe=dcl/table3_cifar10", "precision=bf16")),
     "SwAV R50 64": Case((*SWAV, "optim.batch_size=64")),
     "DINO R50 64": Case(DINO),

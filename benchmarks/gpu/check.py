@@ -3,6 +3,7 @@
 The CPU is the reference, which the tests hold to the papers' formulas.
 """
 
+import json
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -47,8 +48,11 @@ from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import provenance
 from pipeline.support.locations import transform
+from tests.support import golden
+from tests.support.methods import USUAL, usual_name
 
 EXACT, SINGLE = 1e-8, 2e-3  # largest relative errors, in float64 and float32
+RECORDED = 1e-7  # the same after ten steps
 NORMALISED = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2}  # the same of batch norm
 ROWS = [
     ((8, 16, 5, 5), torch.channels_last),
@@ -81,6 +85,18 @@ def card(session: Session) -> None:
         **provenance.versions(),
         cores=cores(),
     )
+
+
+def recorded(session: Session) -> None:
+    """Ten steps of every method with its usual loss in float64, against the golden values of the tests."""
+    here = machine.Machine(session.device, 0, "fp32")
+    values = json.loads(golden.FILE.read_text())
+    for case, loss in session.in_time(USUAL[:1] if session.tiny else USUAL):
+        name = usual_name(case, loss)
+        with session.attempt(name):
+            found = golden.measure(case, loss, here)
+            error = max(abs(a / b - 1) for a, b in zip(found, values[name], strict=True))
+            session.report(name, error < RECORDED, error=error)
 
 
 def methods(session: Session) -> None:
@@ -331,4 +347,16 @@ def backends(session: Session) -> None:
     session.report(backend, torch.equal(x.grad, 2 * x.detach()) and flags.tolist() == [1, 0])
 
 
-PARTS = (card, backends, batch_norm, partition, methods, resume, ranks, augmentation, cropping, loop)
+PARTS = (
+    card,
+    backends,
+    batch_norm,
+    partition,
+    recorded,
+    methods,
+    resume,
+    ranks,
+    augmentation,
+    cropping,
+    loop,
+)

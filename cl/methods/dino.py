@@ -66,8 +66,8 @@ class Method(PrototypeMethod):
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast with all prototypes for every view and every code of another view."""
-        embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         targets = in_passes(self.target.embed, batch.views[:2], separate=0)  # 2 x (N, D)
+        embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         prototypes = l2_normalize(self.trained_prototypes())  # (K, D)
         with torch.autocast(prototypes.device.type, enabled=False):  # bfloat16 is too coarse for sharpening
             mean = mean_over_ranks(torch.stack(targets).mean((0, 1)))

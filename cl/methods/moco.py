@@ -60,15 +60,15 @@ class Method(QueueMethod):
         if self.config.symmetric:
             return self._both_ways(batch)
         large = self.config.large_views(len(batch.views))
-        queries = in_passes(self.embed, [batch.views[0], *batch.views[large:]], separate=1)  # (N, D) each
         keys = self.encode_keys(batch.views[1:large], "keys 1")  # (N, P, D)
+        queries = in_passes(self.embed, [batch.views[0], *batch.views[large:]], separate=1)  # (N, D) each
         self.enqueue_after_step(keys.mean(1, keepdim=True), batch)
         return [self.against_queue(q, keys, batch) for q in queries]
 
     def _both_ways(self, batch: Batch) -> list[Contrast]:
         """The key of each of the first two views, with all other views as its queries."""
-        queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
         keys = {view: self.encode_keys([batch.views[view]], f"keys {view}") for view in (1, 0)}  # (N, 1, D)
+        queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
         self.enqueue_after_step(torch.cat([keys[1], keys[0]], 1), batch)
         second_key_first = sorted(pairs(len(batch.views)), key=lambda pair: -pair[1])
         return [self.against_queue(queries[a], keys[b], batch) for a, b in second_key_first]

@@ -54,9 +54,9 @@ class Method(BaseMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries with the keys of the batch for each query view."""
         views = batch.views
-        queries = in_passes(self.embed, [views[0], *views[2:]], separate=1)  # (N, D) each
         order = self.shuffled(len(views[1]), "keys") if self.config.shuffle else None
         keys = self.target.embed(views[1], order)  # (N, D)
+        queries = in_passes(self.embed, [views[0], *views[2:]], separate=1)  # (N, D) each
         if self.config.negatives is None:
             return [self.contrast_in_batch(q[:, None], keys, batch) for q in queries]
         draws, shared = self.generator("negatives"), self.config.sampling == "shared"

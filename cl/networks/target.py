@@ -30,7 +30,10 @@ class Ema(BaseConfig):
 
 
 class Target(nn.Sequential):
-    """A copy of backbone and projector that follows them and is never trained."""
+    """A copy of backbone and projector that follows them and is never trained.
+
+    Methods run it before the online encoder, whose activations take memory until the backward pass.
+    """
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, ema: Ema) -> None:
         super().__init__(copy.deepcopy(backbone), copy.deepcopy(projector))

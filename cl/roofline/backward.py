@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils.checkpoint import GraphExecGroup
 
 
 @torch.no_grad()
@@ -15,6 +16,11 @@ def backward(loss: Tensor) -> None:
 
     PyTorch's formulas run, in the order of its engine. Hooks do not.
     """
+    with GraphExecGroup():  # a checkpointed part is computed again once, not for each tensor that it saved
+        _backward(loss)
+
+
+def _backward(loss: Tensor) -> None:
     root = loss.grad_fn
     assert root is not None
     expected = _edges_to_each(root)

@@ -134,6 +134,23 @@ def test_peak_memory() -> None:
     assert gpu.peak >= 4096
 
 
+def test_a_checkpointed_part_is_computed_again_once() -> None:
+    def part(x: Tensor) -> Tensor:
+        return x.sin().exp().tanh()
+
+    with FakeGpu() as gpu:
+        x = torch.empty(256, device=GPU, requires_grad=True)
+        y = checkpoint(part, x, use_reentrant=False)
+        assert gpu.used == 2048  # x and y
+        gpu.clear()
+        backward(y.sum())
+        del y
+        gc.collect()
+        assert gpu.used == 2048  # x and its gradient
+    names = [each.name for each in gpu.operations]
+    assert [names.count(name) for name in ("sin", "exp", "tanh")] == [1, 1, 1]
+
+
 def test_waits_are_refused() -> None:
     """What the CPU asks for, and copies that are not asynchronous."""
     with FakeGpu() as gpu:

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -194,6 +193,8 @@ def usual_name(case: Case, loss: str) -> str:
 
 def cells(cases: list[Case]) -> list:
     """Every variant with every loss that fits; `make test-slow` trains what the fast tests leave out."""
+    import pytest  # late: benchmarks.gpu.check runs where it is not installed
+
     return [
         pytest.param(
             case, loss, marks=() if is_fast(case, loss) else pytest.mark.slow, id=f"{case_name(case)} {loss}"

@@ -49,9 +49,10 @@ class PredictorMethod(BaseMethod):
         if self.target is None and isinstance(self.patches, patches.Whole):
             both = in_passes(self._predict_and_project, views, separate=2)
             return [x[:, :1] for x in both], [x[:, 1].detach() for x in both[:2]]
-        predictions = in_passes(self._predict, views, separate=2)
         if self.target:
-            return predictions, [self.target.embed(view) for view in views[:2]]
+            targets = [self.target.embed(view) for view in views[:2]]
+            return in_passes(self._predict, views, separate=2), targets
+        predictions = in_passes(self._predict, views, separate=2)
         with torch.no_grad():  # projections of patches are not targets: another pass (Fast-MoCo, C.1)
             return predictions, [self.embed(view) for view in views[:2]]
 
