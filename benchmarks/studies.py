@@ -278,7 +278,7 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
         "",
         "± is the standard deviation over seeds. Differences are paired by seed; the interval is Student's, "
         "at 95 %, not corrected for the number of comparisons, as for [all claims](claims.md). Once all "
-        "seeds have finished, a claim is shown if the whole interval agrees with it, refuted if no part does, "
+        "seeds have finished, a claim is shown if the whole interval agrees with it, refuted if none does, "
         "otherwise undecided; the seeds in brackets would then decide it with probability 0.8, if "
         "difference and deviation are those seen.",
         "",
