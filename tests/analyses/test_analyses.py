@@ -43,6 +43,13 @@ def test_the_multiplier_of_orthogonal_images_is_known() -> None:
         )
 
 
+def test_the_share_of_easy_pairs_is_known() -> None:
+    """Of eight anchors, the two most similar have 0.1 and 0.3 of 4."""
+    q = np.array([0.6, 0.1, 0.6, 0.6, 0.3, 0.6, 0.6, 0.6])
+    similarity = np.array([0.1, 0.9, 0.2, 0.3, 0.8, 0.0, 0.1, 0.2])
+    assert npc.easy_share(q, similarity) == pytest.approx(10.0)
+
+
 def test_similarity_and_variance_of_views_are_known() -> None:
     """Half of the views on one axis, half on the other; all on one; and the identity for any."""
     halves = torch.eye(4)[[0, 0, 1, 1]]
@@ -107,18 +114,19 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
     """Each as of a run that ended there; the finished method is left as it was."""
     settings = gradient_norm.Config.model_validate({**shipped["gradient_norm"], **SMALL["gradient_norm"]})
     context = analysed(tiny_params("moco_v2"))
-    expected, kept = {}, {}
+    expected, kept, ratios = {}, {}, []
     for epoch in (20, 3, 40):  # 3 as the first, although written second; 40 is the finished run
         for parameter in context.method.parameters():
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=GENERATOR)
-        gradient_norm.analyze(settings, context)
+        ratios.append(gradient_norm.analyze(settings, context)["bound_ratio"])
         expected[epoch] = Chart.load(context.out / "norms.chart.json").series
         assert not (context.out / "by_epoch_margin.chart.json").exists()
         kept[epoch] = tmp_path / f"{epoch}.safetensors"
         save_tensors(context.method.state_dict(), kept[epoch])
     del kept[40]
     context = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
-    gradient_norm.analyze(settings, context)
+    found = gradient_norm.analyze(settings, context)
+    assert found["bound_ratio"] == pytest.approx(max(ratios)) and max(ratios) != ratios[-1]
     assert Chart.load(context.out / "norms.chart.json").series == expected[40]
     for name, label in (("margin", "with the margin, alpha 65536"), ("plain", "without the margin")):
         drawn = Chart.load(context.out / f"by_epoch_{name}.chart.json").series
