@@ -17,8 +17,8 @@ def page() -> str:
     decisions = claims()
     verdicts = corrected([decision for _, decision in decisions])
     rows = [
-        f"| [{name}]({name}.md) | {' | '.join([str(decision.comparison), *cells(decision), verdict])} |"
-        for (name, decision), verdict in zip(decisions, verdicts, strict=True)
+        f"| [{name}]({name}.md) | {' | '.join([str(each.comparison), *cells(each), verdict, each.verdict])} |"
+        for (name, each), verdict in zip(decisions, verdicts, strict=True)
     ]
     decided = sum(verdict in ("shown", "refuted") for verdict in verdicts)
     lines = [
@@ -31,8 +31,8 @@ def page() -> str:
         "would decide an undecided claim alone with probability 0.8, if difference and deviation are "
         "those seen.",
         "",
-        "| study | comparison | claim | difference | interval | seeds | verdict |",
-        "|---|---|---|---|---|---|---|",
+        "| study | comparison | claim | difference | interval | seeds | verdict | alone |",
+        "|---|---|---|---|---|---|---|---|",
         *rows,
         "",
     ]

@@ -12,7 +12,7 @@ from cl.report.charts import Chart
 from cl.report.intervals import Interval, interval_of_mean, mean_and_deviation
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 
-UNDECIDED = "undecided with these runs"
+UNDECIDED = "undecided"
 LEVEL, POWER, MOST_SEEDS = 0.05, 0.8, 999
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Quantity = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)?$")]  # `arm`, or `arm.metric`
