@@ -28,7 +28,7 @@ from cl.data.views import View, centre
 from cl.losses import infonce
 from cl.report.charts import Chart
 from cl.runtime.tensor_files import save_tensors
-from tests.support.analyses import GENERATOR, SIZES, SMALL, l2_normalize, tiny_params
+from tests.support.analyses import SIZES, SMALL, l2_normalize, tiny_params
 from tests.support.project import compose
 
 TAU = 0.2
@@ -114,10 +114,10 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
     """Each as of a run that ended there; the finished method is left as it was."""
     settings = gradient_norm.Config.model_validate({**shipped["gradient_norm"], **SMALL["gradient_norm"]})
     context = analysed(tiny_params("moco_v2"))
-    expected, kept, ratios = {}, {}, []
+    expected, kept, ratios, generator = {}, {}, [], torch.Generator().manual_seed(3)
     for epoch in (20, 3, 40):  # 3 as the first, although written second; 40 is the finished run
         for parameter in context.method.parameters():
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=GENERATOR)
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
         ratios.append(gradient_norm.analyze(settings, context)["bound_ratio"])
         expected[epoch] = Chart.load(context.out / "norms.chart.json").series
         assert not (context.out / "by_epoch_margin.chart.json").exists()
