@@ -7,7 +7,6 @@ projector, precision, optimizer and number of steps, and lightly's transform and
 settings; torchvision reads the images.
 """
 
-import io
 import itertools
 import os
 import resource
@@ -23,14 +22,13 @@ import torch
 from lightly.loss import DCLLoss, NTXentLoss
 from lightly.transforms.multi_view_transform import MultiViewTransform
 from lightly.transforms.simclr_transform import SimCLRViewTransform
-from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import CIFAR10
 
+from benchmarks.in_process import shards, silent
 from benchmarks.parameters import parameters
 from cl.config import Params
-from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.features.extraction import Unit, extract_all
@@ -38,9 +36,6 @@ from cl.features.scores import knn_accuracy
 from cl.methods._shared.pairs import pairs
 from cl.runtime import machine
 from cl.runtime.machine import Machine
-from cl.runtime.registry import module_of
-from cl.shards import writing
-from cl.shards.team import Team
 from cl.training import optim
 from cl.training.loop import train
 from cl.training.start import Start
@@ -67,7 +62,7 @@ def main(recipe: str, seeds: tuple[int, ...], ways: tuple[str, ...], overrides: 
             backbone, projector = task.method.evaluated
             began, used = time.monotonic(), cpu_seconds()
             if way == "cl":
-                train(task, data, params.optim, optimizer, progress=Progress("", Console(file=io.StringIO())))
+                train(task, data, params.optim, optimizer, progress=silent())
             else:
                 data_set = partial(CIFAR10, os.fspath(locations.raw()))
                 train_with_lightly(backbone, projector, params, here, data_set)
@@ -81,13 +76,6 @@ def cpu_seconds() -> float:
     """Seconds of the CPU that this process and its finished data workers have used."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-def shards(params: Params, folder: Path) -> list[Reader]:
-    """The training and the test images."""
-    splits = module_of("sources", params.dataset.kind).splits(params.dataset, locations.raw())
-    writing.write(splits, params.dataset.kind, params.dataset, folder, Team(2))
-    return [Reader(folder, split) for split in ("train", "val")]
 
 
 def nearest(encoder: nn.Module, readers: list[Reader], params: Params, here: Machine) -> list[float]:

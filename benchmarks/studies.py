@@ -1,25 +1,31 @@
 """A study: a question with its experiments and its claims, written down before any of them runs."""
 
 import hashlib
-from math import inf
-from statistics import fmean
+from math import inf, sqrt
+from statistics import fmean, stdev
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
+from scipy.special import nctdtr, stdtr, stdtrit
 
 from cl.report.charts import Chart
 from cl.report.intervals import Interval, interval_of_mean, mean_and_deviation
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 
-UNDECIDED = "undecided with these runs"
+UNDECIDED = "undecided"
+LEVEL, POWER, MOST_SEEDS = 0.05, 0.8, 999
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+Quantity = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)?$")]  # `arm`, or `arm.metric`
 
 
 class Pair(BaseConfig):
-    """The difference of the metric: that of `arm`, or the mean of several, minus that of `than`."""
+    """The difference: the metric of `arm`, or the mean of several, minus that of `than`, or a number.
 
-    arm: Name | Annotated[list[Name], Field(min_length=2)]
-    than: Name
+    `arm.metric` is another metric of the arm than the study's.
+    """
+
+    arm: Quantity | Annotated[list[Quantity], Field(min_length=2)]
+    than: Quantity | float
 
     @model_validator(mode="after")
     def _two_arms(self) -> Self:
@@ -29,12 +35,18 @@ class Pair(BaseConfig):
 
     @property
     def names(self) -> list[str]:
-        """The arms whose mean is compared."""
+        """What the mean is taken of."""
         return [self.arm] if isinstance(self.arm, str) else self.arm
 
+    @property
+    def quantities(self) -> list[str]:
+        """What has to be measured."""
+        return [*self.names, self.than] if isinstance(self.than, str) else self.names
+
     def difference(self, values: dict[str, dict[int, float]], seed: int) -> float:
-        """Of one seed; `values` holds the metric by arm and seed."""
-        return fmean(values[name][seed] for name in self.names) - values[self.than][seed]
+        """Of one seed; `values` holds the quantities by seed."""
+        than = values[self.than][seed] if isinstance(self.than, str) else self.than
+        return fmean(values[name][seed] for name in self.names) - than
 
     def __str__(self) -> str:
         mean = self.arm if isinstance(self.arm, str) else f"mean({', '.join(self.arm)})"
@@ -70,17 +82,21 @@ class Comparison(Pair):
         return "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
 
     @property
-    def arms(self) -> list[str]:
-        """Every arm whose runs it needs."""
-        return [name for pair in (self, self.minus) if pair for name in (*pair.names, pair.than)]
+    def all_quantities(self) -> list[str]:
+        """With those of `minus`."""
+        return [name for pair in (self, self.minus) if pair for name in pair.quantities]
 
     def differences(self, values: dict[str, dict[int, float]]) -> dict[int, float]:
-        """By seed, for the seeds that all of its arms have; `values` holds the metric by arm and seed."""
-        seeds = set.intersection(*(set(values[name]) for name in self.arms))
+        """By seed, for the seeds that all of its quantities have; `values` holds them by seed."""
+        seeds = set.intersection(*(set(values[name]) for name in self.all_quantities))
         return {
             seed: self.difference(values, seed) - (self.minus.difference(values, seed) if self.minus else 0)
             for seed in sorted(seeds)
         }
+
+    def distance(self, difference: float) -> float:
+        """From the difference to the nearest bound of the claim."""
+        return abs(difference) if self.within is None else abs(abs(difference) - self.within)
 
     def verdict(self, interval: Interval | None) -> str:
         """Shown, refuted or undecided, or that nothing is claimed."""
@@ -99,7 +115,7 @@ class Study(BaseConfig):
 
     source: where the claim is made. limits: how these runs differ from those of the source.
     settings, arms: overrides of `dvc exp run -S`, for all experiments and for those of an arm.
-    metric: a number of the results, such as knn_top1, in percent.
+    metric: a number of the results, such as knn_top1, in percent; comparisons may name others.
     """
 
     question: str
@@ -119,24 +135,43 @@ class Study(BaseConfig):
         for name, overrides in self.arms.items():
             if (other := by_overrides.setdefault(tuple(sorted(overrides)), name)) != name:
                 raise ValueError(f"arms: {name} and {other} have the same overrides")
-        for name in (name for comparison in self.comparisons for name in comparison.arms):
+        for name in (arm_and_metric(name)[0] for each in self.comparisons for name in each.all_quantities):
             if name not in self.arms:
                 raise ValueError(f"comparisons: {name} is not an arm{suggestion(name, list(self.arms))}")
         return self
+
+    @property
+    def quantities(self) -> dict[str, tuple[str, str]]:
+        """The arm and the metric of all that is measured."""
+        named = (name for each in self.comparisons for name in each.all_quantities)
+        pairs = {name: arm_and_metric(name) for name in (*self.arms, *named)}
+        return {name: (arm, metric or self.metric) for name, (arm, metric) in pairs.items()}
+
+    def of(self, arm: str) -> list[str]:
+        """The quantities of an arm."""
+        return [name for name, (its_arm, _) in self.quantities.items() if its_arm == arm]
 
     def overrides(self, arm: str, seed: int) -> list[str]:
         """The overrides of one experiment."""
         return [*self.settings, *self.arms[arm], f"seed={seed}"]
 
-    def fingerprint(self, arm: str) -> str:
+    def fingerprint(self, quantity: str) -> str:
         """Changes with the metric and the overrides, but not with the files that the overrides name."""
-        return hashlib.sha256(repr([self.metric, *self.settings, *self.arms[arm]]).encode()).hexdigest()[:8]
+        arm, metric = self.quantities[quantity]
+        return hashlib.sha256(repr([metric, *self.settings, *self.arms[arm]]).encode()).hexdigest()[:8]
+
+
+def arm_and_metric(quantity: str) -> tuple[str, str]:
+    """The parts of `arm.metric`; the second is empty for the study's metric."""
+    arm, _, metric = quantity.partition(".")
+    return arm, metric
 
 
 class Row(NamedTuple):
-    """A finished experiment: its metric, the seconds that pretraining took, and the commit of the code.
+    """A number of a finished experiment, the seconds that pretraining took, and the commit of the code.
 
-    settings: the arm's fingerprint.
+    arm: or `arm.metric`.
+    settings: its fingerprint.
     """
 
     arm: str
@@ -162,10 +197,47 @@ class Decision(NamedTuple):
     def verdict(self) -> str:
         return self.comparison.verdict(self.interval if self.finished else None)
 
+    @property
+    def p(self) -> float:
+        """The level at which Student's interval just decides the claim; 1 until all seeds have finished."""
+        if not self.finished or self.interval is None:
+            return 1.0
+        values = list(self.differences.values())
+        error = stdev(values) / sqrt(len(values))
+        distance = self.comparison.distance(fmean(values))
+        return float(2 * stdtr(len(values) - 1, -distance / error)) if error else 0.0
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Seeds that decide the claim with power 0.8, if difference and deviation are those seen.
+
+        None if it is unknown, or more than `MOST_SEEDS`.
+        """
+        values = list(self.differences.values())
+        if len(values) < 2 or not (deviation := stdev(values)):
+            return None
+        effect = self.comparison.distance(fmean(values)) / deviation
+        return next((n for n in range(2, MOST_SEEDS + 1) if power(effect, n) >= POWER), None)
+
+
+def power(effect: float, seeds: int) -> float:
+    """The probability that Student's 95 % interval excludes 0, for `effect` standard deviations above 0."""
+    return float(1 - nctdtr(seeds - 1, effect * sqrt(seeds), stdtrit(seeds - 1, 1 - LEVEL / 2)))
+
+
+def corrected(decisions: list[Decision]) -> list[str]:
+    """The verdicts of several claims, of which a wrong one is as rare as if there were one (Holm 1979)."""
+    verdicts = [UNDECIDED] * len(decisions)
+    for tried, number in enumerate(sorted(range(len(decisions)), key=lambda number: decisions[number].p)):
+        if decisions[number].p * (len(decisions) - tried) > LEVEL:
+            break
+        verdicts[number] = decisions[number].verdict
+    return verdicts
+
 
 def decide(study: Study, rows: list[Row]) -> list[Decision]:
     """Every comparison."""
-    values = {name: {row.seed: row.value for row in rows if row.arm == name} for name in study.arms}
+    values = {name: {row.seed: row.value for row in rows if row.arm == name} for name in study.quantities}
     decisions = []
     for comparison in study.comparisons:
         differences = comparison.differences(values)
@@ -185,12 +257,12 @@ def chart(name: str, study: Study, rows: list[Row]) -> Chart:
 
 def page(name: str, study: Study, rows: list[Row]) -> str:
     """The study, its numbers and its verdicts, as Markdown."""
-    wanted = len(study.arms) * len(study.seeds)
+    finished, wanted = sum(row.arm in study.arms for row in rows), len(study.arms) * len(study.seeds)
     lines = [
         f"# {study.question}",
         "",
         f"Written by `python -m benchmarks.study {name}` from `{name}.csv`: "
-        f"{len(rows)} of {wanted} runs have finished.",
+        f"{finished} of {wanted} runs have finished.",
         "",
         f"* Source: {study.source}",
         f"* Limits: {study.limits}",
@@ -205,8 +277,10 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
         ),
         "",
         "± is the standard deviation over seeds. Differences are paired by seed; the interval is Student's, "
-        "at 95 %, not corrected for the number of comparisons. Once all seeds have finished, a claim is "
-        "shown if the whole interval agrees with it, refuted if no part of it does, and otherwise undecided.",
+        "at 95 %, not corrected for the number of comparisons, as for [all claims](claims.md). Once all "
+        "seeds have finished, a claim is shown if the whole interval agrees with it, refuted if none does, "
+        "otherwise undecided; the seeds in brackets would then decide it with probability 0.8, if "
+        "difference and deviation are those seen.",
         "",
         "| comparison | claim | difference | interval | seeds | verdict |",
         "|---|---|---|---|---|---|",
@@ -224,15 +298,15 @@ def _arm(name: str, overrides: list[str], values: list[float]) -> str:
 
 
 def _decision(decision: Decision) -> str:
+    return f"| {' | '.join([str(decision.comparison), *cells(decision), decision.verdict])} |"
+
+
+def cells(decision: Decision) -> list[str]:
+    """Claim, difference, interval and seeds of a table's row."""
     differences, interval = list(decision.differences.values()), decision.interval
-    mean = f"{fmean(differences):+.2f}" if differences else ""
-    between = f"{interval.low:+.2f} to {interval.high:+.2f}" if interval else ""
-    cells = [
-        decision.comparison,
-        decision.comparison.claim,
-        mean,
-        between,
-        len(differences),
-        decision.verdict,
-    ]
-    return f"| {' | '.join(map(str, cells))} |"
+    mean = f"{fmean(differences):+.3g}" if differences else ""
+    between = f"{interval.low:+.3g} to {interval.high:+.3g}" if interval else ""
+    needed = ""
+    if decision.verdict == UNDECIDED and decision.finished:
+        needed = f" ({decision.seeds_needed or f'over {MOST_SEEDS}'})"
+    return [decision.comparison.claim, mean, between, f"{len(differences)}{needed}"]

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import click
 
-from benchmarks import studies
+from benchmarks import in_process, studies
+from benchmarks.parameters import parameters
 from benchmarks.rows import append, read
 from benchmarks.sigterm import exits_on_sigterm
 from benchmarks.studies import Row, Study
 from cl import config
+from cl.data.reader import Reader
 from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
-from pipeline.support import command
+from pipeline.support import command, provenance
 from pipeline.support.collect import collect
 from pipeline.support.composition import compose
 
@@ -28,8 +30,11 @@ STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
 @click.option(
     "--run", is_flag=True, help="Run what is missing here, one after another, instead of queueing it."
 )
+@click.option(
+    "--short", is_flag=True, help="The same in this process without DVC, for runs of less than some minutes."
+)
 @command.entry_point
-def main(name: str, run: bool) -> None:
+def main(name: str, run: bool, short: bool) -> None:
     """Queue the missing experiments of study NAME, and write docs/results/NAME.md about the finished ones.
 
     A finished experiment becomes a row of docs/results/NAME.csv, and is not run again: stop at any time.
@@ -38,6 +43,9 @@ def main(name: str, run: bool) -> None:
     with exits_on_sigterm(), exclusive(command.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
         write(name, study)
         missing = _missing(name, study)
+        if short:
+            _in_process(name, study, missing)
+            missing = []
         waiting = _queued() if missing else set()
         for arm, seed in missing:
             if (experiment := label(name, arm, seed)) not in waiting:
@@ -97,7 +105,7 @@ def rows(name: str, study: Study) -> list[Row]:
             raise ValueError(
                 f"{path}, line {number}: the value must be finite, found {row.value}; delete the row"
             )
-        if row.arm in study.arms and row.settings != study.fingerprint(row.arm):
+        if row.arm in study.quantities and row.settings != study.fingerprint(row.arm):
             raise ValueError(
                 f"{path} has runs of arm {row.arm} whose settings or metric are not those of "
                 f"{STUDIES / name}.yaml; delete these rows to run them again, or undo the change of the study"
@@ -114,11 +122,16 @@ def write(name: str, study: Study) -> None:
     found = rows(name, study)
     if new := _finished(name, study, {(row.arm, row.seed) for row in found}):
         append(RESULTS / f"{name}.csv", studies.Row._fields, new)
-    found = [row for row in [*found, *new] if row.arm in study.arms and row.seed in study.seeds]
+    found = of_study(study, [*found, *new])
     drawn = studies.chart(name, study, found)
     if drawn.series:
         (RESULTS / f"{name}.svg").write_text(drawn.svg())
     (RESULTS / f"{name}.md").write_text(studies.page(name, study, found))
+
+
+def of_study(study: Study, found: list[Row]) -> list[Row]:
+    """Without those of quantities and seeds that the study does not have."""
+    return [row for row in found if row.arm in study.quantities and row.seed in study.seeds]
 
 
 def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]:
@@ -131,7 +144,8 @@ def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]
     found = []
     for arm, seed in ((arm, seed) for seed in study.seeds for arm in study.arms):
         experiment = experiments.get(label(name, arm, seed))
-        if (arm, seed) in known or experiment is None:
+        wanted = [each for each in study.of(arm) if (each, seed) not in known]
+        if not wanted or experiment is None:
             continue
         expected = compose(study.overrides(arm, seed))
         del expected["overrides"]  # `collect` leaves them out
@@ -140,22 +154,60 @@ def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]
                 f"experiment {experiment.name} was run with parameters that differ from the study's; "
                 f"`dvc exp remove {experiment.name}`, then run this command again"
             )
-        value, made = experiment.metrics.get(study.metric, math.nan), experiment.provenance.get("pretrain")
-        if not math.isfinite(value) or made is None:
-            reasons = experiment.problems or ["its results are " + ", ".join(sorted(experiment.metrics))]
-            raise ValueError(
-                f"experiment {experiment.name} has no usable {study.metric} of a pretrained encoder: "
-                f"{'; '.join(reasons)}; `dvc exp remove {experiment.name}`, then run this command again"
+        made = experiment.provenance.get("pretrain")
+        for quantity in wanted:
+            metric = study.quantities[quantity][1]
+            value = experiment.metrics.get(metric, math.nan)
+            if not math.isfinite(value) or made is None:
+                reasons = experiment.problems or ["its results are " + ", ".join(sorted(experiment.metrics))]
+                raise ValueError(
+                    f"experiment {experiment.name} has no usable {metric} of a pretrained encoder: "
+                    f"{'; '.join(reasons)}; `dvc exp remove {experiment.name}`, then run this command again"
+                )
+            commit = _commit(made["commit"], made["uncommitted_changes"])
+            found.append(
+                Row(quantity, seed, value, round(made["seconds"]), commit, study.fingerprint(quantity))
             )
-        seconds = round(made["seconds"])
-        commit = made["commit"][:10] + ("+" if made["uncommitted_changes"] else "")
-        found.append(Row(arm, seed, value, seconds, commit, study.fingerprint(arm)))
     return found
+
+
+def _in_process(name: str, study: Study, missing: list[tuple[str, int]]) -> None:
+    """Run the missing experiments, and record and show each."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepared: dict[str, list[Reader]] = {}
+        for arm, seed in missing:
+            params = parameters(*study.overrides(arm, seed))
+            data = params.dataset.model_dump_json()
+            if data not in prepared:
+                prepared[data] = in_process.shards(params, Path(folder) / str(len(prepared)))
+            metrics, seconds = in_process.run(params, prepared[data])
+            commit = _commit(*provenance.code())
+            append(
+                RESULTS / f"{name}.csv",
+                Row._fields,
+                [
+                    Row(
+                        each,
+                        seed,
+                        metrics[study.quantities[each][1]],
+                        round(seconds),
+                        commit,
+                        study.fingerprint(each),
+                    )
+                    for each in study.of(arm)
+                ],
+            )
+            write(name, study)
+
+
+def _commit(commit: str | None, changed: bool | None) -> str:
+    return (commit or "")[:10] + ("+" if changed else "")
 
 
 def _missing(name: str, study: Study) -> list[tuple[str, int]]:
     known = {(row.arm, row.seed) for row in rows(name, study)}
-    return [(arm, seed) for seed in study.seeds for arm in study.arms if (arm, seed) not in known]
+    runs = [(arm, seed) for seed in study.seeds for arm in study.arms]
+    return [(arm, seed) for arm, seed in runs if any((each, seed) not in known for each in study.of(arm))]
 
 
 def _queued() -> set[str]:

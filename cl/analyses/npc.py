@@ -2,6 +2,7 @@
 
 from typing import Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -33,23 +34,30 @@ class Config(AnalysisConfig):
     def numbers(self) -> dict[str, MetricInfo]:
         mean = "factor by which SimCLR scales its gradient; 1: not scaled down"
         variation = "how much the multiplier differs between images: standard deviation / mean"
+        easy = "percent of its sum at the quarter of views with the most similar positives; DCL: 25"
         infos = {}
         for size in (min(self.batch_sizes), max(self.batch_sizes)):
             infos[f"mean_{size}"] = MetricInfo(f"mean multiplier, batches of {size}", mean, "higher")
             infos[f"variation_{size}"] = MetricInfo(f"its variation, batches of {size}", variation, "lower")
+            infos[f"easy_{size}"] = MetricInfo(f"its share on easy pairs, batches of {size}", easy, "higher")
         return infos
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """mean_<N> and variation_<N> (standard deviation / mean) of q_B for the smallest and largest batch N."""
+    """Of q_B, for the smallest and largest batch N: mean_<N>, variation_<N> and easy_<N>.
+
+    variation: standard deviation / mean; easy: percent of the sum at the quarter of most similar positives.
+    """
     chart = Chart(
         "multiplier", "The multiplier of SimCLR's gradient", "images per batch", "NPC multiplier", log=True
     )
     temperature = context.temperature(config.temperature)
-    values = {}
+    values, easy = {}, {}
     for size in config.batch_sizes:
-        batches = context.embeddings(size, max(1, config.anchors // (2 * size)))
+        batches = list(context.embeddings(size, max(1, config.anchors // (2 * size))))
         q = as_numpy([multiplier(first, second, temperature) for first, second in batches])
+        similarity = as_numpy([(first * second).sum(1).repeat(2) for first, second in batches])
+        easy[f"easy_{size}"] = easy_share(q, similarity)
         chart.add("mean", size, q.mean())
         chart.add("standard deviation / mean", size, q.std() / q.mean())
         values[f"{size} images"] = q
@@ -58,12 +66,18 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     single.save(context.out)
     means, variations = chart.series.values()
     ends = {min(config.batch_sizes), max(config.batch_sizes)}
-    return {
+    return {f"easy_{size}": easy[f"easy_{size}"] for size in sorted(ends)} | {
         f"{name}_{point.x:.0f}": point.y
         for name, points in (("mean", means), ("variation", variations))
         for point in points
         if point.x in ends
     }
+
+
+def easy_share(q: np.ndarray, similarity: np.ndarray) -> float:
+    """Percent of the sum of q (n,) at the quarter of anchors with the largest similarity (n,)."""
+    easiest = np.argsort(-similarity, kind="stable")[: max(1, len(q) // 4)]
+    return float(100 * q[easiest].sum() / q.sum())
 
 
 def multiplier(first: Tensor, second: Tensor, temperature: float) -> Tensor:

@@ -28,7 +28,7 @@ from cl.data.views import View, centre
 from cl.losses import infonce
 from cl.report.charts import Chart
 from cl.runtime.tensor_files import save_tensors
-from tests.support.analyses import GENERATOR, SIZES, SMALL, l2_normalize, tiny_params
+from tests.support.analyses import SIZES, SMALL, l2_normalize, tiny_params
 from tests.support.project import compose
 
 TAU = 0.2
@@ -41,6 +41,13 @@ def test_the_multiplier_of_orthogonal_images_is_known() -> None:
         assert q.tolist() == pytest.approx(
             [2 * (n - 1) / (math.exp(1 / TAU) + 2 * (n - 1))] * 2 * n, rel=1e-5
         )
+
+
+def test_the_share_of_easy_pairs_is_known() -> None:
+    """Of eight anchors, the two most similar have 0.1 and 0.3 of 4."""
+    q = np.array([0.6, 0.1, 0.6, 0.6, 0.3, 0.6, 0.6, 0.6])
+    similarity = np.array([0.1, 0.9, 0.2, 0.3, 0.8, 0.0, 0.1, 0.2])
+    assert npc.easy_share(q, similarity) == pytest.approx(10.0)
 
 
 def test_similarity_and_variance_of_views_are_known() -> None:
@@ -107,18 +114,19 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
     """Each as of a run that ended there; the finished method is left as it was."""
     settings = gradient_norm.Config.model_validate({**shipped["gradient_norm"], **SMALL["gradient_norm"]})
     context = analysed(tiny_params("moco_v2"))
-    expected, kept = {}, {}
+    expected, kept, ratios, generator = {}, {}, [], torch.Generator().manual_seed(3)
     for epoch in (20, 3, 40):  # 3 as the first, although written second; 40 is the finished run
         for parameter in context.method.parameters():
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=GENERATOR)
-        gradient_norm.analyze(settings, context)
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+        ratios.append(gradient_norm.analyze(settings, context)["bound_ratio"])
         expected[epoch] = Chart.load(context.out / "norms.chart.json").series
         assert not (context.out / "by_epoch_margin.chart.json").exists()
         kept[epoch] = tmp_path / f"{epoch}.safetensors"
         save_tensors(context.method.state_dict(), kept[epoch])
     del kept[40]
     context = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
-    gradient_norm.analyze(settings, context)
+    found = gradient_norm.analyze(settings, context)
+    assert found["bound_ratio"] == pytest.approx(max(ratios)) and max(ratios) != ratios[-1]
     assert Chart.load(context.out / "norms.chart.json").series == expected[40]
     for name, label in (("margin", "with the margin, alpha 65536"), ("plain", "without the margin")):
         drawn = Chart.load(context.out / f"by_epoch_{name}.chart.json").series

@@ -39,7 +39,7 @@ def test_every_analysis_runs_on_every_kind_of_method(kind, method, shipped, anal
     config = module.Config.model_validate({**shipped[kind], **SMALL.get(kind, {})})
     metrics = module.analyze(config, context)
     assert set(metrics) <= set(config.numbers()), "a number without an explanation"
-    assert 0 < len(metrics) <= 4
+    assert 0 < len(metrics) <= 6
     assert all(math.isfinite(value) for value in metrics.values())
     drawn = list(charts.load_folder(context.out))
     assert drawn or (context.out / "pictures/0-0.jpg").exists()

@@ -27,7 +27,7 @@ def test_paired_differences_decide() -> None:
     assert [each.verdict for each in (larger, smaller, open_)] == [
         "shown",
         "refuted",
-        "undecided with these runs",
+        "undecided",
     ]
 
 
@@ -37,8 +37,8 @@ def test_paired_differences_decide() -> None:
         ((0.5, 0.3, -0.4), "shown"),
         ((5.5, 5.3, 5.4), "refuted"),
         ((-5.5, -5.3, -5.4), "refuted"),
-        ((2.5, 0.3, -0.4), "undecided with these runs"),
-        ((0.5,), "undecided with these runs"),
+        ((2.5, 0.3, -0.4), "undecided"),
+        ((0.5,), "undecided"),
     ],
 )
 def test_a_claim_of_equality_needs_an_interval_inside_its_bounds(values, verdict) -> None:
@@ -74,18 +74,67 @@ def test_the_mean_of_several_arms_is_compared() -> None:
     assert str(decision.comparison) == "mean(a, c) - b - (mean(b, c) - a)"
 
 
+def test_other_metrics_and_numbers_are_compared() -> None:
+    """`arm.metric`, whose rows have that name; and a number instead of the second arm."""
+    comparisons = [{"arm": "a.npc_mean_512", "than": "a.npc_mean_32"}, {"arm": "a", "than": 60.0}]
+    study = config.validated(Study, VALUES | {"comparisons": comparisons})
+    assert study.quantities["a.npc_mean_32"] == ("a", "npc_mean_32")
+    assert study.of("a") == ["a", "a.npc_mean_512", "a.npc_mean_32"]
+    assert study.fingerprint("a") == config.validated(Study, VALUES).fingerprint("a")
+    assert len({study.fingerprint(each) for each in study.of("a")}) == 3
+    measured = rows(**{"a": A, "a.npc_mean_512": (0.9, 0.8, 0.7), "a.npc_mean_32": (0.5, 0.5, 0.5)})
+    within, number = studies.decide(study, measured)
+    assert within.differences == pytest.approx({0: 0.4, 1: 0.3, 2: 0.2})
+    assert number.differences == {0: 0.0, 1: 2.0, 2: 1.0}
+    assert str(number.comparison) == "a - 60.0"
+    assert "3 of 9 runs have finished" in studies.page("name", study, measured)
+
+
+@pytest.mark.parametrize("within", [None, 5.0])
+def test_p_is_the_level_at_which_the_interval_decides(within) -> None:
+    comparison = {"arm": "a", "than": "b"} | ({"within": within} if within else {})
+    study = config.validated(Study, VALUES | {"comparisons": [comparison]})
+    (decision,) = studies.decide(study, rows(a=A, b=B))
+    nearest = within or 0.0
+    assert decision.p == pytest.approx(ttest_rel(np.array(A) - nearest, B).pvalue)
+    (unfinished,) = studies.decide(study, rows(a=A[:2], b=B))
+    assert unfinished.p == 1.0
+
+
+def test_the_correction_is_holms() -> None:
+    """The smallest p is compared with 0.05 / 3, the next with 0.05 / 2; after a failure, none is decided."""
+    study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
+    sure, likely, unsure = (
+        studies.decide(study, rows(a=a, b=(0.0, 0.0, 0.0)))[0]
+        for a in ((1.0, 1.01, 1.02), (1.0, 1.3, 1.6), (1.0, 1.4, 1.8))
+    )
+    assert sure.p < 0.05 / 3 < likely.p < 0.05 / 2 and unsure.p < 0.05
+    assert studies.corrected([unsure, likely, sure]) == ["shown", "shown", "shown"]
+    assert studies.corrected([unsure, unsure, sure]) == [studies.UNDECIDED, studies.UNDECIDED, "shown"]
+    assert studies.corrected([likely, likely, likely]) == [studies.UNDECIDED] * 3
+
+
+def test_seeds_needed_are_those_of_a_power_of_80_percent() -> None:
+    """Of a paired t test: 34 for half a standard deviation, 3 for four (G*Power)."""
+    assert studies.power(0.5, 34) == pytest.approx(0.8078, abs=1e-4)
+    study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
+    (decision,) = studies.decide(study, rows(a=(-0.5, 0.5, 1.5), b=(0.0, 0.0, 0.0)))
+    assert decision.seeds_needed == 34
+    assert studies.cells(decision)[-1] == "3 (34)"
+
+
 def test_only_seeds_that_both_arms_have_are_compared() -> None:
     study = config.validated(Study, VALUES)
     decision, *_ = studies.decide(study, rows(a=A, b=B[:1]))
     assert (decision.differences, decision.interval) == ({0: 2.5}, None)
-    assert decision.verdict == "undecided with these runs"
+    assert decision.verdict == "undecided"
 
 
 def test_nothing_is_decided_before_all_seeds_have_finished() -> None:
     study = config.validated(Study, VALUES)
     decision, *_ = studies.decide(study, rows(a=(62.5, 62.6), b=(60.0, 60.0)))
     assert decision.interval is not None and decision.interval.low > 0
-    assert decision.verdict == "undecided with these runs"
+    assert decision.verdict == "undecided"
 
 
 def test_the_page_names_every_arm_and_verdict() -> None:
@@ -95,7 +144,7 @@ def test_the_page_names_every_arm_and_verdict() -> None:
     assert f"| a | `loss=dcl` | 61.0 ± {np.std(A, ddof=1):.1f} | 3 |" in page
     assert "| c | `loss=dclw` |  | 0 |" in page
     interval = ttest_rel(A, B).confidence_interval(0.95)
-    assert f"| a - b | above 0 | +2.83 | {interval.low:+.2f} to {interval.high:+.2f} | 3 | shown |" in page
+    assert f"| a - b | above 0 | +2.83 | {interval.low:+.3g} to {interval.high:+.3g} | 3 | shown |" in page
     assert "![Differences by seed](name.svg)" in page
     assert "* Commits of the code: abc\n" in page
     assert "svg" not in studies.page("name", study, [])

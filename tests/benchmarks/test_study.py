@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import studies
+from benchmarks import claims, studies
 from benchmarks import study as stage
 from benchmarks.studies import Row, Study
 from cl import config
@@ -116,7 +117,7 @@ def test_the_page_and_the_figure_are_those_of_the_rows(name: str, monkeypatch) -
     page = stage.RESULTS / f"{name}.md"
     if not page.exists():
         pytest.skip("not begun")
-    found = [row for row in stage.rows(name, study) if row.arm in study.arms and row.seed in study.seeds]
+    found = stage.of_study(study, stage.rows(name, study))
     assert page.read_text() == studies.page(name, study, found)
     figure = page.with_suffix(".svg")
     assert figure.exists() == (figure.name in page.read_text())
@@ -174,6 +175,43 @@ def test_a_signal_lets_the_running_stage_save(tmp_path: Path, monkeypatch) -> No
     assert (tmp_path / "saved").exists()
 
 
+def test_short_runs_record_all_numbers_of_a_run(asked, results, monkeypatch) -> None:
+    """Without DVC; what is recorded is not run again."""
+    values = VALUES | {"seeds": [0], "comparisons": [{"arm": "a", "than": "a.npc_mean_32"}]}
+    monkeypatch.setattr(stage, "load", lambda name: config.validated(Study, values))
+    monkeypatch.setattr(stage, "parameters", lambda *overrides: SimpleNamespace(dataset=Dataset()))
+    monkeypatch.setattr(stage.in_process, "shards", lambda params, folder: ["shards"])
+    runs: list[Any] = []
+
+    def run(params: Any, readers: Any) -> tuple[dict[str, float], float]:
+        runs.append(readers)
+        return {"knn_top1": 60.0, "npc_mean_32": 0.5}, 59.6
+
+    monkeypatch.setattr(stage.in_process, "run", run)
+    for _ in range(2):
+        assert not CliRunner().invoke(stage.main, ["name", "--short"]).exception
+        assert runs == [["shards"]] * 3 and not asked
+    found = [row[:4] for row in stage.rows("name", stage.load("name"))]
+    assert found == [
+        ("a", 0, 60.0, 60),
+        ("a.npc_mean_32", 0, 0.5, 60),
+        ("b", 0, 60.0, 60),
+        ("c", 0, 60.0, 60),
+    ]
+
+
+class Dataset:
+    """Stands for all parameters of the data."""
+
+    def model_dump_json(self) -> str:
+        return "{}"
+
+
+def test_the_page_of_all_claims_is_that_of_the_rows(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert (stage.RESULTS / "claims.md").read_text() == claims.page()
+
+
 def test_rows_of_other_settings_are_refused(results) -> None:
     """But not those of arms that the study no longer has."""
     study = config.validated(Study, VALUES)
@@ -197,11 +235,16 @@ def test_rows_of_other_settings_are_refused(results) -> None:
 def test_every_arm_of_a_study_composes(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     study = stage.load(name)
-    evaluations = {}
     for arm in study.arms:
         params = config.check(compose(tmp_path, *study.overrides(arm, study.seeds[0])))
-        evaluations[arm] = [f"{entry}{of}_top1" for entry in params.evaluations for of in ("", "_embedding")]
-    assert all(study.metric in metrics for metrics in evaluations.values())
+        measured = {**params.evaluations, **params.analyses}
+        numbers = {
+            f"{entry}{of}_{number}"
+            for entry, settings in measured.items()
+            for of in ("", "_embedding")
+            for number in settings.numbers()
+        }
+        assert numbers >= {study.quantities[quantity][1] for quantity in study.of(arm)}
 
 
 @pytest.mark.slow
@@ -220,6 +263,10 @@ def test_runs_are_recorded_once_and_missing_ones_are_queued(project, tmp_path_fa
     ]
     assert "4 of 4 runs have finished" in (results / "tiny.md").read_text()
     assert (results / "tiny.svg").exists()
+    path.with_name("short.yaml").write_text(path.read_text())
+    clone.run(sys.executable, "-m", "benchmarks.study", "short", "--short")
+    without_dvc = [line.split(",")[:3] for line in (results / "short.csv").read_text().splitlines()]
+    assert without_dvc == [line.split(",")[:3] for line in recorded.splitlines()]
     path.write_text(json.dumps(values | {"seeds": [0, 1, 2]}))
     for _ in range(2):
         clone.run(sys.executable, "-m", "benchmarks.study", "tiny")

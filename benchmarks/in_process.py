@@ -1,0 +1,98 @@
+"""Whole runs of seconds in this process, without DVC's stages, whose start would take longer than they do."""
+
+import io
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from cl import analyses, evaluations
+from cl.config import Params
+from cl.console.progress import Progress
+from cl.data.reader import Reader
+from cl.evaluations import Encoder
+from cl.runtime import machine
+from cl.runtime.metric_info import BACKBONE, Measurement, flat, measurements
+from cl.runtime.registry import module_of
+from cl.runtime.tensor_files import save_tensors
+from cl.shards import writing
+from cl.shards.team import Team
+from cl.training.checkpoints import Checkpoints
+from cl.training.loop import train
+from cl.training.start import Start
+from pipeline import pretrain
+from pipeline.support import locations
+
+
+def silent() -> Progress:
+    """Shows nothing."""
+    return Progress("", Console(file=io.StringIO()))
+
+
+def shards(params: Params, folder: Path) -> list[Reader]:
+    """The training and the validation images, prepared in `folder`."""
+    splits = module_of("sources", params.dataset.kind).splits(params.dataset, locations.raw())
+    writing.write(splits, params.dataset.kind, params.dataset, folder, Team(2))
+    return [Reader(folder, split) for split in ("train", "val")]
+
+
+def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]:
+    """Pretrain, evaluate and analyze as DVC's stages do; not `transfer` and `baseline`.
+
+    Returns:
+        The numbers by their names in DVC, and the seconds that pretraining took.
+    """
+    here = machine.find(params.precision, deterministic=params.deterministic)
+    task, optimizer, data = pretrain.prepare(params, here, readers[0], Start())
+    with tempfile.TemporaryDirectory() as name:
+        folder, kept = Path(name), {}
+
+        def keep(epoch: int) -> dict[str, float]:
+            every = params.optim.keep_every
+            if every and epoch % every == 0 and epoch < params.optim.epochs:
+                kept[epoch] = folder / f"{epoch}.safetensors"
+                save_tensors(task.method.state_dict(), kept[epoch])
+            return {}
+
+        began = time.monotonic()
+        rows = train(task, data, params.optim, optimizer, progress=silent(), each_epoch=keep)
+        seconds = time.monotonic() - began
+        backbone, projector = task.method.evaluated
+        shared = {
+            "train": readers[0],
+            "val": readers[1],
+            "transform": data.transform,
+            "machine": here,
+            "progress": silent(),
+        }
+        evaluated = partial(
+            evaluations.Context,
+            encoder=Encoder(backbone, heads={"embedding": projector}),
+            checkpoints=lambda part: Checkpoints(folder / part),
+            **shared,
+        )
+        analyzed = analyses.Context(
+            method=task.method,
+            views=list(params.views.values()),
+            loss=params.loss,
+            scale=params.method.scale,
+            batch_size=params.optim.batch_size,
+            epochs=rows,
+            kept=kept,
+            seed=params.seed,
+            out=folder,
+            **shared,
+        )
+        numbers: list[Measurement] = []
+        for name, config in params.evaluations.items():
+            module = module_of("evaluations", config.kind)
+            runs = [module.evaluate(config, evaluated(seed=params.seed, out=folder))]
+            numbers += measurements("evaluate", name, runs, config.numbers())
+        for name, config in params.analyses.items():
+            module = module_of("analyses", config.kind)
+            numbers += measurements(
+                "analyze", name, [{BACKBONE: module.analyze(config, analyzed)}], config.numbers()
+            )
+    return flat(numbers), seconds
