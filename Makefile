@@ -21,7 +21,7 @@ help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 test: $(ready)  ## Run the fast tests, in minutes.
-	python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
+	python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(ready)  ## Run the tests that need an NVIDIA GPU, which the others do not use.
 	python -m pytest -m gpu -rs
