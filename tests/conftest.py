@@ -33,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000)
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        # The first backward pass starts threads, which forbid forks, if a GPU is there or was ever pretended.
+        torch.ones(1, requires_grad=True).backward()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
