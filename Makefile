@@ -20,8 +20,11 @@ table: $(ready)  ## List all experiments with data set, method, loss, seed, kNN,
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
+# The C library keeps freed memory instead of asking Linux for it again and again: a twentieth less time.
+keep_memory := MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=67108864
+
 test: $(ready)  ## Run the fast tests, in minutes.
-	python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+	$(keep_memory) python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(ready)  ## Run the tests that need an NVIDIA GPU, which the others do not use.
 	python -m pytest -m gpu -rs
