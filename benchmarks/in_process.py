@@ -1,4 +1,4 @@
-"""Whole runs of seconds in this process, without DVC's stages, whose start would take longer than they do."""
+"""Whole runs in this process, so short that starting DVC's stages would take longer."""
 
 import io
 import tempfile

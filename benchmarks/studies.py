@@ -226,7 +226,7 @@ def power(effect: float, seeds: int) -> float:
 
 
 def corrected(decisions: list[Decision]) -> list[str]:
-    """The verdicts of several claims, of which a wrong one is as rare as if there were one (Holm 1979)."""
+    """The verdicts of several claims: the probability that any is wrong is at most `LEVEL` (Holm 1979)."""
     verdicts = [UNDECIDED] * len(decisions)
     for tried, number in enumerate(sorted(range(len(decisions)), key=lambda number: decisions[number].p)):
         if decisions[number].p * (len(decisions) - tried) > LEVEL:

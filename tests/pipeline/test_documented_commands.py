@@ -35,7 +35,7 @@ def clone(project, tmp_path_factory) -> Clone:
     labels = [f"{image},{image.split('/')[1]}" for image in images[:30]]
     (birds / "labels.csv").write_text("\n".join(["path,label", *labels]))
     (birds / "images.csv").write_text(
-        "\n".join([*["path,label"], *labels, *(f"{image}," for image in images[30:])])
+        "\n".join(["path,label", *labels, *(f"{image}," for image in images[30:])])
     )
     for link in ("birds", "leaves"):
         (home / link).symlink_to(birds)
