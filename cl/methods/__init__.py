@@ -152,9 +152,9 @@ class BaseMethod(nn.Module):
         negatives = Negatives.of_other_images(rows, batch, queries=e)
         return self.contrast(queries.flatten(0, 1), keys.repeat_interleave(e, 0)[:, None], negatives)
 
-    def generator(self, purpose: str) -> torch.Generator:
-        """A generator on the CPU, seeded by (seed, step, purpose)."""
-        digest = hashlib.sha256(f"{self.seed} {self.step} {purpose}".encode()).digest()
+    def generator(self, purpose: str, later: int = 0) -> torch.Generator:
+        """A generator on the CPU for this step, or `later` steps on; seeded by (seed, step, purpose)."""
+        digest = hashlib.sha256(f"{self.seed} {self.step + later} {purpose}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
     def shuffled(self, images: int, purpose: str) -> Tensor | None:

@@ -59,7 +59,7 @@ class Method(BaseMethod):
         """
         views = [view.unbind(1) for view in in_passes(self._encode, batch.views, separate=1)]
         self._new = batch.positions, torch.stack(views[0]).detach(), batch.row_groups()
-        selected = sample_negatives(self.lightness, batch, self.config, self.generator("negatives"))
+        selected = sample_negatives(self, self.lightness, batch, self.config)
         contrasts = []
         for queries, bank in zip(zip(*views, strict=True), (self.colour, self.lightness), strict=True):
             contrasts += against_bank(self, queries, bank, batch, selected)

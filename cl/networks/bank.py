@@ -1,8 +1,8 @@
 """A memory bank: an embedding of every image of the data set."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,11 @@ class Bank(nn.Module):
         self.register_buffer("groups", torch.full((images,), NO_GROUP))
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
         self._normalized = False  # caches a look at the buffer, which would wait for the device
+        self._ahead: Draw | None = None  # for the next step
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which draw for themselves."""
+        return {**self.__dict__, "_ahead": None}
 
     @torch.no_grad()
     def update(self, positions: Tensor, new: Tensor, groups: Tensor | None) -> None:
@@ -56,21 +61,30 @@ class Bank(nn.Module):
         if groups is not None:
             self.groups[positions] = gather(groups)[first]
 
-    def sample(self, positions: Tensor, count: int, generator: torch.Generator, *, own: bool) -> Tensor:
+    def sample(
+        self,
+        positions: Tensor,
+        count: int,
+        generator: torch.Generator,
+        following: torch.Generator | None = None,
+        *,
+        own: bool,
+    ) -> Tensor:
         """(N, count) int64: rows sampled with replacement for each image, the same for any number of ranks.
 
         Args:
             positions: (N,), of this rank's images.
+            generator: gives each image of the batch a seed.
+            following: the generator of the next call, for which threads draw until then.
             own: whether an image's own row may be drawn, with a probability of 1 / images.
         """
-        size = len(self.rows) if own else len(self.rows) - 1
-        seeds = torch.randint(2**32, (len(positions) * ranks(),), generator=generator)  # one per image
-        samples = empty_for(positions.device, (len(positions), count), torch.int32)  # half of int64's bytes
-        threads = torch.get_num_threads()
-        with ThreadPoolExecutor(threads) as pool:  # PyTorch draws in one thread
-            fill = partial(_fill, below=size)
-            list(pool.map(fill, samples.chunk(threads), local_part(seeds).chunk(threads)))
-        samples = to_device(samples, positions.device).long()
+        shape, below = (len(positions), count), len(self.rows) if own else len(self.rows) - 1
+        draw, self._ahead = self._ahead, None
+        if draw is None or draw.what != (generator.initial_seed(), shape, below):
+            draw = start_drawing(generator, shape, below, positions.device)
+        if following is not None:
+            self._ahead = start_drawing(following, shape, below, positions.device)
+        samples = to_device(draw.finished(), positions.device).long()
         return samples if own else samples.add_(samples >= positions[:, None])
 
     def has_normalizer(self) -> bool:
@@ -88,6 +102,35 @@ class Bank(nn.Module):
         """
         self.log_normalizer.copy_(gather(log_sums).logsumexp(0) - gather(counts).sum().log())
         self._normalized = True
+
+
+class Draw(NamedTuple):
+    """Samples (N, count) int32 that threads draw; `what` they are: the seed, the shape and the bound."""
+
+    what: tuple[int, tuple[int, int], int]
+    samples: Tensor
+    parts: list[Future[None]]
+
+    def finished(self) -> Tensor:
+        """The samples, once all are drawn."""
+        for part in self.parts:
+            part.result()
+        return self.samples
+
+
+def start_drawing(
+    generator: torch.Generator, shape: tuple[int, int], below: int, device: torch.device
+) -> Draw:
+    """Start threads that draw numbers below `below`, into memory that `device` copies directly."""
+    what = generator.initial_seed(), shape, below
+    seeds = local_part(torch.randint(2**32, (shape[0] * ranks(),), generator=generator))  # one per image
+    samples = empty_for(device, shape, torch.int32)  # half of int64's bytes
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads)  # PyTorch draws in one thread
+    chunks = zip(samples.chunk(threads), seeds.chunk(threads), strict=True)
+    parts = [pool.submit(_fill, *chunk, below) for chunk in chunks]
+    pool.shutdown(wait=False)  # the threads end with their work
+    return Draw(what, samples, parts)
 
 
 def _fill(samples: Tensor, seeds: Tensor, below: int) -> None:

@@ -6,8 +6,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,28 +24,58 @@ RAREST = 30  # times `seconds`
 class Checkpoints:
     """The checkpoints of one run in one folder, named by step.
 
-    One is due every `seconds`, or less often, up to `RAREST` times, if saving would take more than `SHARE`.
+    One is due every `seconds`, or less often, up to `RAREST` times, if `save` would take more than `SHARE`.
+    A `with` block ends once the last one is written.
     """
 
     def __init__(self, folder: Path, seconds: float = 60.0) -> None:
         self.folder, self.seconds = folder, seconds
         self._saved, self._took = time.monotonic(), 0.0
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.finish()
 
     def due(self) -> bool:
-        """Whether it is time to save."""
+        """Whether it is time to save. Raises OSError if the last one could not be written."""
+        if self._writing and not self._writing.done():
+            return False
+        self.finish()
         longest = min(self._took / SHARE, RAREST * self.seconds)
         return time.monotonic() - self._saved >= max(self.seconds, longest)
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
-        """Save everything that the next step depends on, then remove all but the newest KEEP."""
+        """Copy everything that the next step depends on; a thread writes the copy."""
         began = time.monotonic()
+        self.finish()
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_state(model, optimizer).items()}
-        save_tensors(tensors, self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)})
-        for old in self._files()[:-KEEP]:
-            old.unlink(missing_ok=True)
+        copies = {name: copied(tensor) for name, tensor in tensors.items()}
+        path, metadata = self.folder / f"step-{step:09d}.safetensors", {"history": json.dumps(history)}
+        pool = ThreadPoolExecutor(1)
+        self._writing = pool.submit(self._write, copies, path, metadata)
+        pool.shutdown(wait=False)  # the thread ends with its work
         self._saved = time.monotonic()
         self._took = self._saved - began
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def _write(self, tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+        """Write a checkpoint, then remove all but the newest KEEP."""
+        save_tensors(tensors, path, metadata)
+        for old in self._files()[:-KEEP]:
+            old.unlink(missing_ok=True)
 
     def restore(
         self, model: nn.Module, optimizer: Optimizer, say: Callable[[str], None] = lambda text: None
@@ -84,6 +115,11 @@ class Checkpoints:
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.safetensors"))
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A contiguous copy on the CPU, which later steps do not change."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
 
 
 def write_epochs(rows: list[dict[str, Any]], path: Path) -> None:

@@ -4,6 +4,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -62,7 +63,8 @@ def train(
     metrics, stop_sync = MetricBuffer(history, task.remedy, plan), StopSync(start, task.machine, checkpoints)
     inputs, model = data.inputs(task.machine), replicated(task.train())
     batches = data.batches(start, steps, task.machine.workers)
-    with progress.task(steps, start, steps_per_epoch, plan.first_epoch, history) as meter, signals() as stop:
+    shown = progress.task(steps, start, steps_per_epoch, plan.first_epoch, history)
+    with shown as meter, signals() as stop, checkpoints or nullcontext():
         for step, batch in enumerate(meter.waiting(batches), start):
             done = step + 1
             optim.set_decay(optimizer, config, step / steps)
@@ -84,6 +86,8 @@ def train(
             if checkpoints and (saving or stopping or done == steps) and rank() == 0:
                 checkpoints.save(done, task, optimizer, {**metrics.state(), "used": meter.used()})
             if stopping and done < steps:
+                if checkpoints:
+                    checkpoints.finish()
                 max_over_ranks()  # wait until rank 0 has saved
                 number = stop[0] if stop else signal.SIGTERM
                 raise StoppedError(number, done, saved=checkpoints is not None)

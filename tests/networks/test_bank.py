@@ -1,11 +1,14 @@
 """The memory bank: updates against a loop, sampling, the normalizer."""
 
+import copy
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from cl.networks.bank import Bank
+from cl.networks import bank as bank_module
+from cl.networks.bank import Bank, Draw
 from cl.networks.queue import NO_GROUP
 from cl.roofline.fake_gpu import GPU, FakeGpu
 
@@ -76,6 +79,29 @@ def test_threads_draw_what_one_would(monkeypatch) -> None:
         monkeypatch.setattr(torch, "get_num_threads", lambda number=number: number)
         samples.append(bank_of(20).sample(torch.arange(7), 11, torch.Generator().manual_seed(0), own=False))
     assert torch.equal(*samples)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_samples_of_the_next_step_are_drawn_meanwhile(monkeypatch) -> None:
+    """They are dropped if another batch size is asked for; a copy of the bank draws for itself."""
+    bank, positions, started = bank_of(20), torch.arange(7), []
+    plain = [bank.sample(positions, 11, seeded(seed), own=False) for seed in range(3)]
+    assert torch.equal(bank.sample(positions, 11, seeded(0), seeded(1), own=False), plain[0])
+    copied, real = copy.deepcopy(bank), bank_module.start_drawing
+
+    def start_drawing(generator: torch.Generator, *rest: Any) -> Draw:
+        started.append(generator.initial_seed())
+        return real(generator, *rest)
+
+    monkeypatch.setattr(bank_module, "start_drawing", start_drawing)
+    assert torch.equal(bank.sample(positions, 11, seeded(1), seeded(2), own=False), plain[1])
+    assert started == [2]
+    assert torch.equal(bank.sample(positions[:3], 11, seeded(2), own=False), plain[2][:3])
+    assert torch.equal(copied.sample(positions, 11, seeded(1), own=False), plain[1])
+    assert started == [2, 2, 1]
 
 
 def already_pinned(x: torch.Tensor) -> torch.Tensor:

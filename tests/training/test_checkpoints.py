@@ -4,10 +4,12 @@ import copy
 import multiprocessing
 import os
 import resource
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ def trained(steps: int, store: Checkpoints, width: int = 3) -> None:
         with torch.no_grad():
             layer.weight.fill_(step)
         store.save(step, layer, optimizer, {"rows": [step]})
+    store.finish()
 
 
 def restored(store: Checkpoints, say: Callable[[str], None], width: int = 3) -> int:
@@ -79,6 +82,7 @@ def test_the_newest_two_are_kept_and_a_truncated_one_is_replaced_by_the_previous
         optimizer.step()
         store.save(step, task, optimizer, {"rows": [step]})
         states[step] = copy.deepcopy(task.state_dict())
+    store.finish()
     files = sorted(tmp_path.iterdir())
     assert [f.name for f in files] == ["step-000000002.safetensors", "step-000000003.safetensors"]
     os.truncate(files[1], files[1].stat().st_size - 10)
@@ -110,15 +114,15 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path, other) -
 def test_saving_takes_two_percent_of_the_time(tmp_path, monkeypatch, took, seconds, expected) -> None:
     """Or more, if checkpoints would be 30 times as rare as asked for."""
     now = 0.0
-    real = checkpoints.save_tensors
+    real = checkpoints.copied
 
-    def save_slowly(*args: object) -> None:
+    def copy_slowly(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal now
-        now += took
-        real(*args)
+        now += took / 2  # a weight and a bias
+        return real(tensor)
 
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now)
-    monkeypatch.setattr(checkpoints, "save_tensors", save_slowly)
+    monkeypatch.setattr(checkpoints, "copied", copy_slowly)
     store = Checkpoints(tmp_path, seconds)
     trained(1, store)
     now += expected - 0.01
@@ -182,7 +186,8 @@ def test_an_optimizers_state_is_on_its_parameters_device(tmp_path) -> None:
         if device == "cpu":
             layer(torch.ones(1, 3, 5, 5)).sum().backward()
             optimizer.step()
-            Checkpoints(tmp_path).save(1, layer, optimizer, {})
+            with Checkpoints(tmp_path) as store:
+                store.save(1, layer, optimizer, {})
         else:
             with warnings.catch_warnings(action="ignore"):  # about copies to meta tensors doing nothing
                 assert Checkpoints(tmp_path).restore(layer, optimizer) == (1, {})
@@ -196,3 +201,28 @@ def test_an_optimizers_state_is_on_its_parameters_device(tmp_path) -> None:
                 saved[name].dtype,
                 saved[name].stride(),
             )
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch) -> None:
+    """It holds the values of its own step; another one is not due before."""
+    written, real = threading.Event(), checkpoints.save_tensors
+
+    def save_late(*args: Any) -> None:
+        assert written.wait(60)
+        real(*args)
+
+    monkeypatch.setattr(checkpoints, "save_tensors", save_late)
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    saved = copy.deepcopy((layer.state_dict(), optimizer.state_dict()["state"]))
+    with Checkpoints(tmp_path, seconds=0) as store:
+        store.save(1, layer, optimizer, {})
+        optimizer.step()
+        assert not store.due()
+        written.set()
+    assert store.due()
+    assert store.restore(layer, optimizer) == (1, {})
+    for before, now in zip(saved, (layer.state_dict(), optimizer.state_dict()["state"]), strict=True):
+        torch.testing.assert_close(now, before, rtol=0, atol=0)

@@ -50,7 +50,7 @@ class MemoryBankMethod(BaseMethod):
 
     def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
         """A contrast of each (N, D) of `queries` with the image's row and with shared negatives."""
-        selected = sample_negatives(self.bank, batch, self.config, self.generator("negatives"))
+        selected = sample_negatives(self, self.bank, batch, self.config)
         return against_bank(self, queries, self.bank, batch, selected)
 
     def remember(self, embeddings: Tensor, batch: Batch) -> None:
@@ -63,13 +63,12 @@ class MemoryBankMethod(BaseMethod):
         self.bank.update(*self._new)
 
 
-def sample_negatives(
-    bank: Bank, batch: Batch, config: BankConfig, generator: torch.Generator
-) -> Tensor | None:
+def sample_negatives(method: BaseMethod, bank: Bank, batch: Batch, config: BankConfig) -> Tensor | None:
     """(N, K): the rows of the bank that are drawn for each image; None: the rows of all other images."""
     if config.negatives is None:
         return None
-    return bank.sample(batch.positions, config.negatives, generator, own=config.own)
+    now, following = (method.generator("negatives", later) for later in (0, 1))
+    return bank.sample(batch.positions, config.negatives, now, following, own=config.own)
 
 
 def against_bank(
