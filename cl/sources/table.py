@@ -21,7 +21,7 @@ from cl.console.wording import counted
 from cl.runtime.base_config import BaseConfig
 from cl.sources import UNLABELLED, OwnImages, Splits, place
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
+from cl.sources._shared.trees import HELD_OUT, check_class, held_out, images_below, share_of_few, wrong_suffix
 
 DEFAULT = ("images.csv", "images.parquet")
 # The columns and their synonyms, without case, plural, spaces and punctuation.
@@ -31,6 +31,7 @@ COLUMNS = {
     "group": "clip patient patientid series slide source subject subjectid video videoid",
     "split": "fold partition phase set subset usage",
 }
+LABELLED = 100  # held out at least, where other images have no label: they judge an encoder
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
@@ -110,8 +111,9 @@ def splits(config: Config, raw: Path) -> Splits:
     keys = Keys()
     listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
     labelled = {row.group or str(row.path) for row in rows if row.label is not None}
-    few = labelled or {row.group or str(row.path) for row in rows}
-    share = config.holdout if any(row.split for row in rows) else share_of_few(few, config.holdout)
+    names = {row.group or str(row.path) for row in rows}
+    few, least = (labelled, LABELLED) if labelled and labelled < names else (names, HELD_OUT)
+    share = config.holdout if any(row.split for row in rows) else share_of_few(few, config.holdout, least)
     for row in rows:
         path, group = str(row.path), row.group or ""
         keys.add(path)

@@ -17,6 +17,7 @@ SUFFIXES = {
     *(".ppm", ".pgm", ".tif", ".tiff"),
 }
 FEW = 100  # images, or groups of images
+HELD_OUT = 5  # at least
 SIZED = 10_000  # files whose sizes enter `summary`
 # Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -182,10 +183,10 @@ def _number(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
 
 
-def share_of_few(names: Collection[str], share: float) -> float:
-    """The share, raised for fewer than FEW names to hold out five of them, or a third if there are few."""
-    least = min(5, len(names) // 3)
-    if not least or len(names) >= FEW:
+def share_of_few(names: Collection[str], share: float, least: int = HELD_OUT) -> float:
+    """The share, raised for few names to hold out at least `least`, or a third if that is less."""
+    if len(names) >= FEW // HELD_OUT * least or len(names) < 3:
         return share
+    least = min(least, len(names) // 3)
     last = sorted(map(_number, names))[least - 1]
     return max(share, math.nextafter(last / 2**64, 1))
