@@ -114,9 +114,6 @@ def _line(measured: Measurement, pretrained: Column, others: list[Column]) -> di
     cells = [other.cell(measured.name) for other in others]
     return {
         "measured": measured,
-        "title": measured.title,
-        "meaning": measured.meaning,
-        "better": measured.better,
         "pretrained": cell,
         "others": [(other, gain(cell, other, measured.better)) for other in cells],
     }
