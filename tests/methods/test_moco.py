@@ -8,14 +8,7 @@ from torch import nn
 from cl.networks.target import Ema
 from cl.runtime.registry import module_of
 from tests.support.loops import cross_entropy, normal
-from tests.support.methods import (
-    TAU,
-    batch_of,
-    build,
-    task_of,
-    usual_loss,
-    views,
-)
+from tests.support.methods import TAU, batch_of, build, task_of, usual_loss, views
 
 
 def test_moco_equals_its_algorithm() -> None:

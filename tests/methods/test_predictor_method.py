@@ -1,26 +1,16 @@
 """BYOL, SimSiam, MoCo v3, NNCLR and Fast-MoCo against loops written from their papers."""
 
-import copy
 import itertools
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from cl.networks import patches
 from cl.networks.queue import Queue
 from tests.support.loops import assert_equals_the_loop, cross_entropy, normal, with_another_target
-from tests.support.methods import (
-    EMA,
-    FAST,
-    TAU,
-    batch_of,
-    build,
-    gives,
-    kind_of,
-    views,
-)
+from tests.support.methods import FAST, TAU, build, gives, kind_of, views
 
 
 def moco_v3_loop(method, inputs):  # type: ignore[no-untyped-def]
@@ -60,20 +50,23 @@ def nnclr_loop(method, inputs):  # type: ignore[no-untyped-def]
     return torch.stack(losses).mean()
 
 
+def predictions_of_pairs(method, x):  # type: ignore[no-untyped-def]
+    """Six combinations of the quarters of each image, which are taken column by column; (N, D) each."""
+    side = x.shape[-1] // 2
+    corners = [x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)]
+    encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (len(x), 4))
+    pairs = [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)]
+    projected = method.projector(torch.stack(pairs, 1).flatten(0, 1))
+    return normal(method.predictor(projected)).unflatten(0, (len(x), 6)).unbind(1)
+
+
 def fast_moco_loop(method, inputs):  # type: ignore[no-untyped-def]
     """Algorithm 1: divide, encode, make six combinations, project, predict; mean over twelve terms."""
-    n, side = len(inputs[0]), inputs[0].shape[-1] // 2
     targets = [normal(method.target(x)).detach() for x in inputs]
     losses = []
     for x, target in ((inputs[0], targets[1]), (inputs[1], targets[0])):
-        corners = [
-            x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)
-        ]  # column by column
-        encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (n, 4))
-        pairs = [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)]
-        projected = method.projector(torch.stack(pairs, 1).flatten(0, 1))
-        predictions = normal(method.predictor(projected)).unflatten(0, (n, 6))
-        losses += [F.cross_entropy(predictions[:, c] @ target.T / TAU, torch.arange(n)) for c in range(6)]
+        predictions = predictions_of_pairs(method, x)
+        losses += [F.cross_entropy(p @ target.T / TAU, torch.arange(len(p))) for p in predictions]
     assert len(losses) == 12
     return torch.stack(losses).mean()
 
@@ -83,16 +76,9 @@ def predictions_loop(method, inputs, cut):  # type: ignore[no-untyped-def]
     n = len(inputs[0])
 
     def predict(x: Tensor) -> list[Tensor]:
-        if not cut:
-            return [normal(method.predictor(method.projector(method.backbone(x))))]
-        side = x.shape[-1] // 2
-        corners = [x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)]
-        encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (len(x), 4))
-        pairs = torch.stack(
-            [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)], 1
-        )
-        made = normal(method.predictor(method.projector(pairs.flatten(0, 1))))
-        return list(made.unflatten(0, (len(x), 6)).unbind(1))
+        if cut:
+            return list(predictions_of_pairs(method, x))
+        return [normal(method.predictor(method.projector(method.backbone(x))))]
 
     predictions = [predict(x) for x in inputs[:2]]
     small = predict(torch.stack(inputs[2:], 1).flatten(0, 1))
@@ -142,25 +128,6 @@ def test_neighbours_are_found_in_full_precision() -> None:
     expected = method._nearest(queries, None)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(method._nearest(queries, None), expected)
-
-
-@pytest.mark.parametrize("kind", ["moco_v3", "byol", "simsiam", "nnclr"])
-def test_patches_are_compared_with_targets_of_whole_views(kind) -> None:
-    """Six embeddings per image against the projection of the uncut other view."""
-    method = build(kind, cut=FAST, **({"ema": EMA} if kind == "nnclr" else {}))
-    inputs = views(4)
-    reference = copy.deepcopy(method)
-    contrasts = method(batch_of(inputs))
-    target = reference.target or nn.Sequential(reference.backbone, reference.projector)
-    keys = [normal(target(x)) for x in inputs]
-    if kind == "nnclr":
-        assert len(contrasts) == 12
-        expected = method.queue.rows[(keys[0] @ method.queue.rows.T).argmax(1)]
-        torch.testing.assert_close(contrasts[0].queries, expected)
-    else:
-        assert [len(c.queries) for c in contrasts] == [24, 24]
-        torch.testing.assert_close(contrasts[0].positives[:, 0], keys[0].repeat_interleave(6, 0))
-        torch.testing.assert_close(contrasts[1].positives[:, 0], keys[1].repeat_interleave(6, 0))
 
 
 def test_the_drawn_direction_is_the_same_for_both_views_and_changes_with_the_step() -> None:

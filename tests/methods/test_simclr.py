@@ -9,13 +9,7 @@ import torch
 from cl.methods._shared.negatives import sample_without_replacement
 from cl.runtime.registry import module_of
 from tests.support.loops import assert_equals_the_loop, cross_entropy, normal
-from tests.support.methods import (
-    TAU,
-    batch_of,
-    build,
-    config_of,
-    views,
-)
+from tests.support.methods import TAU, batch_of, build, config_of, views
 
 
 def simclr_loop(method, inputs):  # type: ignore[no-untyped-def]
