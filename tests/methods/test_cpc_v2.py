@@ -9,7 +9,7 @@ from torch import Tensor
 from cl import config
 from cl.objective.batch import Batch
 from tests.support.loops import assert_equals_the_loop, assert_same_gradients, context_loop, cross_entropy
-from tests.support.methods import TAU, batch_of, build, mean_loss, views
+from tests.support.methods import TAU, build, mean_loss, views
 from tests.support.project import compose
 
 G = 3
@@ -79,15 +79,6 @@ def test_patches_of_companions_are_left_out() -> None:
     counted = lambda a, b: a in (1, 3) or b in (1, 3)  # noqa: E731
     theirs = torch.stack(list(terms_of_view(method, view, counted))).mean()
     assert_same_gradients(method, mean_loss(method, batch), theirs)
-
-
-def test_every_patch_of_the_batch_is_a_negative_but_the_target() -> None:
-    (contrast, *others) = build("cpc_v2")(batch_of(views(5, sizes=(12,))))
-    assert len(others) == 3  # directions
-    assert contrast.queries.shape == (15, 5)  # the three patches of the top row of five images
-    assert contrast.negative_counts.tolist() == [44.0] * 15
-    assert contrast.queries.requires_grad
-    assert contrast.negatives.rows.requires_grad
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cl.networks.queue import NO_GROUP
 from cl.objective.batch import Batch
-from tests.support.loops import assert_same_gradients, cross_entropy, normal
+from tests.support.loops import assert_same_gradients, cross_entropy, normal, projections
 from tests.support.methods import IMAGES, TAU, build, mean_loss, task_of, views
 
 POSITIONS = torch.tensor([90, 3, 41, 0, 95])
@@ -22,14 +22,10 @@ def loop(method, inputs, positions, known=None):  # type: ignore[no-untyped-def]
 
     known: the group of each image of the split, -1 where unknown; those of a query's own group are left out.
     """
-    large, small = inputs[:2], inputs[2:]
     losses = []
-    for same_size in (large, small):
-        if not same_size:
-            continue
-        z = normal(method.projector(method.backbone(torch.stack(same_size, 1).flatten(0, 1))))
-        for row, position in enumerate(positions.repeat_interleave(len(same_size)).tolist()):
-            logits = [weight @ z[row] / TAU for weight in method.weights]
+    for view in projections(method, inputs):
+        for z, position in zip(normal(view), positions.tolist(), strict=True):
+            logits = [weight @ z / TAU for weight in method.weights]
             others = [j for j in range(IMAGES) if j != position]
             if known is not None and known[position] >= 0:
                 others = [j for j in others if known[j] != known[position]]
@@ -76,10 +72,3 @@ def test_groups_are_saved_with_the_classifier() -> None:
     first(batch_at(POSITIONS, views(5), torch.tensor([0, 1, 0, -1, 2])))
     second.load_state_dict(first.state_dict())
     assert second.method.groups[POSITIONS].tolist() == [0, 1, 0, -1, 2]
-
-
-def test_every_row_of_the_classifier_gets_a_gradient() -> None:
-    """That of images outside the batch too, which are its negatives."""
-    method = build("exemplar")
-    mean_loss(method, batch_at(POSITIONS, views(5))).backward()
-    assert bool((method.weights.grad.norm(dim=1) > 0).all())

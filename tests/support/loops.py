@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,20 @@ def nce(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
 
 def normal(x: Tensor) -> Tensor:
     return x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def in_passes(network: Callable[[Tensor], Tensor], inputs: list[Tensor], separate: int = 0) -> list[Tensor]:
+    """(N, ...) of each view: a pass for each of the first `separate`, then one for all views of a size."""
+    found = [network(view) for view in inputs[:separate]]
+    for _, same_size in groupby(inputs[separate:], key=lambda view: view.shape):
+        together = list(same_size)
+        rows = network(torch.stack(together, 1).flatten(0, 1))
+        found += rows.unflatten(0, (-1, len(together))).unbind(1)
+    return found
+
+
+def projections(method: BaseMethod, inputs: list[Tensor], separate: int = 0) -> list[Tensor]:
+    return in_passes(lambda view: method.projector(method.backbone(view)), inputs, separate)
 
 
 def with_another_target(kind: str, **settings) -> BaseMethod:  # type: ignore[no-untyped-def]
